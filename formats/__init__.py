@@ -1,0 +1,1 @@
+"""MX formats and the bundle on disk."""

@@ -1,0 +1,47 @@
+"""The exception tree: every mistake that is the user's or the file's, never ours.
+
+A command prints such an error as one line and exits with code 1; anything else is a bug and gets a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MxspecError(Exception):
+    """Base of all expected errors. The message is one line: what, where, got, expected, what to do."""
+
+
+class BundleError(MxspecError):
+    """A bundle that cannot be trusted: missing, cut short, tampered with, or of another schema version."""
+
+
+class RecipeError(MxspecError):
+    """A recipe that says something unknown, wrong or contradictory."""
+
+
+class CheckpointError(MxspecError):
+    """A checkpoint whose tensors or configuration cannot be compiled."""
+
+
+class PairError(MxspecError):
+    """A target and a draft that do not speak the same token ids."""
+
+
+class UnsupportedModelError(MxspecError):
+    """An architecture, or a feature of one, that the exporter does not carry."""
+
+
+class GenerationError(MxspecError):
+    """A request that the bundle cannot serve: an empty or too long prompt, K above k_max, bad sampling settings."""
+
+
+class CheckFailed(MxspecError):
+    """A check ran to its end and its verdict is no: exit code 2."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the nearest known word, or an empty string."""
+    nearest = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""

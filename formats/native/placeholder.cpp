@@ -1,0 +1,1 @@
+int mxspec_placeholder_codec() { return 0; }

@@ -1,0 +1,1 @@
+"""What to compile: recipes and the demo pair."""

@@ -1,0 +1,1 @@
+"""Run a bundle on ONNX Runtime."""
