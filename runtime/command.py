@@ -1,0 +1,77 @@
+"""What every command of mxspec has in common: exit codes, one-line errors, and where tables and progress go.
+
+| exit code | meaning                                                   |
+|-----------|-----------------------------------------------------------|
+| 0         | done                                                      |
+| 1         | usage error or bad input (click's own 2 is overridden)    |
+| 2         | a check ran to its end and its verdict is no              |
+| 130       | Ctrl-C                                                    |
+
+Write `@click.command(cls=Command)` (or `@click.group(cls=Group)`), raise `MxspecError` for the user's mistake and
+`CheckFailed` for a verdict; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from mxspec.formats.errors import CheckFailed, MxspecError
+
+EXIT_BAD_INPUT = 1
+EXIT_CHECK_FAILED = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+
+class Command(click.Command):
+    """A command that ends in one of the exit codes above, with at most one line on standard error."""
+
+    def main(  # type: ignore[override]  # click's overloads say that standalone mode never returns; so does this
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        try:
+            result = super().main(args, prog_name, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else "the command"
+            _fail(f"{error.format_message()} (see {command} --help)", EXIT_BAD_INPUT)
+        except click.ClickException as error:
+            _fail(error.format_message(), EXIT_BAD_INPUT)
+        except CheckFailed as error:
+            _fail(str(error), EXIT_CHECK_FAILED)
+        except MxspecError as error:
+            _fail(str(error), EXIT_BAD_INPUT)
+        except (click.Abort, KeyboardInterrupt):
+            _fail("interrupted", EXIT_INTERRUPTED)
+        sys.exit(result if isinstance(result, int) else 0)  # click hands back the code of ctx.exit(): --help is 0
+
+
+class Group(Command, click.Group):
+    """A group of commands that end likewise."""
+
+    command_class = Command
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(exit_code)
+
+
+def report_console(*, json_output: bool = False) -> Console:
+    """Where tables and progress go: standard output on a terminal, standard error when output is piped or is JSON."""
+    return Console(stderr=json_output or not sys.stdout.isatty())
+
+
+def print_json(report: Mapping[str, Any]) -> None:
+    """Print the one object of `--json` on standard output, on one line."""
+    click.echo(json.dumps(report, ensure_ascii=False, allow_nan=False))
