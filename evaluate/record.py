@@ -1,0 +1,65 @@
+"""Benchmark records: one JSON file that says what was run, on what, and every trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("mxspec", "onnxruntime", "numpy", "tokenizers", "torch", "transformers", "onnx", "onnxscript")
+
+
+def machine() -> dict[str, Any]:
+    """The processor's name, how many cores may be used, and the operating system."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.system(),
+        "arch": platform.machine(),
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """The commit of the source tree that this file belongs to, `-dirty` where it was changed; None for a wheel."""
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def command_line() -> str:
+    """The command as typed, without the folder that the program lies in."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def make_record(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What was run, where and with what, and its result (which holds every trial)."""
+    head = {"command": command_line(), "commit": commit(), "machine": machine(), "versions": versions()}
+    return {**head, "result": dict(result)}
+
+
+def write_record(path: Path, result: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(make_record(result), indent=1) + "\n")

@@ -1,0 +1,128 @@
+"""`speccheck`: is a bundle right?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mxspec.evaluate.accuracy import Comparison, compare_models
+from mxspec.evaluate.record import write_record
+from mxspec.formats.errors import BundleError, CheckFailed, MxspecError
+from mxspec.runtime.command import Group, print_json, report_console
+from mxspec.runtime.engine import Engine
+
+MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
+
+
+@click.group(cls=Group)
+@click.version_option(package_name="mxspec")
+def main() -> None:
+    """Check that a bundle is right."""
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to score.")
+@click.option("--max-tokens", type=click.IntRange(min=2), help="Score no more than the first N tokens.")
+@click.option("--max-ratio", type=click.FloatRange(min=1.0), default=MAX_RATIO, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+def accuracy(
+    bundle: Path,
+    text_file: Path,
+    max_tokens: int | None,
+    max_ratio: float,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Compare the packed target with the fp16 one that `speccompile --with-baseline` put beside it.
+
+    Perplexity of both on a text, mean KL divergence and share of equal top tokens; exit code 2 when the ratio of the
+    perplexities is beyond --max-ratio.
+    """
+    text = read_text(text_file)
+    console = report_console(json_output=json_output)
+    engine = Engine(bundle, threads=threads)
+    models = engine.bundle.manifest.models
+    if "baseline" not in models:
+        raise BundleError(
+            f"{bundle}: got no baseline model, expected the fp16 target beside the packed one: "
+            "compile it with speccompile --with-baseline"
+        )
+    token_ids = engine.encode(text)[:max_tokens]
+    comparison = score_with_progress(engine, token_ids, models["target"].context_length, console)
+    result = describe(comparison, models["target"].format, max_ratio)
+    if record is not None:
+        write_record(record, result)
+    if json_output:
+        print_json(result)
+    else:
+        console.print(as_table(result))
+    if not result["passed"]:
+        raise CheckFailed(
+            f"perplexity ratio: got {comparison.ratio:.5f}, expected at most {max_ratio}: "
+            "keep sensitive tensors in fp16 (speccompile --keep-fp16) or use mxfp6_e2m3"
+        )
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MxspecError(f"--text {path}: cannot be read as UTF-8 text: {error}") from None
+
+
+def score_with_progress(engine: Engine, token_ids: list[int], window: int, console: Console) -> Comparison:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    comparison = Comparison()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("scoring tokens", total=len(token_ids))
+        for comparison in compare_models(engine, token_ids, window):
+            ratio = f"ratio {comparison.ratio:.5f}"
+            progress.update(task, completed=comparison.tokens, description=f"scoring tokens, {ratio}")
+    return comparison
+
+
+def describe(comparison: Comparison, target_format: str, max_ratio: float) -> dict[str, Any]:
+    """The result as one flat object: what --json prints and a record holds."""
+    return {
+        "format": target_format,
+        "tokens": comparison.tokens,
+        "target_perplexity": comparison.target_perplexity,
+        "baseline_perplexity": comparison.baseline_perplexity,
+        "ratio": comparison.ratio,
+        "max_ratio": max_ratio,
+        "mean_kl_divergence": comparison.mean_kl_divergence,
+        "same_top_share": comparison.same_top_share,
+        "passed": comparison.ratio <= max_ratio,
+    }
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    table = Table(title="accuracy of the packed target", title_justify="left")
+    table.add_column("measure")
+    table.add_column("value", justify="right")
+    rows = {
+        "format": result["format"],
+        "tokens scored": f"{result['tokens']:,}",
+        "perplexity, packed": f"{result['target_perplexity']:.4f}",
+        "perplexity, fp16": f"{result['baseline_perplexity']:.4f}",
+        f"ratio (at most {result['max_ratio']})": f"{result['ratio']:.5f}",
+        "mean KL divergence (nats)": f"{result['mean_kl_divergence']:.6f}",
+        "same top token": f"{result['same_top_share']:.2%}",
+        "verdict": "passed" if result["passed"] else "failed",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+if __name__ == "__main__":
+    main()
