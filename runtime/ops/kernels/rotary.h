@@ -1,0 +1,17 @@
+// Rotary position embedding, rotate-half form (GPT-NeoX, Llama).
+#pragma once
+
+#include <cstddef>
+
+namespace mxspec {
+
+// One token: rotates the first `rotary` entries of each head and copies the rest.
+// x, out float[heads, head_size]; cos, sin float[rotary], both halves alike in what transformers passes, either taken
+// as it is. Out may be x. Unfused multiplies and one add, as transformers rounds them, so any vector width gives these
+// bits:
+//   out[i]            = x[i] * cos[i]               - x[i + rotary/2] * sin[i]              for i < rotary/2
+//   out[i + rotary/2] = x[i + rotary/2] * cos[i + rotary/2] + x[i] * sin[i + rotary/2]
+void rotate_heads(const float* x, const float* cos, const float* sin, size_t heads, size_t head_size, size_t rotary,
+                  float* out);
+
+}  // namespace mxspec

@@ -1,0 +1,45 @@
+// The entry point that SessionOptions.register_custom_ops_library() calls.
+
+#include <string>
+
+#include "runtime/ops/op.h"
+#include "runtime/ops/rotary_op.h"
+
+namespace mxspec {
+namespace {
+
+constexpr const char* kDomain = "mxspec";
+
+const OrtCustomOp* const* operators(size_t* count) {
+  static const OrtCustomOp* const all[] = {
+      custom_op<RotaryEmbeddingOp>(),
+  };
+  *count = std::size(all);
+  return all;
+}
+
+OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi& api) {
+  OrtCustomOpDomain* domain = nullptr;  // the session options keep it from AddCustomOpDomain on
+  OrtStatus* status = api.CreateCustomOpDomain(kDomain, &domain);
+  if (status != nullptr) return status;
+  size_t count = 0;
+  const OrtCustomOp* const* all = operators(&count);
+  for (size_t i = 0; i < count && status == nullptr; ++i) status = api.CustomOpDomain_Add(domain, all[i]);
+  if (status == nullptr) status = api.AddCustomOpDomain(options, domain);
+  if (status != nullptr) api.ReleaseCustomOpDomain(domain);
+  return status;
+}
+
+}  // namespace
+}  // namespace mxspec
+
+extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
+                                                                               const OrtApiBase* base) {
+  const OrtApi* api = base->GetApi(kOrtApiVersion);
+  if (api != nullptr) return mxspec::add_domain(options, *api);
+  const std::string message = "mxspec: this ONNX Runtime is version " + std::string(base->GetVersionString()) +
+                              ", the operators need 1." + std::to_string(kOrtApiVersion) + " or later";
+  // CreateStatus is the first function of every version, so the oldest table can report it.
+  const OrtApi* oldest = base->GetApi(1);
+  return oldest->CreateStatus(ORT_FAIL, message.c_str());
+}
