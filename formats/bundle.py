@@ -1,0 +1,150 @@
+"""The bundle: the directory that speccompile writes and everything else reads. docs/bundle.md specifies it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mxspec.formats.errors import BundleError
+from mxspec.formats.manifest import MANIFEST, TOKENIZER, Manifest, ModelEntry, ModelName, TensorEntry
+from mxspec.formats.safetensors_file import ALIGNMENT, DTYPE_BYTES, StoredTensor, read_header
+from mxspec.formats.storage import PACKED_FORMATS, PLAIN_DTYPES, packed_shape
+
+MANIFEST_LIMIT = 64 << 20  # bytes; a manifest of a 70B pair is below 1 MiB
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle whose structure was checked; the contents of its files are only hashed by `verify`."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> Bundle:
+        """Read the manifest and check sizes, offsets, overlaps, holes, names and keys; raises BundleError."""
+        folder = Path(path)
+        if not folder.is_dir():
+            raise BundleError(f"{folder}: no such directory; a bundle is what speccompile writes")
+        try:
+            manifest = _read_manifest(folder)
+            _check_files(folder, manifest)
+            for entry in manifest.models.values():
+                _check_weights(folder, entry)
+        except BundleError as problem:
+            raise BundleError(f"bundle {folder}: {problem}") from None
+        except OSError as problem:
+            raise BundleError(f"bundle {folder}: {problem.filename}: {problem.strerror}") from None
+        return cls(folder, manifest)
+
+    def graph_path(self, model: ModelName) -> Path:
+        """Path of a model's ONNX file; raises BundleError if the bundle has no such model."""
+        return self.path / self._entry(model).graph
+
+    def weights_path(self, model: ModelName) -> Path:
+        """Path of a model's safetensors file; raises BundleError if the bundle has no such model."""
+        return self.path / self._entry(model).weights
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """Path of tokenizer.json."""
+        return self.path / TOKENIZER
+
+    def verify(self) -> None:
+        """Hash every file; raises BundleError naming those that are not what speccompile wrote."""
+        changed = list(self.changed_files())
+        if changed:
+            raise BundleError(f"bundle {self.path}: SHA-256 differs for {', '.join(changed)}; compile it again")
+
+    def changed_files(self) -> Iterator[str]:
+        """Names of the files whose SHA-256 is not the one in the manifest."""
+        for name, entry in self.manifest.files.items():
+            try:
+                if file_sha256(self.path / name) != entry.sha256:
+                    yield name
+            except OSError as problem:
+                raise BundleError(f"bundle {self.path}: {name}: {problem.strerror}") from None
+
+    def _entry(self, model: ModelName) -> ModelEntry:
+        if model not in self.manifest.models:
+            hint = "; compile with --with-baseline" if model == "baseline" else ""
+            raise BundleError(f"bundle {self.path}: holds no {model}, only {', '.join(self.manifest.models)}{hint}")
+        return self.manifest.models[model]
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BundleError(f"{MANIFEST} is missing; this is not a bundle, or half of one")
+    if path.stat().st_size > MANIFEST_LIMIT:
+        raise BundleError(f"{MANIFEST}: {path.stat().st_size} bytes, at most {MANIFEST_LIMIT} expected")
+    return Manifest.parse(path.read_bytes())
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    """The folder holds the files of the manifest, in their sizes, inside it, and nothing else."""
+    root = folder.resolve()
+    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    for name, entry in manifest.files.items():
+        if name not in present:
+            raise BundleError(f"file {name!r} is missing")
+        path = (folder / name).resolve()
+        if path.parent != root:
+            raise BundleError(f"file {name!r} is a link to {path}, outside the bundle")
+        if not path.is_file():
+            raise BundleError(f"{name!r} is not a file")
+        if path.stat().st_size != entry.bytes:
+            raise BundleError(f"file {name!r}: {path.stat().st_size} bytes, the manifest says {entry.bytes}")
+    surplus = sorted(present - manifest.files.keys())
+    if surplus:
+        raise BundleError(f"file {surplus[0]!r} is not in the manifest; remove it or compile again")
+
+
+def _check_weights(folder: Path, entry: ModelEntry) -> None:
+    """The header of a weights file and the manifest's table of tensors say the same."""
+    stored = read_header(folder / entry.weights, BundleError)
+    for tensor in entry.tensors:
+        where = f"{entry.weights}: tensor {tensor.name!r}"
+        if tensor.name not in stored or stored[tensor.name].is_padding:
+            raise BundleError(f"{where} of the manifest is not in the file")
+        _check_tensor(where, tensor, stored.pop(tensor.name))
+    unlisted = next((tensor.name for tensor in stored.values() if not tensor.is_padding), None)
+    if unlisted is not None:
+        raise BundleError(f"{entry.weights}: tensor {unlisted!r} is not in the manifest")
+
+
+def _check_tensor(where: str, entry: TensorEntry, stored: StoredTensor) -> None:
+    if (entry.offset, entry.bytes) != (stored.offset, stored.bytes):
+        raise BundleError(
+            f"{where}: {stored.bytes} bytes at {stored.offset}, the manifest says {entry.bytes} at {entry.offset}"
+        )
+    if entry.offset % ALIGNMENT:
+        raise BundleError(f"{where}: offset {entry.offset} is not a multiple of {ALIGNMENT}")
+    shape: tuple[int, ...]
+    if entry.format in PACKED_FORMATS:
+        if len(entry.shape) != 2:
+            raise BundleError(f"{where}: a packed matrix has two dimensions, got shape {list(entry.shape)}")
+        dtype, shape = "U8", packed_shape(*entry.shape, entry.format)
+    elif entry.format in PLAIN_DTYPES:
+        dtype, shape = PLAIN_DTYPES[entry.format], entry.shape
+    else:
+        raise BundleError(f"{where}: unknown format {entry.format!r}")
+    if (stored.dtype, stored.shape) != (dtype, shape):
+        raise BundleError(
+            f"{where}: {entry.format} {list(entry.shape)} is stored as {dtype} {list(shape)}, "
+            f"the file has {stored.dtype} {list(stored.shape)}"
+        )
+    assert stored.bytes == math.prod(shape) * DTYPE_BYTES[dtype]  # read_header checked it

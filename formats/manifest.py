@@ -1,0 +1,145 @@
+"""manifest.json: what a bundle holds and how it was made. docs/bundle.md gives the meaning of every key."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from mxspec.formats.errors import BundleError
+from mxspec.formats.validation import Strict, first_problem, parse_json
+
+SCHEMA_VERSION = 1
+READABLE_SCHEMA_VERSIONS = (1,)
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+
+ModelName = Literal["target", "draft", "baseline"]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+
+
+class FileEntry(Strict):
+    """Size and SHA-256 of one file of the bundle."""
+
+    bytes: Count
+    sha256: Sha256
+
+
+class TensorEntry(Strict):
+    """One tensor of a weights file, and the checkpoint tensors it was made from.
+
+    `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
+    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    format: str
+    shape: tuple[Count, ...]
+    offset: Count
+    bytes: Positive
+    source_bytes: Count
+    error: Annotated[float, Field(ge=0)] | None = None
+    underflowed: Count = 0
+
+
+class ModelEntry(Strict):
+    """One compiled model: its two files, the figures a runtime plans with, and its tensors."""
+
+    graph: str
+    weights: str
+    architecture: str
+    format: str
+    layers: Positive
+    kv_heads: Positive
+    head_size: Positive
+    cache_dtype: Literal["float16", "float32"]
+    vocab_size: Positive
+    context_length: Positive
+    specializations: tuple[Positive, ...]
+    tensors: tuple[TensorEntry, ...]
+    ignored: tuple[str, ...] = ()
+
+    @field_validator("tensors")
+    @classmethod
+    def _unique_names(cls, tensors: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
+        seen: set[str] = set()
+        for tensor in tensors:
+            if tensor.name in seen:
+                raise ValueError(f"tensor {tensor.name!r} stands there twice")
+            seen.add(tensor.name)
+        return tensors
+
+
+class TokenizerEntry(Strict):
+    """The tokenizer both models share; ids from `vocab_size` on are padding of the logits and must be masked."""
+
+    sha256: Sha256
+    vocab_size: Positive
+    bos_token_id: Count | None = None
+    eos_token_ids: tuple[Count, ...] = ()
+
+
+class Manifest(Strict):
+    """The whole of manifest.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    k_max: Positive
+    recipe: dict[str, Any]
+    models: dict[ModelName, ModelEntry]
+    tokenizer: TokenizerEntry
+    files: dict[str, FileEntry]
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        for name in ("target", "draft"):
+            if name not in self.models:
+                raise ValueError(f"models: {name!r} is missing")
+        for name in self.files:
+            if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
+                raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
+        owners: dict[str, str] = {}
+        for model, entry in self.models.items():
+            for name in (entry.graph, entry.weights):
+                if name not in self.files:
+                    raise ValueError(f"models.{model}: file {name!r} is not in files")
+                if name in owners:
+                    raise ValueError(f"models.{model}: file {name!r} already belongs to {owners[name]}")
+                owners[name] = model
+            if entry.vocab_size < self.tokenizer.vocab_size:
+                raise ValueError(
+                    f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
+                )
+        if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
+            raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
+        for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):
+            if token >= self.tokenizer.vocab_size:
+                raise ValueError(f"tokenizer: id {token} of {self.tokenizer.vocab_size}")
+        return self
+
+    @classmethod
+    def parse(cls, text: bytes) -> Manifest:
+        """Parse and check manifest.json; raises BundleError naming the first mistake."""
+        found = parse_json(text, MANIFEST, BundleError)
+        version = found.get("schema_version") if isinstance(found, dict) else None
+        if version not in READABLE_SCHEMA_VERSIONS or isinstance(version, bool):
+            readable = ", ".join(map(str, READABLE_SCHEMA_VERSIONS))
+            raise BundleError(
+                f"{MANIFEST}: schema version {version!r}, this mxspec reads {readable}; "
+                "compile the bundle again, or install the mxspec that wrote it"
+            )
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as problems:
+            raise BundleError(f"{MANIFEST}: {first_problem(problems, cls)}") from None
+
+    def to_json(self) -> str:
+        """The text of manifest.json."""
+        return self.model_dump_json(indent=1) + "\n"
