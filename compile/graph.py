@@ -1,4 +1,4 @@
-"""What an export hands to the packer: a graph whose weights have names and shapes but no values, and where each comes from."""
+"""What an export hands to the packer: a graph whose weights have no values yet, and where each of them comes from."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""Projections of the same activations become one product: q, k and v, or gate and up, their weights stacked along n."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from mxspec.compile.graph import ROW_TILE, WeightSpec
+
+
+def fuse_projections(model: ir.Model, specs: dict[str, WeightSpec]) -> dict[str, WeightSpec]:
+    """Fuse in place every group of PackedMatMul nodes that read one value; returns the specs of the graph as it is now.
+
+    Only whole row tiles can be stacked, so each matrix but a group's last must have a multiple of 16 rows. Results keep
+    their bits: an output's sum never depends on the rows beside it.
+    """
+    specs = dict(specs)
+    for nodes in _groups(model, specs):
+        _fuse(model, nodes, specs)
+    return specs
+
+
+def _groups(model: ir.Model, specs: dict[str, WeightSpec]) -> list[list[ir.Node]]:
+    found: dict[tuple[object, ...], list[ir.Node]] = defaultdict(list)
+    for node in model.graph:
+        if node.op_type == "PackedMatMul":
+            spec = specs[_name(node, 1)]
+            found[(id(node.inputs[0]), spec.format, spec.shape[1], spec.transpose, len(node.inputs))].append(node)
+    groups = []
+    for nodes in found.values():
+        group: list[ir.Node] = []
+        for node in nodes:
+            group.append(node)
+            if specs[_name(node, 1)].shape[0] % ROW_TILE:  # nothing can be stacked behind a ragged end
+                groups.append(group)
+                group = []
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
+
+
+def _fuse(model: ir.Model, nodes: list[ir.Node], specs: dict[str, WeightSpec]) -> None:
+    graph, first = model.graph, nodes[0]
+    sizes = [specs[_name(node, 1)].shape[0] for node in nodes]
+    operands = [_stack(graph, [_name(node, i) for node in nodes], specs) for i in range(1, len(first.inputs))]
+    attributes = [ir.AttrInt64("N", sum(sizes)), *(a for a in first.attributes.values() if a.name != "N")]
+    product = ir.Node("mxspec", "PackedMatMul", [first.inputs[0], *operands], attributes, name=f"{first.name}_fused")
+    result = first.outputs[0]
+    product.outputs[0].name, product.outputs[0].dtype = f"{result.name}_fused", result.dtype
+    if result.shape is not None:
+        product.outputs[0].shape = ir.Shape([*result.shape[:-1], sum(sizes)])
+    name = "split_" + "_".join(map(str, sizes))
+    if name not in graph.initializers:
+        graph.register_initializer(ir.Value(name=name, const_value=ir.tensor(np.array(sizes, np.int64), name=name)))
+    split = ir.Node(
+        "",
+        "Split",
+        [product.outputs[0], graph.initializers[name]],
+        [ir.AttrInt64("axis", -1)],
+        num_outputs=len(nodes),
+        name=f"{first.name}_split",
+    )
+    graph.insert_before(first, [product, split])
+    for node, part in zip(nodes, split.outputs, strict=True):
+        old = node.outputs[0]
+        part.name, part.shape, part.dtype = old.name, old.shape, old.dtype
+        old.replace_all_uses_with(part)
+        graph.remove(node, safe=True)
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]
+
+
+def _stack(graph: ir.Graph, names: list[str], specs: dict[str, WeightSpec]) -> ir.Value:
+    """Register the initializer that holds these, one below the other, and its spec."""
+    parts = [specs[name] for name in names]
+    parents, leaves = zip(*(name.rsplit(".", 2)[:2] for name in names), strict=True)
+    kind = names[0].rsplit(".", 1)[1]
+    name = f"{parents[0]}.{'+'.join(leaves)}.{kind}"
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    stacked = replace(parts[0], name=name, shape=shape, sources=tuple(s for part in parts for s in part.sources))
+    specs[name] = stacked
+    value = ir.Value(name=name, shape=ir.Shape(stacked.stored_shape), type=ir.TensorType(_dtype(graph, names[0])))
+    graph.initializers.add(value)
+    return value
+
+
+def _dtype(graph: ir.Graph, name: str) -> ir.DataType:
+    dtype = graph.initializers[name].dtype
+    assert dtype is not None
+    return dtype
+
+
+def _name(node: ir.Node, index: int) -> str:
+    value = node.inputs[index]
+    assert value is not None
+    assert value.name is not None
+    return value.name
