@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,9 @@ def write_bundle(path: Path, *, force: bool = False, name: str = "small") -> Pat
 def bundle_path(tmp_path: Path) -> Path:
     """The small bundle, fresh for every test that wants to damage it."""
     return write_bundle(tmp_path / "small.bundle")
+
+
+@pytest.fixture
+def small_bundle() -> Callable[..., Path]:
+    """Writes the small bundle to a place of the test's choice."""
+    return write_bundle
