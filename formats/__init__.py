@@ -1,1 +1,28 @@
-"""MX formats and the bundle on disk."""
+"""MX formats, kernel tiles, and the bundle on disk."""
+
+from mxspec.formats.mx import dequantize, quantize
+from mxspec.formats.tiles import (
+    PackedMatrix,
+    PackStatistics,
+    pack,
+    pack_fp16,
+    packed_shape,
+    quantize_pack,
+    unpack,
+    unpack_fp16,
+    unpack_values,
+)
+
+__all__ = [
+    "PackStatistics",
+    "PackedMatrix",
+    "dequantize",
+    "pack",
+    "pack_fp16",
+    "packed_shape",
+    "quantize",
+    "quantize_pack",
+    "unpack",
+    "unpack_fp16",
+    "unpack_values",
+]
