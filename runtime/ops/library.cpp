@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "runtime/ops/matmul_op.h"
 #include "runtime/ops/op.h"
 #include "runtime/ops/rotary_op.h"
 
@@ -12,6 +13,7 @@ constexpr const char* kDomain = "mxspec";
 
 const OrtCustomOp* const* operators(size_t* count) {
   static const OrtCustomOp* const all[] = {
+      custom_op<PackedMatMulOp>(),
       custom_op<RotaryEmbeddingOp>(),
   };
   *count = std::size(all);

@@ -1,0 +1,343 @@
+#include "runtime/ops/kernels/matmul.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "runtime/ops/kernels/matmul_kernels.h"
+
+namespace mxspec {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kPanelBlocks = 8;      // k blocks decoded at a time: 2 tiles x 8 KB stay in the first-level cache
+constexpr size_t kPanelRows = 192;      // activation rows that use one decoded panel; their sums are 2 x 12 KB
+constexpr size_t kFp16PanelBlocks = 8;  // likewise for weights that are converted as they are read: 2 x 8 KB
+
+constexpr Mxfp6Element make_element(int exponent_bits, int mantissa_bits, int unit_exponent, int high_shift) {
+  Mxfp6Element element = {};
+  element.unit_exponent = unit_exponent;
+  element.high_shift = high_shift;
+  for (int code = 0; code < 32; ++code) {
+    const int exponent = code >> mantissa_bits & ((1 << exponent_bits) - 1);
+    const int mantissa = code & ((1 << mantissa_bits) - 1);
+    const int hidden = 1 << mantissa_bits;
+    const int value = exponent == 0 ? mantissa : (hidden | mantissa) << (exponent - 1);
+    element.table[code] = static_cast<int16_t>(value);
+    element.table[code + 32] = static_cast<int16_t>(-value);
+    (code < 16 ? element.low[code] : element.high[code - 16]) =
+        static_cast<uint8_t>(code < 16 ? value : value >> high_shift);
+  }
+  return element;
+}
+
+constexpr Mxfp6Element kE3m2 = make_element(3, 2, 4, 3);
+constexpr Mxfp6Element kE2m3 = make_element(2, 3, 3, 0);
+static_assert(kE3m2.table[31] == 448 && kE2m3.table[31] == 60);
+
+const MatmulKernels& kernels_of(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512Vnni) return matmul_kernels_avx512vnni();
+  if (isa == Isa::kAvx512) return matmul_kernels_avx512();
+  if (isa == Isa::kAvx2) return matmul_kernels_avx2();
+#endif
+  (void)isa;
+  return matmul_kernels_scalar();
+}
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// What all the tasks of one call share.
+struct Call {
+  const MatmulShape shape;
+  const WeightFormat format;
+  const MatmulOperands& operands;
+  const MatmulKernels& kernels;
+  const RowGroups groups;
+  // Scratch
+  int16_t* q = nullptr;      // MXFP6
+  float* scales = nullptr;   // MXFP6
+  float* values = nullptr;   // fp16
+  RowKind* kinds = nullptr;  // [m]
+
+  bool mxfp6() const { return format != WeightFormat::kFp16; }
+  QuantisedGroup quantised(size_t group, size_t block) const {
+    const size_t offset = groups.first(group) * shape.k_blocks() + block * groups.rows(group);
+    return {q + offset * kBlock, scales + offset};
+  }
+  const float* copied(size_t group, size_t block) const {
+    return values + (groups.first(group) * shape.k_blocks() + block * groups.rows(group)) * kBlock;
+  }
+  const uint8_t* row_tile(size_t tile) const { return operands.packed + tile * shape.row_tile_bytes(format); }
+  const uint8_t* weight_scales(size_t tile) const { return row_tile(tile) + shape.k_blocks() * kMxfp6TileBytes; }
+};
+
+void prepare_rows(const Call& call, size_t group) {
+  const size_t rows = call.groups.rows(group), k = call.shape.k;
+  for (size_t r = 0; r < rows; ++r) {
+    const size_t row = call.groups.first(group) + r;
+    const float* a = call.operands.a + row * k;
+    if (call.mxfp6()) {
+      const QuantisedGroup out = call.quantised(group, 0);
+      call.kinds[row] =
+          call.kernels.quantise_row(a, k, mxfp6_element(call.format).unit_exponent, rows,
+                                    const_cast<int16_t*>(out.q) + r * kBlock, const_cast<float*>(out.scales) + r);
+    } else {
+      call.kinds[row] = copy_row(a, k, rows, const_cast<float*>(call.copied(group, 0)) + r * kBlock);
+    }
+  }
+}
+
+// acc float[rows][tiles][16] to the rows of a group.
+void store(const Call& call, size_t group, size_t first_tile, size_t tiles, const float* acc) {
+  const size_t n = call.shape.n;
+  for (size_t r = 0; r < call.groups.rows(group); ++r) {
+    for (size_t t = 0; t < tiles; ++t, acc += kTileRows) {
+      const size_t column = (first_tile + t) * kTileRows;
+      const size_t count = std::min(kTileRows, n - column);
+      float* out = call.operands.out + (call.groups.first(group) + r) * n + column;
+      if (call.operands.bias == nullptr) {
+        std::memcpy(out, acc, count * sizeof(float));
+      } else {
+        for (size_t i = 0; i < count; ++i) out[i] = acc[i] + call.operands.bias[column + i];
+      }
+    }
+  }
+}
+
+void multiply_packed_tiles(const Call& call, size_t first, size_t last) {
+  alignas(kAlignment) float acc[kMostRows * kTileRows];
+  const MultiplyPacked multiply = call.kernels.multiply_packed[call.groups.rows(0)];
+  for (size_t tile = first; tile < last; ++tile) {
+    multiply(call.row_tile(tile), call.weight_scales(tile), call.shape.k_blocks(), mxfp6_element(call.format),
+             call.quantised(0, 0), acc);
+    store(call, 0, tile, 1, acc);
+  }
+}
+
+// A panel: a few k blocks of a few row tiles, decoded.
+struct Panel {
+  alignas(kAlignment) int16_t weights[kPanelBlocks * kTileVectors * 2 * 32];
+  alignas(kAlignment) float scales[kPanelBlocks * 2 * kTileRows];
+};
+
+void decode_panel(const Call& call, size_t first_tile, size_t tiles, size_t block, size_t blocks, Panel& panel) {
+  for (size_t t = 0; t < tiles; ++t) {
+    const uint8_t* codes = call.row_tile(first_tile + t) + block * kMxfp6TileBytes;
+    const uint8_t* scales = call.weight_scales(first_tile + t) + block * kTileRows;
+    call.kernels.decode(codes, blocks, mxfp6_element(call.format), tiles, panel.weights + t * 32);
+    for (size_t b = 0; b < blocks; ++b) {
+      for (size_t i = 0; i < kTileRows; ++i) {
+        const uint32_t bits = std::max(static_cast<uint32_t>(scales[b * kTileRows + i]) << 23, 0x00400000u);
+        panel.scales[(b * tiles + t) * kTileRows + i] = std::bit_cast<float>(bits);
+      }
+    }
+  }
+}
+
+// The groups [first, last) that share the panels of some row tiles.
+struct GroupRange {
+  size_t first, last;
+};
+
+// Each range holds at most kPanelRows rows.
+template <class Body>
+void for_group_ranges(const RowGroups& groups, Body body) {
+  const size_t each = kPanelRows / groups.rows(0);
+  for (size_t first = 0; first < groups.count; first += each) {
+    body(GroupRange{first, std::min(groups.count, first + each)});
+  }
+}
+
+void multiply_decoded_tiles(const Call& call, size_t first_tile, size_t tiles, GroupRange range) {
+  Panel panel;
+  alignas(kAlignment) float acc[kPanelRows * 2 * kTileRows] = {};
+  const MultiplyDecoded* multiply = call.kernels.multiply_decoded[tiles == 1 ? 0 : 1];
+  for (size_t block = 0; block < call.shape.k_blocks(); block += kPanelBlocks) {
+    const size_t blocks = std::min(kPanelBlocks, call.shape.k_blocks() - block);
+    decode_panel(call, first_tile, tiles, block, blocks, panel);
+    float* group_acc = acc;
+    for (size_t group = range.first; group < range.last; ++group) {
+      const size_t rows = call.groups.rows(group);
+      multiply[rows](panel.weights, panel.scales, blocks, call.quantised(group, block), group_acc);
+      group_acc += rows * tiles * kTileRows;
+    }
+  }
+  const float* group_acc = acc;
+  for (size_t group = range.first; group < range.last; ++group) {
+    store(call, group, first_tile, tiles, group_acc);
+    group_acc += call.groups.rows(group) * tiles * kTileRows;
+  }
+}
+
+void multiply_fp16_tiles(const Call& call, size_t first_tile, size_t tiles, GroupRange range) {
+  alignas(kAlignment) float acc[kPanelRows * kMostTiles * kTileRows];
+  std::memset(acc, 0, (range.last - range.first) * call.groups.rows(0) * tiles * kTileRows * sizeof(float));
+  const MultiplyFp16* multiply = call.kernels.multiply_fp16[tiles == 1 ? 0 : 1];
+  const size_t row_tile_bytes = call.shape.row_tile_bytes(call.format);
+  const size_t all = call.shape.k_blocks();
+  const size_t panel_blocks = range.last - range.first == 1 ? all : kFp16PanelBlocks;
+  for (size_t block = 0; block < all; block += panel_blocks) {
+    const size_t k_count = std::min(panel_blocks * kBlock, call.shape.k - block * kBlock);
+    const uint8_t* weights = call.row_tile(first_tile) + block * kFp16TileBytes;
+    float* group_acc = acc;
+    for (size_t group = range.first; group < range.last; ++group) {
+      const size_t rows = call.groups.rows(group);
+      multiply[rows](weights, row_tile_bytes, k_count, call.copied(group, block), group_acc);
+      group_acc += rows * tiles * kTileRows;
+    }
+  }
+  const float* group_acc = acc;
+  for (size_t group = range.first; group < range.last; ++group) {
+    store(call, group, first_tile, tiles, group_acc);
+    group_acc += call.groups.rows(group) * tiles * kTileRows;
+  }
+}
+
+// One output of an extreme row, in float64 where float32 has not the range; the same code for all instruction sets.
+void multiply_extreme_row(const Call& call, size_t row, size_t tile, float* acc) {
+  const Mxfp6Element& element = mxfp6_element(call.format);
+  const size_t k = call.shape.k;
+  for (size_t block = 0; block < call.shape.k_blocks(); ++block) {
+    int16_t q[kBlock], weights[kTileVectors * 32];
+    const int exponent =
+        quantise_extreme_block(call.operands.a + row * k + block * kBlock, std::min(kBlock, k - block * kBlock), q);
+    matmul_kernels_scalar().decode(call.row_tile(tile) + block * kMxfp6TileBytes, 1, element, 1, weights);
+    const uint8_t* scales = call.weight_scales(tile) + block * kTileRows;
+    for (size_t i = 0; i < kTileRows; ++i) {
+      int32_t sum = 0;
+      for (size_t j = 0; j < kBlock; ++j) sum += weights[j / 2 * 32 + i * 2 + j % 2] * q[j];
+      const double product = std::ldexp(static_cast<double>(sum), exponent - element.unit_exponent + scales[i] - 127);
+      acc[i] = static_cast<float>(static_cast<double>(acc[i]) + product);
+    }
+  }
+}
+
+void overwrite_special_rows(const Call& call, size_t first, size_t last) {
+  const size_t n = call.shape.n;
+  for (size_t row = 0; row < call.shape.m; ++row) {
+    if (call.kinds[row] == RowKind::kOrdinary) continue;
+    for (size_t tile = first; tile < last; ++tile) {
+      float acc[kTileRows] = {};
+      if (call.kinds[row] == RowKind::kExtreme) {
+        multiply_extreme_row(call, row, tile, acc);
+      } else {
+        std::fill_n(acc, kTileRows, std::numeric_limits<float>::quiet_NaN());
+      }
+      for (size_t column = tile * kTileRows; column < std::min(n, (tile + 1) * kTileRows); ++column) {
+        const float sum = acc[column % kTileRows];
+        call.operands.out[row * n + column] = call.operands.bias == nullptr ? sum : sum + call.operands.bias[column];
+      }
+    }
+  }
+}
+
+// Row tiles that one call of a kernel takes.
+size_t tiles_at_once(const Call& call) {
+  if (!call.mxfp6()) return call.kernels.fp16_tiles[call.groups.rows(0)];
+  return call.shape.m <= call.kernels.packed_rows ? 1 : call.kernels.decoded_tiles;
+}
+
+void multiply_tiles(const Call& call, size_t first, size_t last) {
+  if (call.mxfp6() && call.shape.m <= call.kernels.packed_rows) {
+    multiply_packed_tiles(call, first, last);
+  } else {
+    const size_t most = tiles_at_once(call);
+    for_group_ranges(call.groups, [&](GroupRange range) {
+      for (size_t tile = first; tile < last;) {
+        const size_t tiles = last - tile >= most ? most : 1;
+        if (call.mxfp6()) {
+          multiply_decoded_tiles(call, tile, tiles, range);
+        } else {
+          multiply_fp16_tiles(call, tile, tiles, range);
+        }
+        tile += tiles;
+      }
+    });
+  }
+  overwrite_special_rows(call, first, last);
+}
+
+RowGroups group_rows(size_t m, WeightFormat format, const MatmulKernels& kernels) {
+  if (format == WeightFormat::kFp16) return RowGroups(m, kernels.fp16_rows);
+  return RowGroups(m, m <= kernels.packed_rows ? kernels.packed_rows : kernels.decoded_rows);
+}
+
+// A task is worth handing to another thread from about this time on.
+constexpr double kTaskSeconds = 10e-6;
+constexpr size_t kTasksPerThread = 4;
+// What one core about does, to tell small work from large; nothing else depends on them.
+constexpr double kBytesPerSecond = 20e9, kMultipliesPerSecond = 200e9, kValuesPerSecond = 4e9;
+
+size_t task_count(double seconds, size_t most, size_t threads) {
+  const double wanted = std::min(seconds / kTaskSeconds, static_cast<double>(threads * kTasksPerThread));
+  return threads < 2 ? 1 : std::clamp<size_t>(static_cast<size_t>(wanted), 1, most);
+}
+
+// body(first, last) for `tasks` equal parts of [0, count), in units of `unit`.
+template <class Body>
+void parallel_ranges(const ParallelFor& parallel, size_t count, size_t unit, size_t tasks, const Body& body) {
+  if (tasks == 1) return body(size_t{0}, count);
+  struct Job {
+    const Body& body;
+    size_t count, unit, tasks;
+  } job{body, count, unit, tasks};
+  parallel.run(
+      parallel.context, tasks,
+      [](void* user, size_t index) {
+        const Job& job = *static_cast<const Job*>(user);
+        const size_t units = (job.count + job.unit - 1) / job.unit;
+        const size_t first = units * index / job.tasks * job.unit;
+        const size_t last = std::min(job.count, units * (index + 1) / job.tasks * job.unit);
+        job.body(first, last);
+      },
+      &job);
+}
+
+}  // namespace
+
+const Mxfp6Element& mxfp6_element(WeightFormat format) { return format == WeightFormat::kMxfp6E3m2 ? kE3m2 : kE2m3; }
+
+size_t matmul_scratch_bytes(const MatmulShape& shape, WeightFormat format) {
+  const size_t values = shape.m * shape.k_blocks() * kBlock;
+  const size_t blocks = shape.m * shape.k_blocks();
+  const bool fp16 = format == WeightFormat::kFp16;
+  return kAlignment + aligned(values * (fp16 ? sizeof(float) : sizeof(int16_t))) +
+         (fp16 ? 0 : aligned(blocks * sizeof(float))) + shape.m * sizeof(RowKind);
+}
+
+void matmul(const MatmulShape& shape, WeightFormat format, const MatmulOperands& operands, Isa isa, void* scratch,
+            const ParallelFor& parallel) {
+  if (shape.m == 0 || shape.n == 0) return;
+  const MatmulKernels& kernels = kernels_of(isa);
+  Call call{shape, format, operands, kernels, group_rows(shape.m, format, kernels)};
+  const size_t values = shape.m * shape.k_blocks() * kBlock;
+  auto* bytes = static_cast<uint8_t*>(scratch);
+  bytes += (kAlignment - reinterpret_cast<uintptr_t>(bytes) % kAlignment) % kAlignment;
+  if (call.mxfp6()) {
+    call.q = reinterpret_cast<int16_t*>(bytes);
+    call.scales = reinterpret_cast<float*>(bytes += aligned(values * sizeof(int16_t)));
+    bytes += aligned(values / kBlock * sizeof(float));
+  } else {
+    call.values = reinterpret_cast<float*>(bytes);
+    bytes += aligned(values * sizeof(float));
+  }
+  call.kinds = reinterpret_cast<RowKind*>(bytes);
+
+  const size_t groups = call.groups.count;
+  parallel_ranges(parallel, groups, 1,
+                  task_count(static_cast<double>(values) / kValuesPerSecond, groups, parallel.threads),
+                  [&](size_t first, size_t last) {
+                    for (size_t group = first; group < last; ++group) prepare_rows(call, group);
+                  });
+  const size_t unit = tiles_at_once(call);
+  const double seconds = static_cast<double>(shape.row_tiles() * shape.row_tile_bytes(format)) / kBytesPerSecond +
+                         static_cast<double>(shape.n) * static_cast<double>(values) / kMultipliesPerSecond;
+  parallel_ranges(parallel, shape.row_tiles(), unit,
+                  task_count(seconds, (shape.row_tiles() + unit - 1) / unit, parallel.threads),
+                  [&](size_t first, size_t last) { multiply_tiles(call, first, last); });
+}
+
+}  // namespace mxspec

@@ -1,0 +1,85 @@
+#include "runtime/ops/matmul_op.h"
+
+#include <memory>
+#include <thread>
+
+namespace mxspec {
+namespace {
+
+// Far beyond any model, and small enough that no product of two of them leaves int64.
+constexpr int64_t kMostRowsOrColumns = int64_t{1} << 30;
+
+WeightFormat format_of(const std::string& name) {
+  if (name == "fp16") return WeightFormat::kFp16;
+  if (name == "mxfp6_e3m2") return WeightFormat::kMxfp6E3m2;
+  if (name == "mxfp6_e2m3") return WeightFormat::kMxfp6E2m3;
+  throw OpError("attribute format: got \"" + name + "\", expected fp16, mxfp6_e3m2 or mxfp6_e2m3");
+}
+
+int64_t size_attribute(const Attributes& attributes, const char* name) {
+  const int64_t size = attributes.integer(name);
+  if (size >= 1 && size <= kMostRowsOrColumns) return size;
+  throw OpError(std::string("attribute ") + name + ": got " + std::to_string(size) + ", expected 1 to 2^30");
+}
+
+Isa usable_isa() {
+  const IsaChoice& choice = chosen_isa();
+  if (!choice.error.empty()) throw OpError(choice.error);
+  return choice.isa;
+}
+
+// The calling thread's scratch memory, kept from call to call; it grows to what the largest call wanted.
+void* scratch(size_t bytes) {
+  thread_local std::unique_ptr<uint8_t[]> memory;
+  thread_local size_t size = 0;
+  if (bytes > size) {
+    memory.reset();  // before the larger one is taken
+    memory.reset(new uint8_t[bytes]);
+    size = bytes;
+  }
+  return memory.get();
+}
+
+ParallelFor session_threads(Context& context) {
+  static const size_t threads = std::thread::hardware_concurrency();
+  const auto run = [](void* ort, size_t count, void (*body)(void*, size_t), void* user) {
+    static_cast<Context*>(ort)->parallel_for(count, [=](size_t index) { body(user, index); });
+  };
+  return {run, &context, threads};
+}
+
+void check_shape(const char* name, const Shape& got, const Shape& expected, const std::string& why) {
+  if (got == expected) return;
+  throw OpError(std::string(name) + ": got shape " + got.text() + ", expected " + expected.text() + " " + why);
+}
+
+}  // namespace
+
+PackedMatMulOp::PackedMatMulOp(const Attributes& attributes)
+    : k_(size_attribute(attributes, "K")),
+      n_(size_attribute(attributes, "N")),
+      format_(format_of(attributes.text("format"))),
+      isa_(usable_isa()) {}
+
+void PackedMatMulOp::compute(Context& context) const {
+  const Tensor a = context.input(0);
+  const Tensor b = context.input(1);
+  const std::optional<Tensor> bias = context.optional_input(2);
+  const size_t rank = a.shape.rank();
+  if (rank == 0 || a.shape[rank - 1] != k_) {
+    throw OpError("A: got shape " + a.shape.text() + ", expected [..., K] with K = " + std::to_string(k_));
+  }
+  Shape out_shape = a.shape;
+  out_shape[rank - 1] = n_;
+  const MatmulShape shape{static_cast<size_t>(a.shape.size() / k_), static_cast<size_t>(n_), static_cast<size_t>(k_)};
+  const Shape packed{static_cast<int64_t>(shape.row_tiles()), static_cast<int64_t>(shape.row_tile_bytes(format_))};
+  check_shape("B", b.shape, packed, "for N = " + std::to_string(n_) + ", K = " + std::to_string(k_));
+  if (bias) check_shape("bias", bias->shape, Shape{n_}, "for N = " + std::to_string(n_));
+
+  const Tensor out = context.output(0, ElementType::kFloat32, out_shape);
+  const MatmulOperands operands{a.as<const float>(), b.as<const uint8_t>(), bias ? bias->as<const float>() : nullptr,
+                                out.as<float>()};
+  matmul(shape, format_, operands, isa_, scratch(matmul_scratch_bytes(shape, format_)), session_threads(context));
+}
+
+}  // namespace mxspec
