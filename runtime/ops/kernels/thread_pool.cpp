@@ -1,0 +1,99 @@
+#include "runtime/ops/kernels/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace mxspec {
+namespace {
+
+// How long an idle thread looks for work before it sleeps: longer than the time between two operators and between two
+// calls of a round, far shorter than anything a person notices.
+constexpr auto kSpin = std::chrono::microseconds(200);
+constexpr int kLooksPerClock = 64;  // reading the clock costs more than looking
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+size_t usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return static_cast<size_t>(std::max(CPU_COUNT(&set), 1));
+  return std::max(std::thread::hardware_concurrency(), 1u);
+}
+
+}  // namespace
+
+ThreadPool& ThreadPool::shared() {
+  static ThreadPool pool(usable_cores());
+  return pool;
+}
+
+void ThreadPool::resize(size_t threads) {
+  const std::lock_guard lock(callers_);
+  if (threads == this->threads()) return;
+  stop();
+  stopping_ = false;
+  for (size_t i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+}
+
+void ThreadPool::stop() {
+  stopping_ = true;
+  job_.fetch_add(uint64_t{1} << (2 * kBits));  // another number, no indices: wakes the sleepers
+  job_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
+}
+
+void ThreadPool::run(size_t count, void (*body)(void*, size_t), void* user) {
+  std::unique_lock lock(callers_, std::defer_lock);
+  if (count <= 1 || count >= kMask / 2 || !lock.try_lock() || workers_.empty()) {
+    for (size_t i = 0; i < count; ++i) body(user, i);
+    return;
+  }
+  body_ = body;
+  user_ = user;
+  done_.store(0, std::memory_order_relaxed);
+  const uint64_t number = (job_.load(std::memory_order_relaxed) >> (2 * kBits)) + 1;
+  job_.store(number << (2 * kBits) | count << kBits, std::memory_order_seq_cst);
+  job_.notify_all();  // a system call only where somebody sleeps
+  drain();
+  while (done_.load(std::memory_order_acquire) != count) pause();
+}
+
+// Claims and does indices of the present job until none is left.
+void ThreadPool::drain() {
+  uint64_t word = job_.load(std::memory_order_acquire);
+  while (next_of(word) < count_of(word)) {
+    word = job_.fetch_add(1, std::memory_order_acq_rel);
+    if (next_of(word) >= count_of(word)) return;
+    body_(user_, next_of(word));
+    done_.fetch_add(1, std::memory_order_release);
+    word = job_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::work() {
+  while (!stopping_) {
+    const auto give_up = std::chrono::steady_clock::now() + kSpin;
+    uint64_t word = job_.load(std::memory_order_acquire);
+    for (int look = 1; next_of(word) >= count_of(word) && !stopping_; ++look) {
+      if (look % kLooksPerClock == 0 && std::chrono::steady_clock::now() > give_up) {
+        job_.wait(word);
+        break;
+      }
+      pause();
+      word = job_.load(std::memory_order_acquire);
+    }
+    drain();
+  }
+}
+
+}  // namespace mxspec

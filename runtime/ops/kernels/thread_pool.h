@@ -1,0 +1,58 @@
+// One pool of threads for all sessions of the process.
+//
+// The target's and the draft's sessions take turns on the same cores. With a pool each, the threads of the one that
+// waits spin on the cores of the one that works; without spinning, every operator pays for waking its threads. So the
+// operators share this pool, and ONNX Runtime's own is set to one thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace mxspec {
+
+class ThreadPool {
+ public:
+  // A pool of `threads` in all, the caller of run() being one of them.
+  explicit ThreadPool(size_t threads) { resize(threads); }
+  ~ThreadPool() { stop(); }
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // The pool of this process: as many threads as it may use cores, until resize().
+  static ThreadPool& shared();
+
+  size_t threads() const { return workers_.size() + 1; }
+  // Waits for the running job, then starts or ends threads.
+  void resize(size_t threads);
+
+  // Calls body(user, index) once for each index < count, on all threads, in any order, and returns when all are done.
+  // A second caller at the same time does its own work alone. The body must not throw or call run().
+  void run(size_t count, void (*body)(void* user, size_t index), void* user);
+
+ private:
+  // A job is one word, so that claiming an index and knowing which job it is of is one atomic step:
+  //   bits 0..19 the next index, bits 20..39 the number of indices, bits 40..63 the job's number.
+  // A claimed index keeps its job alive, since run() returns only when all its indices are done.
+  static constexpr uint64_t kBits = 20;
+  static constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
+  static uint64_t next_of(uint64_t word) { return word & kMask; }
+  static uint64_t count_of(uint64_t word) { return word >> kBits & kMask; }
+
+  void work();
+  void drain();
+  void stop();
+
+  alignas(64) std::atomic<uint64_t> job_{0};
+  alignas(64) std::atomic<size_t> done_{0};
+  std::atomic<bool> stopping_{false};
+  void (*body_)(void*, size_t) = nullptr;
+  void* user_ = nullptr;
+  std::mutex callers_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace mxspec

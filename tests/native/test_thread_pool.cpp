@@ -1,0 +1,63 @@
+#include <chrono>
+#include <vector>
+
+#include "runtime/ops/kernels/thread_pool.h"
+#include "tests/native/check.h"
+
+namespace {
+
+using mxspec::ThreadPool;
+
+struct Counts {
+  explicit Counts(size_t size) : values(size) {}
+  static void add(void* self, size_t index) { ++static_cast<Counts*>(self)->values[index]; }
+  std::vector<int> values;  // plain: two threads on one index would be a data race
+};
+
+void every_index_is_done_once(ThreadPool& pool) {
+  for (size_t count : {0, 1, 2, 3, 7, 64, 1000}) {
+    for (int repetition = 0; repetition < 300; ++repetition) {
+      Counts counts(count);
+      pool.run(count, Counts::add, &counts);
+      for (size_t i = 0; i < count; ++i) CHECK(counts.values[i] == 1) << "index" << i << "of" << count;
+    }
+  }
+}
+
+void sleepers_wake(ThreadPool& pool) {
+  for (int repetition = 0; repetition < 20; ++repetition) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than a thread looks for work
+    Counts counts(100);
+    pool.run(100, Counts::add, &counts);
+    for (int value : counts.values) CHECK(value == 1);
+  }
+}
+
+void two_callers_do_not_mix(ThreadPool& pool) {
+  auto call = [&pool] {
+    for (int repetition = 0; repetition < 2000; ++repetition) {
+      Counts counts(17);
+      pool.run(17, Counts::add, &counts);
+      for (int value : counts.values) CHECK(value == 1);
+    }
+  };
+  std::thread other(call);
+  call();
+  other.join();
+}
+
+}  // namespace
+
+int main() {
+  for (size_t threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    CHECK(pool.threads() == threads);
+    every_index_is_done_once(pool);
+    sleepers_wake(pool);
+    two_callers_do_not_mix(pool);
+    pool.resize(3);
+    CHECK(pool.threads() == 3);
+    every_index_is_done_once(pool);
+  }
+  return mxspec::test::check_result();
+}
