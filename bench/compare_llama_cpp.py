@@ -1,0 +1,239 @@
+"""Compare mxspec with llama.cpp on the same shape and the same cores, in turns.
+
+    python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record bench/records/llama_cpp.json
+
+The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it); its model is a
+gguf file with random weights and no vocabulary, which its own bench tool runs. Ours is a bundle with random weights.
+Values do not matter for speed: both read every byte of every weight once a call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from mxspec.evaluate.model_bench import ModelBench
+from mxspec.evaluate.record import write_record
+from mxspec.evaluate.shapes import SHAPES, Shape, random_bundle
+
+PACKAGE = "llama-cpp-python==0.3.36"
+CONSOLE = Console(stderr=True)
+
+# One Q6_K block: 256 weights in 210 bytes (ggml-common.h, block_q6_K): 128 low and 64 high bits, 16 scales, an fp16.
+Q6_K_WEIGHTS, Q6_K_BYTES = 256, 210
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing to time: `tokens` in one call after `cached` tokens."""
+
+    name: str
+    tokens: int
+    cached: int
+
+
+POINTS = (
+    Point("decode", 1, 128),
+    Point("score 8", 8, 128),
+    Point("decode, 1,000 cached", 1, 1000),
+    Point("score 8, 1,000 cached", 8, 1000),
+    Point("prefill 128", 128, 0),
+)
+
+
+# --- the peer ---------------------------------------------------------------------------------------------------
+
+
+def build_peer(folder: Path) -> Path:
+    """The path of llama-bench, built from the sdist if it is not there yet."""
+    binary = folder / "build" / "bin" / "llama-bench"
+    if not binary.exists():
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+        subprocess.run([*pip, "--no-build-isolation", "-d", folder, PACKAGE], check=True)
+        with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
+            archive.extractall(folder, filter="data")
+        options = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF")
+        subprocess.run(["cmake", "-S", source_of(folder), "-B", folder / "build", *options], check=True)
+        jobs = str(len(os.sched_getaffinity(0)))
+        subprocess.run(
+            ["cmake", "--build", folder / "build", "--target", "llama-bench", "--parallel", jobs], check=True
+        )
+    return binary
+
+
+def source_of(folder: Path) -> Path:
+    return next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
+
+
+def random_q6_k(rng: np.random.Generator, n: int, k: int) -> np.ndarray[Any, Any]:
+    """uint8[n, bytes]: valid Q6_K blocks of random values of the size that trained weights have."""
+    blocks = rng.integers(0, 256, (n, k // Q6_K_WEIGHTS, Q6_K_BYTES), dtype=np.uint8)
+    blocks[..., -2:] = np.frombuffer(np.float16(1e-5).tobytes(), dtype=np.uint8)
+    return blocks.reshape(n, -1)
+
+
+def random_f16(rng: np.random.Generator, n: int, k: int) -> np.ndarray[Any, Any]:
+    return (rng.standard_normal((n, k), dtype=np.float32) * 0.02).astype(np.float16)
+
+
+def write_gguf(path: Path, shape: Shape, gguf: Any, weights: str) -> None:
+    """A llama-architecture gguf file of the given shape with random matrices in Q6_K or F16."""
+    rng = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(shape.context_length)
+    writer.add_embedding_length(shape.hidden_size)
+    writer.add_feed_forward_length(shape.intermediate_size)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(shape.hidden_size // shape.heads)
+    writer.add_vocab_size(shape.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+
+    def matrix(name: str, n: int, k: int) -> None:
+        if weights == "q6_k":
+            writer.add_tensor(name, random_q6_k(rng, n, k), raw_dtype=gguf.GGMLQuantizationType.Q6_K)
+        else:
+            writer.add_tensor(name, random_f16(rng, n, k))
+
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    kv = hidden // shape.heads * shape.kv_heads
+    matrix("token_embd.weight", shape.vocab_size, hidden)
+    matrix("output.weight", shape.vocab_size, hidden)
+    writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
+    for layer in range(shape.layers):
+        block = f"blk.{layer}."
+        for norm in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"{block}{norm}.weight", np.ones(hidden, np.float32))
+        for name, n, k in (
+            ("attn_q", hidden, hidden),
+            ("attn_k", kv, hidden),
+            ("attn_v", kv, hidden),
+            ("attn_output", hidden, hidden),
+            ("ffn_gate", inner, hidden),
+            ("ffn_up", inner, hidden),
+            ("ffn_down", hidden, inner),
+        ):
+            matrix(f"{block}{name}.weight", n, k)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def peer_model(folder: Path, shape: Shape, weights: str) -> Path:
+    path = folder / f"{shape.name}-{weights}.gguf"
+    if not path.exists():
+        sys.path.insert(0, str(source_of(folder) / "gguf-py"))
+        import gguf
+
+        partial = path.with_suffix(".new")
+        write_gguf(partial, shape, gguf, weights)
+        partial.rename(path)
+    return path
+
+
+def peer_seconds(binary: Path, model: Path, point: Point, threads: int) -> float:
+    """Seconds of one call of `point.tokens` tokens, as llama-bench measures it (median of its repetitions)."""
+    if point.tokens == 1:
+        work = ["-p", "0", "-n", "16", "-r", "3"]
+    else:
+        work = ["-p", str(point.tokens), "-n", "0", "-r", "3"]
+    command = [str(binary), "-m", str(model), "-t", str(threads), "-d", str(point.cached), "-o", "json", *work]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (result,) = json.loads(output)
+    return point.tokens / statistics.median(result["samples_ts"])
+
+
+# --- the comparison ---------------------------------------------------------------------------------------------
+
+
+def measure(
+    runners: dict[str, Callable[[Point], float]], points: tuple[Point, ...], repetitions: int
+) -> dict[str, dict[str, list[float]]]:
+    """Seconds a call for every point and runner, all runners in turns within each repetition."""
+    trials: dict[str, dict[str, list[float]]] = {p.name: {r: [] for r in runners} for p in points}
+    for repetition in range(repetitions):
+        for point in points:
+            for name, run in runners.items():
+                trials[point.name][name].append(run(point))
+            medians = {n: statistics.median(t) for n, t in trials[point.name].items()}
+            shown = ", ".join(f"{n} {point.tokens / s:.1f} tok/s" for n, s in medians.items())
+            CONSOLE.print(f"[{repetition + 1}/{repetitions}] {point.name}: {shown}")
+    return trials
+
+
+def summarise(trials: dict[str, dict[str, list[float]]], points: tuple[Point, ...]) -> list[dict[str, Any]]:
+    rows = []
+    for point in points:
+        seconds = {name: statistics.median(values) for name, values in trials[point.name].items()}
+        rows.append(
+            {
+                "point": point.name,
+                "tokens": point.tokens,
+                "cached": point.cached,
+                "tokens_per_second": {name: point.tokens / s for name, s in seconds.items()},
+                "speedup": {name: s / seconds["mxspec"] for name, s in seconds.items() if name != "mxspec"},
+                "trials_seconds": trials[point.name],
+            }
+        )
+    return rows
+
+
+def as_table(rows: list[dict[str, Any]], runners: list[str]) -> Table:
+    table = Table(title="tokens/s (mxspec's speedup)", title_justify="left")
+    for column in ("", *runners):
+        table.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        cells = []
+        for name in runners:
+            speedup = f" ({row['speedup'][name]:.2f} x)" if name in row["speedup"] else ""
+            cells.append(f"{row['tokens_per_second'][name]:.1f}{speedup}")
+        table.add_row(row["point"], *cells)
+    return table
+
+
+@click.command()
+@click.option("--shape", "shape_name", type=click.Choice(sorted(SHAPES)), default="tinyllama-1.1b", show_default=True)
+@click.option("--peer-format", "peer_formats", multiple=True, default=["q6_k"], type=click.Choice(["q6_k", "f16"]))
+@click.option("--threads", default=len(os.sched_getaffinity(0)), show_default="all cores")
+@click.option("--repetitions", default=3, show_default=True)
+@click.option("--work", type=click.Path(path_type=Path), default=Path("build/llama_cpp"), show_default=True)
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
+def main(
+    shape_name: str, peer_formats: tuple[str, ...], threads: int, repetitions: int, work: Path, record: Path | None
+) -> None:
+    """Time mxspec and llama.cpp in turns on a model of random weights."""
+    shape = SHAPES[shape_name]
+    work.mkdir(parents=True, exist_ok=True)
+    binary = build_peer(work)
+    ours = ModelBench(random_bundle(shape, work), threads)
+    runners: dict[str, Callable[[Point], float]] = {
+        "mxspec": lambda point: ours.seconds(tokens=point.tokens, cached=point.cached)
+    }
+    for weights in peer_formats:
+        model = peer_model(work, shape, weights)
+        runners[f"llama.cpp {weights}"] = lambda point, model=model: peer_seconds(binary, model, point, threads)
+    trials = measure(runners, POINTS, repetitions)
+    rows = summarise(trials, POINTS)
+    CONSOLE.print(as_table(rows, list(runners)))
+    if record is not None:
+        write_record(record, {"shape": shape_name, "threads": threads, "peer": PACKAGE, "points": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The shapes of well-known models, to measure speed without a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A Llama-architecture model without its weights."""
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocab_size: int
+    context_length: int = 2048
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.heads
+
+
+# From the models' own config.json files.
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("tinyllama-1.1b", 2048, 5632, layers=22, heads=32, kv_heads=4, vocab_size=32000),
+        Shape("llama-3.2-3b", 3072, 8192, layers=28, heads=24, kv_heads=8, vocab_size=128256),
+        Shape("llama-2-7b", 4096, 11008, layers=32, heads=32, kv_heads=32, vocab_size=32000),
+    )
+}
