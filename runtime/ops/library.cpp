@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "runtime/ops/attention_op.h"
 #include "runtime/ops/matmul_op.h"
 #include "runtime/ops/op.h"
 #include "runtime/ops/rotary_op.h"
@@ -13,6 +14,8 @@ constexpr const char* kDomain = "mxspec";
 
 const OrtCustomOp* const* operators(size_t* count) {
   static const OrtCustomOp* const all[] = {
+      custom_op<AttentionOp<ElementType::kFloat16>>(),
+      custom_op<AttentionOp<ElementType::kFloat32>>(),
       custom_op<PackedMatMulOp>(),
       custom_op<RotaryEmbeddingOp>(),
   };

@@ -74,7 +74,8 @@ class Context {
       body(size_t{0});
     } else if (total > 1) {
       const OrtParallelBody run = [](void* user, size_t index) noexcept { (*static_cast<Function*>(user))(index); };
-      require_ok(api_, api_.KernelContext_ParallelFor(&context_, run, total, 0, const_cast<Function*>(&body)));
+      void* const user = const_cast<void*>(static_cast<const void*>(&body));
+      require_ok(api_, api_.KernelContext_ParallelFor(&context_, run, total, 0, user));
     }
   }
 

@@ -1,0 +1,232 @@
+#include "runtime/ops/kernels/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "runtime/ops/kernels/attention_kernels.h"
+
+namespace mxspec {
+namespace {
+
+// Below this many tiles the spans of each become tasks of their own, so that few heads still fill the threads evenly.
+constexpr size_t kEnoughTiles = 8;
+// Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
+constexpr size_t kSerialWork = 1 << 18;
+
+const AttentionKernels& kernels_for([[maybe_unused]] Isa isa) {
+#if 0 && defined(__x86_64__)
+  if (isa >= Isa::kAvx512) return kAttentionAvx512;
+  if (isa == Isa::kAvx2) return kAttentionAvx2;
+#endif
+  return kAttentionScalar;
+}
+
+// Memory of one thread that is kept from call to call, grown where a call needs more.
+class Buffer {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  float* floats(size_t count) {
+    if (count > capacity_) {
+      memory_.reset();
+      capacity_ = 0;
+      memory_.reset(static_cast<float*>(::operator new(count * sizeof(float), std::align_val_t{kAlignment})));
+      capacity_ = count;
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(float* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
+  };
+  std::unique_ptr<float, Free> memory_;
+  size_t capacity_ = 0;
+};
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// What a call's tiles and their states look like.
+class Plan {
+ public:
+  explicit Plan(const AttentionCall& call)
+      : call_(call),
+        group_(call.heads / call.kv_heads),
+        positions_per_tile_(std::max<size_t>(1, kTileRows / group_)),
+        padded_(round_up(call.head_size, 16)) {
+    for (size_t batch = 0; batch < call.batch; ++batch) {
+      const size_t count = static_cast<size_t>(call.new_lengths[batch]);
+      for (size_t first = 0; first < count; first += positions_per_tile_) {
+        for (size_t kv_head = 0; kv_head < call.kv_heads; ++kv_head) {
+          add_tile(batch, kv_head, first, std::min(positions_per_tile_, count - first));
+        }
+      }
+    }
+    // Rows of the row table are laid out tile by tile; the pointers are set when it no longer grows.
+    const AttentionRow* row = rows_.data();
+    for (Tile& tile : tiles_) {
+      tile.view.rows = row;
+      row += tile.view.row_count;
+    }
+    std::reverse(tiles_.begin(), tiles_.end());  // later positions see more keys: long tasks first
+  }
+
+  struct Tile {
+    AttentionTile view;
+    size_t first_span, last_span;
+    size_t work;  // multiply-adds, about
+  };
+  const std::vector<Tile>& tiles() const { return tiles_; }
+
+  size_t most_rows() const { return std::min(positions_per_tile_, call_.seq) * group_; }
+  size_t state_floats() const { return round_up(2 * most_rows(), 16) + most_rows() * padded_; }
+  size_t scratch_floats() const {
+    return kSpanKeys * padded_ + most_rows() * kSpanKeys + round_up(2 * most_rows(), 16);
+  }
+  AttentionState state_in(float* memory) const {
+    return {memory, memory + most_rows(), memory + round_up(2 * most_rows(), 16)};
+  }
+  AttentionScratch scratch_in(float* memory) const {
+    float* const scores = memory + kSpanKeys * padded_;
+    float* const factors = scores + most_rows() * kSpanKeys;
+    return {memory, scores, factors, factors + most_rows()};
+  }
+
+ private:
+  void add_tile(size_t batch, size_t kv_head, size_t first, size_t count) {
+    const size_t past = static_cast<size_t>(call_.past_lengths[batch]);
+    for (size_t i = first; i < first + count; ++i) {
+      const size_t position = past + i;
+      const size_t first_key = call_.window != 0 && position >= call_.window ? position - call_.window + 1 : 0;
+      for (size_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
+        const size_t offset = ((batch * call_.seq + i) * call_.heads + head) * call_.head_size;
+        const float slope = call_.slopes == nullptr ? 0 : call_.slopes[head];
+        rows_.push_back({call_.query + offset, call_.output + offset, position, first_key, slope});
+      }
+    }
+    const AttentionRow& lowest = rows_[rows_.size() - count * group_];
+    const AttentionRow& highest = rows_.back();
+    const size_t keys = highest.position + 1 - lowest.first_key;
+    tiles_.push_back({{batch, kv_head, count * group_, nullptr},
+                      lowest.first_key / kSpanKeys,
+                      highest.position / kSpanKeys + 1,
+                      2 * count * group_ * keys * call_.head_size});
+  }
+
+  const AttentionCall& call_;
+  const size_t group_;
+  const size_t positions_per_tile_;
+  const size_t padded_;
+  std::vector<AttentionRow> rows_;
+  std::vector<Tile> tiles_;
+};
+
+// Task = (tile): all its spans in order.
+void attend_tile(const AttentionCall& call, const AttentionKernels& kernels, const Plan& plan, const Plan::Tile& tile) {
+  thread_local Buffer buffer;
+  float* const memory = buffer.floats(round_up(plan.scratch_floats(), 16) + plan.state_floats());
+  const AttentionState state = plan.state_in(memory + round_up(plan.scratch_floats(), 16));
+  kernels.attend(call, tile.view, tile.first_span, tile.last_span, state, plan.scratch_in(memory));
+  kernels.finish(call, tile.view, state);
+}
+
+// Tasks = (tile, span), each into a state of its own; who ends last in a tile merges these in order.
+class SplitTiles {
+ public:
+  SplitTiles(const AttentionCall& call, const AttentionKernels& kernels, const Plan& plan, Buffer& buffer)
+      : call_(call), kernels_(kernels), plan_(plan), left_(plan.tiles().size()) {
+    for (size_t i = 0; i < plan.tiles().size(); ++i) {
+      const Plan::Tile& tile = plan.tiles()[i];
+      left_[i].store(tile.last_span - tile.first_span, std::memory_order_relaxed);
+      first_task_.push_back(tasks_.size());
+      for (size_t span = tile.first_span; span < tile.last_span; ++span) tasks_.push_back({i, span});
+    }
+    state_stride_ = round_up(plan.state_floats(), 16);
+    states_ = buffer.floats(tasks_.size() * state_stride_);
+  }
+
+  size_t count() const { return tasks_.size(); }
+
+  void run(size_t task) {
+    const auto [index, span] = tasks_[task];
+    const AttentionTile& tile = plan_.tiles()[index].view;
+    thread_local Buffer buffer;
+    const AttentionScratch scratch = plan_.scratch_in(buffer.floats(plan_.scratch_floats()));
+    kernels_.attend(call_, tile, span, span + 1, state_of(task), scratch);
+    if (left_[index].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(index);
+  }
+
+ private:
+  struct Task {
+    size_t tile, span;
+  };
+
+  AttentionState state_of(size_t task) const { return plan_.state_in(states_ + task * state_stride_); }
+
+  // The first span's state takes in the others. Rows of a window that do not see the first span replace it later.
+  void merge(size_t index) {
+    const Plan::Tile& tile = plan_.tiles()[index];
+    const AttentionState state = state_of(first_task_[index]);
+    for (size_t span = tile.first_span + 1; span < tile.last_span; ++span) {
+      kernels_.merge(call_, tile.view, span, state_of(first_task_[index] + span - tile.first_span), state);
+    }
+    kernels_.finish(call_, tile.view, state);
+  }
+
+  const AttentionCall& call_;
+  const AttentionKernels& kernels_;
+  const Plan& plan_;
+  std::vector<std::atomic<size_t>> left_;  // spans of each tile that are not done
+  std::vector<size_t> first_task_;
+  std::vector<Task> tasks_;
+  size_t state_stride_ = 0;
+  float* states_ = nullptr;
+};
+
+void clear_padding(const AttentionCall& call) {
+  const size_t row = call.heads * call.head_size;
+  for (size_t batch = 0; batch < call.batch; ++batch) {
+    const size_t count = static_cast<size_t>(call.new_lengths[batch]);
+    std::memset(call.output + (batch * call.seq + count) * row, 0, (call.seq - count) * row * sizeof(float));
+  }
+}
+
+}  // namespace
+
+void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel_for) {
+  if (call.batch == 0 || call.seq == 0) return;
+  const AttentionKernels& kernels = kernels_for(isa);
+  const Plan plan(call);
+  size_t work = 0;
+  for (const Plan::Tile& tile : plan.tiles()) work += tile.work;
+  const auto run = [&](size_t total, const std::function<void(size_t)>& body) {
+    if (work >= kSerialWork && total > 1) {
+      parallel_for(total, body);
+    } else {
+      for (size_t i = 0; i < total; ++i) body(i);
+    }
+  };
+
+  clear_padding(call);
+  const auto store = [&](size_t i) { kernels.store(call, i / call.kv_heads, i % call.kv_heads); };
+  const size_t stores = call.batch * call.kv_heads;
+  if (call.seq > 16) {
+    run(stores, store);
+  } else {
+    for (size_t i = 0; i < stores; ++i) store(i);
+  }
+
+  if (plan.tiles().size() >= kEnoughTiles || work < kSerialWork) {
+    run(plan.tiles().size(), [&](size_t i) { attend_tile(call, kernels, plan, plan.tiles()[i]); });
+  } else {
+    thread_local Buffer states;
+    SplitTiles split(call, kernels, plan, states);
+    run(split.count(), [&](size_t i) { split.run(i); });
+  }
+}
+
+}  // namespace mxspec

@@ -1,0 +1,47 @@
+// Causal attention over a cache that is written in place. docs/attention.md describes the arithmetic.
+//
+// A row (one query head at one position) sees the keys first..position, cut into spans of 128 absolute positions. Of
+// each span it takes its own softmax numbers, and merges the spans in rising order. Nothing in that depends on the
+// other rows of the call, on the chunks that filled the cache, or on who computes which span: so work may be cut
+// anywhere.
+//
+//   span:   m = max s_j,  p_j = exp(s_j - m),  l = sum p_j (16 lanes by position),  a = sum p_j v_j (j rising)
+//   merge:  M' = max(M, m),  L' = L exp(M - M') + l exp(m - M'),  A' likewise;  output = A / L
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "runtime/ops/kernels/isa.h"
+
+namespace mxspec {
+
+inline constexpr size_t kSpanKeys = 128;  // keys of one partial softmax
+inline constexpr size_t kTileRows = 64;   // rows that share one pass over keys and values
+
+// One call. The caller has checked every shape, and past + new <= capacity for each sequence of the batch.
+struct AttentionCall {
+  size_t batch, seq, heads, kv_heads, head_size, capacity;
+  const float* query;           // [batch, seq, heads, head_size]
+  const float* key;             // [batch, seq, kv_heads, head_size]
+  const float* value;           // like key
+  void* key_cache;              // [batch, kv_heads, capacity, head_size], holding the past
+  void* value_cache;            // like key_cache
+  bool half_cache;              // float16, else float32
+  const int32_t* past_lengths;  // [batch]
+  const int32_t* new_lengths;   // [batch]
+  const float* slopes;          // [heads], or nullptr
+  float* output;                // like query
+  float scale;
+  float softcap;  // 0: none
+  size_t window;  // 0: none
+};
+
+// Runs body(index) for each index < total, in any order and on any threads, and returns when all are done.
+using ParallelFor = std::function<void(size_t total, const std::function<void(size_t)>& body)>;
+
+// Appends the call's keys and values to the cache, then attends. Rows at or beyond new_lengths become zeros.
+void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel_for);
+
+}  // namespace mxspec

@@ -1,0 +1,309 @@
+// The attention kernels over any of the lanes (lanes_*.h). Included by one file an instruction set.
+#pragma once
+
+#include "runtime/ops/kernels/attention_kernels.h"
+#include "runtime/ops/kernels/lanes_math.h"
+
+namespace mxspec {
+namespace {
+
+// The keys of a span, relative to its first position, that a row (or any row of several) sees. Empty where first >=
+// last.
+struct KeyRange {
+  size_t first, last;
+};
+
+template <class L, class Cache>
+struct Attention {
+  using V = typename L::Vector;
+  static constexpr size_t kVectorsOfSpan = kSpanKeys / 16;
+  static constexpr size_t kRegisterRows = 4;
+
+  const AttentionCall& call;
+  const AttentionTile& tile;
+  const size_t begin;  // the state holds nothing of the positions before this one
+  const size_t head_size = call.head_size;
+  const size_t padded = (call.head_size + 15) / 16 * 16;
+
+  static const Cache* cache_of(const AttentionCall& call, const void* cache, size_t batch, size_t kv_head) {
+    return static_cast<const Cache*>(cache) + (batch * call.kv_heads + kv_head) * call.capacity * call.head_size;
+  }
+
+  static void store(const AttentionCall& call, size_t batch, size_t kv_head) {
+    const size_t past = static_cast<size_t>(call.past_lengths[batch]);
+    const size_t count = static_cast<size_t>(call.new_lengths[batch]);
+    const float* const from[] = {call.key, call.value};
+    void* const to[] = {call.key_cache, call.value_cache};
+    for (size_t which = 0; which < 2; ++which) {
+      Cache* const cache = const_cast<Cache*>(cache_of(call, to[which], batch, kv_head)) + past * call.head_size;
+      for (size_t i = 0; i < count; ++i) {
+        const float* const row = from[which] + ((batch * call.seq + i) * call.kv_heads + kv_head) * call.head_size;
+        for (size_t d = 0; d < call.head_size; d += 16) {
+          const size_t values = call.head_size - d < 16 ? call.head_size - d : 16;
+          L::store(cache + i * call.head_size + d, L::load(row + d, values), values);
+        }
+      }
+    }
+  }
+
+  KeyRange seen(const AttentionRow& row, size_t start) const {
+    const size_t end = row.position + 1;
+    return {row.first_key > start ? row.first_key - start : 0,
+            end <= start ? 0 : (end - start < kSpanKeys ? end - start : kSpanKeys)};
+  }
+
+  KeyRange seen_by_any(size_t first_row, size_t count, size_t start) const {
+    KeyRange all = {kSpanKeys, 0};
+    for (size_t r = first_row; r < first_row + count; ++r) {
+      const KeyRange range = seen(tile.rows[r], start);
+      if (range.first >= range.last) continue;
+      all = {range.first < all.first ? range.first : all.first, range.last > all.last ? range.last : all.last};
+    }
+    return all;
+  }
+
+  // Keys to [16-key vector][head_size][16]. A vector that reaches past the range repeats its last key.
+  void load_keys(size_t start, KeyRange range, float* block) const {
+    const Cache* const keys = cache_of(call, call.key_cache, tile.batch, tile.kv_head) + start * head_size;
+    for (size_t v = range.first / 16; v * 16 < range.last; ++v) {
+      const Cache* rows[16];
+      for (size_t j = 0; j < 16; ++j) {
+        const size_t key = v * 16 + j;
+        rows[j] = keys + (key < range.first ? range.first : key < range.last ? key : range.last - 1) * head_size;
+      }
+      L::transpose(rows, head_size, block + v * head_size * 16);
+    }
+  }
+
+  // Values to [128][padded], zeros behind head_size.
+  void load_values(size_t start, KeyRange range, float* block) const {
+    const Cache* const values = cache_of(call, call.value_cache, tile.batch, tile.kv_head) + start * head_size;
+    for (size_t key = range.first; key < range.last; ++key) {
+      size_t d = 0;
+      for (; d + 16 <= head_size; d += 16) L::store(block + key * padded + d, L::load(values + key * head_size + d));
+      if (d < head_size) L::store(block + key * padded + d, L::load(values + key * head_size + d, head_size - d));
+    }
+  }
+
+  // scores[r][16 v ...] = query_r . key, one chain of fused multiply-adds in the order of the head's entries.
+  template <size_t kRows, size_t kVectors>
+  void score_tile(size_t first_row, size_t v, AttentionScratch scratch) const {
+    const float* queries[kRows];
+    for (size_t r = 0; r < kRows; ++r) queries[r] = tile.rows[first_row + r].query;
+    const float* const keys = scratch.block + v * head_size * 16;
+    V sums[kRows][kVectors];
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
+    }
+    for (size_t d = 0; d < head_size; ++d) {
+      V key[kVectors];
+      for (size_t i = 0; i < kVectors; ++i) key[i] = L::load(keys + (i * head_size + d) * 16);
+      for (size_t r = 0; r < kRows; ++r) {
+        const V query = L::set1(queries[r][d]);
+        for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(query, key[i], sums[r][i]);
+      }
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t i = 0; i < kVectors; ++i)
+        L::store(scratch.scores + (first_row + r) * kSpanKeys + (v + i) * 16, sums[r][i]);
+    }
+  }
+
+  template <size_t kRows>
+  void score_rows(size_t first_row, size_t start, AttentionScratch scratch) const {
+    const KeyRange range = seen_by_any(first_row, kRows, start);
+    size_t v = range.first / 16;
+    for (; (v + L::kWide) * 16 < range.last + 16; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch);
+    for (; v * 16 < range.last; ++v) score_tile<kRows, 1>(first_row, v, scratch);
+  }
+
+  // Scores to scaled, capped, biased scores, and these to exp(s - largest), zero where the row does not see the key.
+  void softmax(size_t r, size_t start, AttentionState state, AttentionScratch scratch) const {
+    const AttentionRow& row = tile.rows[r];
+    const KeyRange range = seen(row, start);
+    if (range.first >= range.last) return;
+    float* const scores = scratch.scores + r * kSpanKeys;
+    const size_t begin = range.first / 16, end = (range.last + 15) / 16;
+    const auto visible = [&](size_t v) {
+      return L::range(range.first > v * 16 ? range.first - v * 16 : 0,
+                      range.last - v * 16 < 16 ? range.last - v * 16 : 16);
+    };
+    const V lowest = L::set1(-std::numeric_limits<float>::infinity());
+    V largest = lowest;
+    for (size_t v = begin; v < end; ++v) {
+      V s = L::mul(L::load(scores + v * 16), L::set1(call.scale));
+      if (call.softcap != 0) s = L::mul(tanh<L>(L::div(s, L::set1(call.softcap))), L::set1(call.softcap));
+      if (call.slopes != nullptr) {
+        const float offset =
+            static_cast<float>(static_cast<int64_t>(start + v * 16) - static_cast<int64_t>(row.position));
+        s = L::add(s, L::mul(L::set1(row.slope), L::add(L::iota(), L::set1(offset))));
+      }
+      s = L::select(visible(v), s, lowest);
+      L::store(scores + v * 16, s);
+      largest = L::max(largest, s);
+    }
+    const float span_largest = L::largest(largest);
+    V sums = L::zero();
+    for (size_t v = begin; v < end; ++v) {
+      const V p = exp_negative<L>(L::sub(L::load(scores + v * 16), L::set1(span_largest)));
+      const V seen_p = L::select(visible(v), p, L::zero());
+      L::store(scores + v * 16, seen_p);
+      sums = L::add(sums, seen_p);
+    }
+    merge_sum(r, start, span_largest, L::sum(sums), state, scratch.keep + r, scratch.take + r);
+  }
+
+  // True where there is nothing to merge a span with.
+  bool is_first_span(const AttentionRow& row, size_t start) const { return row.first_key >= start || begin == start; }
+
+  // Merges a span's largest score and sum into the row's, and says by what factors its values have to be merged.
+  void merge_sum(size_t r, size_t start, float largest, float sum, AttentionState state, float* keep,
+                 float* take) const {
+    *keep = *take = 1;
+    if (is_first_span(tile.rows[r], start)) {
+      state.largest[r] = largest;
+      state.sum[r] = sum;
+      return;
+    }
+    const float before = state.largest[r];
+    const bool higher = !(largest <= before);
+    float factor[16];
+    L::store(factor, exp_negative<L>(L::set1(higher ? before - largest : largest - before)));
+    (higher ? *keep : *take) = factor[0];
+    state.largest[r] = higher ? largest : before;
+    float merged[16];
+    L::store(merged, merge_values(L::set1(state.sum[r]), L::set1(*keep), L::set1(sum), L::set1(*take)));
+    state.sum[r] = merged[0];
+  }
+
+  static V merge_values(V before, V keep, V of_span, V take) { return L::fma(before, keep, L::mul(of_span, take)); }
+
+  // values[r][d...] merged with sum over keys of p_j v_j: one chain of fused multiply-adds in the order of the keys. A
+  // key that a row does not see is left out, not multiplied by zero: its value may be NaN.
+  template <size_t kRows, size_t kVectors>
+  void weigh_tile(size_t first_row, size_t start, size_t d, AttentionState state, AttentionScratch scratch) const {
+    KeyRange seen_by[kRows], all = {kSpanKeys, 0}, common = {0, kSpanKeys};
+    for (size_t r = 0; r < kRows; ++r) {
+      const KeyRange range = seen_by[r] = seen(tile.rows[first_row + r], start);
+      common = {range.first > common.first ? range.first : common.first,
+                range.last < common.last ? range.last : common.last};
+      if (range.first >= range.last) continue;
+      all = {range.first < all.first ? range.first : all.first, range.last > all.last ? range.last : all.last};
+    }
+    if (common.first >= common.last) common = {all.last, all.last};
+    const float* const probabilities = scratch.scores + first_row * kSpanKeys;
+    V sums[kRows][kVectors];
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
+    }
+    const auto edge = [&](size_t from, size_t to) {
+      for (size_t key = from; key < to; ++key) {
+        for (size_t r = 0; r < kRows; ++r) {
+          if (key < seen_by[r].first || key >= seen_by[r].last) continue;
+          const V p = L::set1(probabilities[r * kSpanKeys + key]);
+          for (size_t i = 0; i < kVectors; ++i) {
+            sums[r][i] = L::fma(p, L::load(scratch.block + key * padded + d + i * 16), sums[r][i]);
+          }
+        }
+      }
+    };
+    edge(all.first, common.first);
+    for (size_t key = common.first; key < common.last; ++key) {
+      V value[kVectors];
+      for (size_t i = 0; i < kVectors; ++i) value[i] = L::load(scratch.block + key * padded + d + i * 16);
+      for (size_t r = 0; r < kRows; ++r) {
+        const V p = L::set1(probabilities[r * kSpanKeys + key]);
+        for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(p, value[i], sums[r][i]);
+      }
+    }
+    edge(common.last, all.last);
+    for (size_t r = 0; r < kRows; ++r) {
+      if (seen_by[r].first >= seen_by[r].last) continue;
+      const bool first_span = is_first_span(tile.rows[first_row + r], start);
+      for (size_t i = 0; i < kVectors; ++i) {
+        float* const values = state.values + (first_row + r) * padded + d + i * 16;
+        L::store(values, first_span ? sums[r][i]
+                                    : merge_values(L::load(values), L::set1(scratch.keep[first_row + r]), sums[r][i],
+                                                   L::set1(scratch.take[first_row + r])));
+      }
+    }
+  }
+
+  template <size_t kRows>
+  void weigh_rows(size_t first_row, size_t start, AttentionState state, AttentionScratch scratch) const {
+    size_t d = 0;
+    for (; d + L::kWide * 16 <= padded; d += L::kWide * 16) {
+      weigh_tile<kRows, L::kWide>(first_row, start, d, state, scratch);
+    }
+    for (; d < padded; d += 16) weigh_tile<kRows, 1>(first_row, start, d, state, scratch);
+  }
+
+  void span(size_t start, AttentionState state, AttentionScratch scratch) const {
+    const KeyRange range = seen_by_any(0, tile.row_count, start);
+    if (range.first >= range.last) return;
+    const size_t whole = tile.row_count / kRegisterRows * kRegisterRows;
+    load_keys(start, range, scratch.block);
+    for (size_t r = 0; r < whole; r += kRegisterRows) score_rows<kRegisterRows>(r, start, scratch);
+    for (size_t r = whole; r < tile.row_count; ++r) score_rows<1>(r, start, scratch);
+    for (size_t r = 0; r < tile.row_count; ++r) softmax(r, start, state, scratch);
+    load_values(start, range, scratch.block);
+    for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
+    for (size_t r = whole; r < tile.row_count; ++r) weigh_rows<1>(r, start, state, scratch);
+  }
+
+  static void attend(const AttentionCall& call, const AttentionTile& tile, size_t first, size_t last,
+                     AttentionState state, AttentionScratch scratch) {
+    const Attention self{call, tile, first * kSpanKeys};
+    for (size_t i = first; i < last; ++i) self.span(i * kSpanKeys, state, scratch);
+  }
+
+  static void merge(const AttentionCall& call, const AttentionTile& tile, size_t span, AttentionState of_span,
+                    AttentionState state) {
+    const Attention self{call, tile, 0};
+    const size_t start = span * kSpanKeys;
+    for (size_t r = 0; r < tile.row_count; ++r) {
+      const KeyRange range = self.seen(tile.rows[r], start);
+      if (range.first >= range.last) continue;
+      const bool first_span = self.is_first_span(tile.rows[r], start);
+      float keep, take;
+      self.merge_sum(r, start, of_span.largest[r], of_span.sum[r], state, &keep, &take);
+      for (size_t d = r * self.padded; d < (r + 1) * self.padded; d += 16) {
+        const V values = L::load(of_span.values + d);
+        L::store(state.values + d,
+                 first_span ? values : merge_values(L::load(state.values + d), L::set1(keep), values, L::set1(take)));
+      }
+    }
+  }
+
+  static void finish(const AttentionCall& call, const AttentionTile& tile, AttentionState state) {
+    const Attention self{call, tile, 0};
+    for (size_t r = 0; r < tile.row_count; ++r) {
+      const V sum = L::set1(state.sum[r]);
+      for (size_t d = 0; d < self.head_size; d += 16) {
+        const size_t count = self.head_size - d < 16 ? self.head_size - d : 16;
+        L::store(tile.rows[r].output + d, L::div(L::load(state.values + r * self.padded + d), sum), count);
+      }
+    }
+  }
+};
+
+// The table for one set of lanes. The cache's type is looked at once a call of a kernel.
+template <class L>
+constexpr AttentionKernels attention_kernels() {
+  using Half = Attention<L, uint16_t>;
+  using Float = Attention<L, float>;
+  return {
+      [](const AttentionCall& call, size_t batch, size_t kv_head) {
+        (call.half_cache ? Half::store : Float::store)(call, batch, kv_head);
+      },
+      [](const AttentionCall& call, const AttentionTile& tile, size_t first, size_t last, AttentionState state,
+         AttentionScratch scratch) {
+        (call.half_cache ? Half::attend : Float::attend)(call, tile, first, last, state, scratch);
+      },
+      Float::merge,
+      Float::finish,
+  };
+}
+
+}  // namespace
+}  // namespace mxspec

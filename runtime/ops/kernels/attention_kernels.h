@@ -1,0 +1,55 @@
+// What each instruction set's file provides to attention.cpp. Plain data only crosses this border.
+#pragma once
+
+#include "runtime/ops/kernels/attention.h"
+
+namespace mxspec {
+
+// A row of a tile: one query head at one position.
+struct AttentionRow {
+  const float* query;
+  float* output;
+  size_t position;
+  size_t first_key;  // sees the keys first_key..position
+  float slope;
+};
+
+// Rows of one sequence that read the same key-value head, positions rising.
+struct AttentionTile {
+  size_t batch, kv_head;
+  size_t row_count;
+  const AttentionRow* rows;
+};
+
+// Softmax numbers of the rows of a tile: over one span, or merged over several.
+struct AttentionState {
+  float* largest;  // [row]
+  float* sum;      // [row]
+  float* values;   // [row][padded head size]
+};
+
+// What one thread needs while it works on a tile.
+struct AttentionScratch {
+  float* block;   // keys as [16-key vector][head_size][16], then values as [128][padded head size]
+  float* scores;  // [row][128]
+  float* keep;    // [row]: factor of what was merged before
+  float* take;    // [row]: factor of this span
+};
+
+struct AttentionKernels {
+  // Writes the new keys and values of one (sequence, key-value head) to the cache, rounded to its type.
+  void (*store)(const AttentionCall&, size_t batch, size_t kv_head);
+  // Attends over the spans first..last-1 and merges them, into a state that holds nothing yet.
+  void (*attend)(const AttentionCall&, const AttentionTile&, size_t first, size_t last, AttentionState,
+                 AttentionScratch);
+  // Merges span number `span`, attended alone, into the state of those before it.
+  void (*merge)(const AttentionCall&, const AttentionTile&, size_t span, AttentionState of_span, AttentionState);
+  // Writes the outputs.
+  void (*finish)(const AttentionCall&, const AttentionTile&, AttentionState);
+};
+
+extern const AttentionKernels kAttentionScalar;
+extern const AttentionKernels kAttentionAvx2;
+extern const AttentionKernels kAttentionAvx512;
+
+}  // namespace mxspec
