@@ -98,9 +98,9 @@ def _weight_specs(model: PreTrainedModel, constants: dict[str, npt.NDArray[np.ge
         specs[name] = WeightSpec(name, "float32", "float32", tuple(parameter.shape), (source,))
     for path, module in model.named_modules():
         if isinstance(module, PackedLinear):
-            source, name = module.source, f"{path}.weight"
+            matmul, name = module.source, f"{path}.weight"
             specs[name] = WeightSpec(
-                name, "matmul", source.format, (source.n, source.k), (source.parameter,), source.transpose
+                name, "matmul", matmul.format, (matmul.n, matmul.k), (matmul.parameter,), matmul.transpose
             )
     return specs
 

@@ -9,18 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from mxspec.formats.tiles import packed_shape
+
 Kind = Literal["matmul", "embedding", "float32", "constant"]
-
-ROW_TILE = 16  # output rows in a tile of a packed matrix (docs: the packed layout of mxspec.formats)
-K_BLOCK = 32  # entries of the reduction dimension that share a scale
-CODE_BYTES = 6 * ROW_TILE * K_BLOCK // 8  # one tile of six-bit codes
-
-
-def tile_shape(n: int, k: int, weight_format: str) -> tuple[int, int]:
-    """Shape of the uint8 initializer that holds an n × k matrix in packed tiles: (row tiles, bytes a row tile)."""
-    k_blocks = -(-k // K_BLOCK)
-    block_bytes = 2 * ROW_TILE * K_BLOCK if weight_format == "fp16" else CODE_BYTES + ROW_TILE
-    return -(-n // ROW_TILE), k_blocks * block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,7 @@ class WeightSpec:
         if self.kind != "matmul":
             return self.shape
         n, k = self.shape
-        return tile_shape(n, k, self.format)
+        return packed_shape(self.format, n, k)
 
     @property
     def stored_dtype(self) -> np.dtype[np.generic]:

@@ -12,8 +12,8 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.attention import CallInputs
-from mxspec.compile.graph import tile_shape
 from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.tiles import packed_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.source = source
         self.in_features, self.out_features = source.k, source.n
-        shape = tile_shape(source.n, source.k, source.format)
+        shape = packed_shape(source.format, source.n, source.k)
         self.weight = nn.Buffer(torch.empty(shape, dtype=torch.uint8, device="meta"))
         self.bias = bias
 

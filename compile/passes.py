@@ -87,7 +87,7 @@ def store_embeddings_as_half(model: ir.Model, parameters: Iterable[str]) -> list
         if not lookups or not all(node.op_type == "Gather" and node.inputs[0] is table for node in lookups):
             continue
         assert table is not None
-        table.dtype = ir.DataType.FLOAT16
+        table.type = ir.TensorType(ir.DataType.FLOAT16)
         tables.append(name)
         for node in lookups:
             _cast_behind(model, node)
@@ -97,8 +97,8 @@ def store_embeddings_as_half(model: ir.Model, parameters: Iterable[str]) -> list
 def _cast_behind(model: ir.Model, node: ir.Node) -> None:
     found = node.outputs[0]
     cast = ir.Node("", "Cast", [found], [ir.AttrInt64("to", ir.DataType.FLOAT)], name=f"{node.name}_float")
-    cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].dtype = f"{found.name}_float", found.shape, found.dtype
-    found.dtype = ir.DataType.FLOAT16
+    cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = f"{found.name}_float", found.shape, found.type
+    found.type = ir.TensorType(ir.DataType.FLOAT16)
     for use in list(found.uses()):
         if use.node is not cast:
             use.node.replace_input_with(use.idx, cast.outputs[0])

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from mxspec.compile.graph import ROW_TILE, WeightSpec
+from mxspec.compile.graph import WeightSpec
+from mxspec.formats.tiles import TILE_ROWS
 
 
 def fuse_projections(model: ir.Model, specs: dict[str, WeightSpec]) -> dict[str, WeightSpec]:
@@ -34,7 +35,7 @@ def _groups(model: ir.Model, specs: dict[str, WeightSpec]) -> list[list[ir.Node]
         group: list[ir.Node] = []
         for node in nodes:
             group.append(node)
-            if specs[_name(node, 1)].shape[0] % ROW_TILE:  # nothing can be stacked behind a ragged end
+            if specs[_name(node, 1)].shape[0] % TILE_ROWS:  # nothing can be stacked behind a ragged end
                 groups.append(group)
                 group = []
         groups.append(group)
@@ -48,7 +49,7 @@ def _fuse(model: ir.Model, nodes: list[ir.Node], specs: dict[str, WeightSpec]) -
     attributes = [ir.AttrInt64("N", sum(sizes)), *(a for a in first.attributes.values() if a.name != "N")]
     product = ir.Node("mxspec", "PackedMatMul", [first.inputs[0], *operands], attributes, name=f"{first.name}_fused")
     result = first.outputs[0]
-    product.outputs[0].name, product.outputs[0].dtype = f"{result.name}_fused", result.dtype
+    product.outputs[0].name, product.outputs[0].type = f"{result.name}_fused", result.type
     if result.shape is not None:
         product.outputs[0].shape = ir.Shape([*result.shape[:-1], sum(sizes)])
     name = "split_" + "_".join(map(str, sizes))
@@ -65,7 +66,7 @@ def _fuse(model: ir.Model, nodes: list[ir.Node], specs: dict[str, WeightSpec]) -
     graph.insert_before(first, [product, split])
     for node, part in zip(nodes, split.outputs, strict=True):
         old = node.outputs[0]
-        part.name, part.shape, part.dtype = old.name, old.shape, old.dtype
+        part.name, part.shape, part.type = old.name, old.shape, old.type
         old.replace_all_uses_with(part)
         graph.remove(node, safe=True)
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
@@ -81,15 +82,9 @@ def _stack(graph: ir.Graph, names: list[str], specs: dict[str, WeightSpec]) -> i
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     stacked = replace(parts[0], name=name, shape=shape, sources=tuple(s for part in parts for s in part.sources))
     specs[name] = stacked
-    value = ir.Value(name=name, shape=ir.Shape(stacked.stored_shape), type=ir.TensorType(_dtype(graph, names[0])))
+    value = ir.Value(name=name, shape=ir.Shape(stacked.stored_shape), type=graph.initializers[names[0]].type)
     graph.initializers.add(value)
     return value
-
-
-def _dtype(graph: ir.Graph, name: str) -> ir.DataType:
-    dtype = graph.initializers[name].dtype
-    assert dtype is not None
-    return dtype
 
 
 def _name(node: ir.Node, index: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,4 +143,10 @@ def _third_party_noise() -> Iterator[None]:
     with warnings.catch_warnings():
         for category, message in _NOISE:
             warnings.filterwarnings("ignore", message=message, category=category)
-        yield
+        logger = logging.getLogger("torch.onnx._internal.exporter._registration")  # says that torchvision is missing
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

@@ -1,0 +1,104 @@
+"""Tiny random checkpoints of every architecture that is tested, made once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+CONTEXT = 96
+_COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 120,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+    "attention_dropout": 0.0,
+}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+_GPT2 = {
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+    "vocab_size": 120,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+}
+_HEADED = {**_COMMON, "head_dim": 16}
+_GEMMA = {
+    **_HEADED,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+
+# name → (model type, configuration). A name's first word is the architecture.
+TINY: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {**_COMMON, "tie_word_embeddings": False}),
+    "llama-tied": ("llama", {**_COMMON, "tie_word_embeddings": True, "vocab_size": 121}),
+    "llama-rope3": ("llama", {**_COMMON, "rope_parameters": _LLAMA3_ROPE}),
+    "llama-bias": ("llama", {**_COMMON, "attention_bias": True, "mlp_bias": True}),
+    "gpt2": ("gpt2", _GPT2),
+    "gpt2-untied": ("gpt2", {**_GPT2, "tie_word_embeddings": False}),
+    "mistral": ("mistral", {**_HEADED, "sliding_window": 8}),
+    "qwen2": ("qwen2", {**_COMMON, "tie_word_embeddings": True}),
+    "qwen3": ("qwen3", _HEADED),
+    "gemma": ("gemma", _HEADED),
+    "gemma2": ("gemma2", {**_GEMMA, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 2.0}),
+    "gemma3": ("gemma3_text", _GEMMA),
+    "gpt_neox": ("gpt_neox", {**_COMMON, "rotary_pct": 0.5, "num_key_value_heads": 4}),
+    "phi": ("phi", {**_COMMON, "partial_rotary_factor": 0.5}),
+    "phi3": ("phi3", {**_COMMON, "sliding_window": 8}),
+    "opt": ("opt", {**_COMMON, "ffn_dim": 96, "word_embed_proj_dim": 64, "num_key_value_heads": 4}),
+    "olmo2": ("olmo2", _COMMON),
+    "granite": ("granite", {**_COMMON, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}),
+    "smollm3": ("smollm3", {**_COMMON, "no_rope_layers": [1, 0]}),
+    "starcoder2": ("starcoder2", {**_COMMON, "sliding_window": 8}),
+}
+
+
+def make_model(name: str) -> PreTrainedModel:
+    """A random model of that name in float32, every weight a float16 value, norms and biases away from 1 and 0."""
+    model_type, settings = TINY[name]
+    config = AutoConfig.for_model(model_type, **settings)
+    torch.manual_seed(sum(map(ord, name)))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = 0.2 if parameter.ndim == 1 else 1.5 * parameter.shape[-1] ** -0.5
+            parameter.add_(torch.randn_like(parameter), alpha=spread)
+            parameter.copy_(parameter.half().float())
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, PreTrainedModel]]:
+    """Call it with a name of TINY for the checkpoint directory (float16 safetensors, config) and the float32 model."""
+    made: dict[str, tuple[Path, PreTrainedModel]] = {}
+
+    def make(name: str) -> tuple[Path, PreTrainedModel]:
+        if name not in made:
+            model = make_model(name)
+            path = tmp_path_factory.mktemp("checkpoints") / name
+            model.half().save_pretrained(path)
+            made[name] = path, model.float()
+        return made[name]
+
+    return make
