@@ -1,1 +1,0 @@
-int mxspec_placeholder_kernel() { return 0; }
