@@ -131,8 +131,7 @@ void AttentionBase::compute(Context& context) const {
       .softcap = softcap_,
       .window = static_cast<size_t>(window_),
   };
-  attention(call, chosen_isa().isa,
-            [&](size_t total, const std::function<void(size_t)>& body) { context.parallel_for(total, body); });
+  attention(call, chosen_isa().isa, context.threads());
 }
 
 }  // namespace mxspec

@@ -1,5 +1,7 @@
 #include "runtime/ops/op.h"
 
+#include <thread>
+
 namespace mxspec {
 
 void require_ok(const OrtApi& api, OrtStatus* status) {
@@ -99,6 +101,14 @@ Tensor Context::output(size_t index, ElementType type, const Shape& shape) {
   Tensor tensor{type, shape, nullptr};
   if (value != nullptr) require_ok(api_, api_.GetTensorMutableData(value, &tensor.data));
   return tensor;
+}
+
+ParallelFor Context::threads() {
+  static const size_t cores = std::thread::hardware_concurrency();
+  const auto run = [](void* context, size_t count, void (*body)(void*, size_t), void* user) {
+    static_cast<Context*>(context)->parallel_for(count, [=](size_t index) { body(user, index); });
+  };
+  return {run, this, cores};
 }
 
 }  // namespace mxspec

@@ -20,6 +20,8 @@
 #include <string>
 #include <type_traits>
 
+#include "runtime/ops/kernels/parallel_for.h"
+#include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/ort_abi.h"
 #include "runtime/ops/tensor.h"
 
@@ -66,18 +68,15 @@ class Context {
   // Allocates the output, or gives the buffer it is bound to.
   Tensor output(size_t index, ElementType type, const Shape& shape);
 
-  // body(index) for each index < total, on the session's threads, in any order. The body must not throw.
+  // body(index) for each index < total, on the process's threads, in any order. The body must not throw.
   template <class Body>
   void parallel_for(size_t total, Body&& body) const {
     using Function = std::remove_reference_t<Body>;
-    if (total == 1) {
-      body(size_t{0});
-    } else if (total > 1) {
-      const OrtParallelBody run = [](void* user, size_t index) noexcept { (*static_cast<Function*>(user))(index); };
-      void* const user = const_cast<void*>(static_cast<const void*>(&body));
-      require_ok(api_, api_.KernelContext_ParallelFor(&context_, run, total, 0, user));
-    }
+    const auto run = [](void* user, size_t index) { (*static_cast<Function*>(user))(index); };
+    ThreadPool::shared().run(total, run, const_cast<std::remove_const_t<Function>*>(&body));
   }
+  // The same for a kernel that knows nothing of ONNX Runtime. Valid as long as this context.
+  ParallelFor threads();
 
  private:
   const OrtApi& api_;

@@ -56,7 +56,7 @@ class Plan {
   explicit Plan(const AttentionCall& call)
       : call_(call),
         group_(call.heads / call.kv_heads),
-        positions_per_tile_(std::max<size_t>(1, kTileRows / group_)),
+        positions_per_tile_(std::max<size_t>(1, kSharingRows / group_)),
         padded_(round_up(call.head_size, 16)) {
     for (size_t batch = 0; batch < call.batch; ++batch) {
       const size_t count = static_cast<size_t>(call.new_lengths[batch]);
@@ -197,15 +197,15 @@ void clear_padding(const AttentionCall& call) {
 
 }  // namespace
 
-void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel_for) {
+void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel) {
   if (call.batch == 0 || call.seq == 0) return;
   const AttentionKernels& kernels = kernels_for(isa);
   const Plan plan(call);
   size_t work = 0;
   for (const Plan::Tile& tile : plan.tiles()) work += tile.work;
-  const auto run = [&](size_t total, const std::function<void(size_t)>& body) {
+  const auto run = [&](size_t total, const auto& body) {
     if (work >= kSerialWork && total > 1) {
-      parallel_for(total, body);
+      parallel(total, body);
     } else {
       for (size_t i = 0; i < total; ++i) body(i);
     }

@@ -1,4 +1,4 @@
-// Causal attention over a cache that is written in place. docs/attention.md describes the arithmetic.
+// Causal attention over a cache that is written in place.
 //
 // A row (one query head at one position) sees the keys first..position, cut into spans of 128 absolute positions. Of
 // each span it takes its own softmax numbers, and merges the spans in rising order. Nothing in that depends on the
@@ -11,14 +11,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 #include "runtime/ops/kernels/isa.h"
+#include "runtime/ops/kernels/parallel_for.h"
 
 namespace mxspec {
 
-inline constexpr size_t kSpanKeys = 128;  // keys of one partial softmax
-inline constexpr size_t kTileRows = 64;   // rows that share one pass over keys and values
+inline constexpr size_t kSpanKeys = 128;    // keys of one partial softmax
+inline constexpr size_t kSharingRows = 64;  // rows that share one pass over keys and values
 
 // One call. The caller has checked every shape, and past + new <= capacity for each sequence of the batch.
 struct AttentionCall {
@@ -38,10 +38,7 @@ struct AttentionCall {
   size_t window;  // 0: none
 };
 
-// Runs body(index) for each index < total, in any order and on any threads, and returns when all are done.
-using ParallelFor = std::function<void(size_t total, const std::function<void(size_t)>& body)>;
-
 // Appends the call's keys and values to the cache, then attends. Rows at or beyond new_lengths become zeros.
-void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel_for);
+void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel);
 
 }  // namespace mxspec

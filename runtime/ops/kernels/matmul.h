@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "runtime/ops/kernels/isa.h"
+#include "runtime/ops/kernels/parallel_for.h"
 
 namespace mxspec {
 
@@ -37,13 +38,6 @@ struct MatmulShape {
   size_t row_tile_bytes(WeightFormat format) const {
     return k_blocks() * (format == WeightFormat::kFp16 ? kFp16TileBytes : kMxfp6TileBytes + kTileRows);
   }
-};
-
-// Calls body(user, index) once for each index < count, in any order, from any threads, and returns when all are done.
-struct ParallelFor {
-  void (*run)(void* context, size_t count, void (*body)(void* user, size_t index), void* user);
-  void* context;
-  size_t threads;  // about how many run at a time
 };
 
 struct MatmulOperands {
