@@ -1,11 +1,17 @@
-"""The ONNX Runtime custom-op library: where it lies, for `SessionOptions.register_custom_ops_library`."""
+"""The ONNX Runtime custom-op library: where it lies, for `SessionOptions.register_custom_ops_library`, and its threads.
 
+All sessions of a process share the operators' one thread pool; give ONNX Runtime's own one thread
+(`SessionOptions.intra_op_num_threads = 1`), so that its idle threads do not spin on the cores that ours work on.
+"""
+
+import ctypes
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from mxspec.formats.errors import MxspecError
 
-__all__ = ["library_path"]
+__all__ = ["library_path", "set_threads", "threads"]
 
 
 def library_path() -> Path:
@@ -16,3 +22,23 @@ def library_path() -> Path:
     if not path.is_file():
         raise MxspecError(f"operator library {path}: not there; install mxspec again, with a C++ compiler at hand")
     return path
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path()))
+    library.mxspec_set_threads.argtypes = (ctypes.c_size_t,)
+    library.mxspec_set_threads.restype = None
+    library.mxspec_threads.restype = ctypes.c_size_t
+    return library
+
+
+def set_threads(count: int) -> None:
+    """Set how many threads (the calling one included) the operators of this process work on; no result depends on it."""
+    assert count >= 1
+    _library().mxspec_set_threads(count)
+
+
+def threads() -> int:
+    """How many threads the operators of this process work on: at first all cores that it may use."""
+    return int(_library().mxspec_threads())

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "runtime/ops/attention_op.h"
+#include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/matmul_op.h"
 #include "runtime/ops/op.h"
 #include "runtime/ops/rotary_op.h"
@@ -47,4 +48,13 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   // CreateStatus is the first function of every version, so the oldest table can report it.
   const OrtApi* oldest = base->GetApi(1);
   return oldest->CreateStatus(ORT_FAIL, message.c_str());
+}
+
+// The number of threads, the calling one included, that the operators of this process work on.
+extern "C" __attribute__((visibility("default"))) void mxspec_set_threads(size_t threads) {
+  mxspec::ThreadPool::shared().resize(threads);
+}
+
+extern "C" __attribute__((visibility("default"))) size_t mxspec_threads() {
+  return mxspec::ThreadPool::shared().threads();
 }

@@ -1,7 +1,6 @@
 #include "runtime/ops/matmul_op.h"
 
 #include <memory>
-#include <thread>
 
 namespace mxspec {
 namespace {
@@ -40,12 +39,12 @@ void* scratch(size_t bytes) {
   return memory.get();
 }
 
-ParallelFor session_threads(Context& context) {
-  static const size_t threads = std::thread::hardware_concurrency();
-  const auto run = [](void* ort, size_t count, void (*body)(void*, size_t), void* user) {
-    static_cast<Context*>(ort)->parallel_for(count, [=](size_t index) { body(user, index); });
+ParallelFor shared_threads() {
+  const auto run = [](void* pool, size_t count, void (*body)(void*, size_t), void* user) {
+    static_cast<ThreadPool*>(pool)->run(count, body, user);
   };
-  return {run, &context, threads};
+  ThreadPool& pool = ThreadPool::shared();
+  return {run, &pool, pool.threads()};
 }
 
 void check_shape(const char* name, const Shape& got, const Shape& expected, const std::string& why) {
@@ -79,7 +78,7 @@ void PackedMatMulOp::compute(Context& context) const {
   const Tensor out = context.output(0, ElementType::kFloat32, out_shape);
   const MatmulOperands operands{a.as<const float>(), b.as<const uint8_t>(), bias ? bias->as<const float>() : nullptr,
                                 out.as<float>()};
-  matmul(shape, format_, operands, isa_, scratch(matmul_scratch_bytes(shape, format_)), session_threads(context));
+  matmul(shape, format_, operands, isa_, scratch(matmul_scratch_bytes(shape, format_)), shared_threads());
 }
 
 }  // namespace mxspec
