@@ -1,7 +1,5 @@
 #include "runtime/ops/op.h"
 
-#include <thread>
-
 namespace mxspec {
 
 void require_ok(const OrtApi& api, OrtStatus* status) {
@@ -104,11 +102,10 @@ Tensor Context::output(size_t index, ElementType type, const Shape& shape) {
 }
 
 ParallelFor Context::threads() {
-  static const size_t cores = std::thread::hardware_concurrency();
   const auto run = [](void* context, size_t count, void (*body)(void*, size_t), void* user) {
     static_cast<Context*>(context)->parallel_for(count, [=](size_t index) { body(user, index); });
   };
-  return {run, this, cores};
+  return {run, this, ThreadPool::shared().threads()};
 }
 
 }  // namespace mxspec
