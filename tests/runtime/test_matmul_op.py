@@ -1,0 +1,287 @@
+"""PackedMatMul through ONNX Runtime: right against float64, the same bits in any company, errors instead of crashes.
+
+Run as a program, this file stores the results of one fixed set of products, for comparison between processes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from mxspec.formats.tiles import pack_fp16, packed_shape, quantize_pack, unpack_values
+from mxspec.runtime.ops import library_path
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+FORMATS = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
+MX_FORMATS = FORMATS[1:]
+EVERY_FORMAT = pytest.mark.parametrize("weight_format", FORMATS)
+
+
+def pack_as(weight_format: str, weights: Floats) -> Bytes:
+    """Weights float32[n, k] packed in a format."""
+    if weight_format == "fp16":
+        return pack_fp16(weights).data
+    return quantize_pack(weights, weight_format.removeprefix("mxfp6_")).data
+
+
+def matmul_model(bias: bool = False, a_type: int = TensorProto.FLOAT, **attributes: int | str) -> bytes:
+    """A graph of one PackedMatMul whose operands are all inputs."""
+    inputs = [
+        helper.make_tensor_value_info("A", a_type, None),
+        helper.make_tensor_value_info("B", TensorProto.UINT8, None),
+    ]
+    if bias:
+        inputs.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, None))
+    node = helper.make_node("PackedMatMul", [i.name for i in inputs], ["out"], domain="mxspec", **attributes)
+    output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "matmul", inputs, [output])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return model.SerializeToString()
+
+
+def open_session(model: bytes, threads: int = 1) -> ort.InferenceSession:
+    """A session on a graph with our operators."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
+    options.register_custom_ops_library(str(library_path()))
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+class PackedMatMul:
+    """out = a @ weights.T + bias through ONNX Runtime."""
+
+    def __init__(self, weight_format: str, n: int, k: int, *, bias: bool = False, threads: int = 1) -> None:
+        self.session = open_session(matmul_model(bias, K=k, N=n, format=weight_format), threads)
+
+    def __call__(self, a: Floats, packed: Bytes, bias: Floats | None = None) -> Floats:
+        feeds = {"A": a, "B": packed} | ({} if bias is None else {"bias": bias})
+        out: Floats = self.session.run(None, feeds)[0]
+        return out
+
+
+def fixed_products() -> Iterator[tuple[str, Floats]]:
+    """Products over formats, m and odd shapes, with extreme, infinite and NaN rows among the activations."""
+    random = np.random.default_rng(5)
+    for weight_format in FORMATS:
+        for m, n, k in [(1, 48, 320), (3, 33, 95), (8, 100, 256), (16, 64, 64), (29, 50, 130), (130, 40, 96)]:
+            weights = random.standard_normal((n, k), np.float32) * 0.05
+            a = random.standard_normal((m, k), np.float32)
+            if m > 3:
+                a[1] *= np.float32(1e37)
+                a[2] *= np.float32(1e-40)
+                a[m - 1, k - 1] = np.inf
+                a[m - 2, 0] = np.nan
+            run = PackedMatMul(weight_format, n, k, bias=True)
+            bias = random.standard_normal(n, np.float32)
+            yield f"{weight_format}-{m}", run(a, pack_as(weight_format, weights), bias)
+
+
+def random_case(weight_format: str, m: int, n: int, k: int, seed: int = 0) -> tuple[Floats, Bytes, Floats]:
+    """Activations float32[m, k], packed weights, and the float32[n, k] that these stand for."""
+    random = np.random.default_rng(seed)
+    packed = pack_as(weight_format, random.standard_normal((n, k), np.float32) * np.float32(0.05))
+    return random.standard_normal((m, k), np.float32), packed, unpack_values(packed, weight_format, n, k)
+
+
+def error_bound(weight_format: str, a: Floats, weights: Floats) -> np.ndarray:
+    """Largest error that the arithmetic allows, float64[m, n]: 15-bit activations in each block, float32 sums."""
+    magnitude = np.abs(weights.astype(np.float64))
+    m, k = a.shape
+    if weight_format == "fp16":
+        return (k + 1) * 2.0**-24 * (np.abs(a.astype(np.float64)) @ magnitude.T)
+    blocks = -(-k // 32)
+    padded = np.zeros((m, blocks * 32))
+    padded[:, :k] = np.abs(a)
+    largest = np.repeat(padded.reshape(m, blocks, 32).max(axis=2), 32, axis=1)[:, :k]
+    return (2.0**-15 + 2 * (blocks + 1) * 2.0**-24) * (largest @ magnitude.T)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 16, 32), (1, 300, 1000), (5, 33, 95), (8, 64, 512), (17, 70, 31), (150, 50, 290)]
+)
+def test_equals_float64(weight_format: str, m: int, n: int, k: int) -> None:
+    a, packed, weights = random_case(weight_format, m, n, k)
+    bias = np.random.default_rng(1).standard_normal(n, np.float32)
+    exact = a.astype(np.float64) @ weights.astype(np.float64).T
+    bound = error_bound(weight_format, a, weights)
+    plain = PackedMatMul(weight_format, n, k)(a, packed)
+    assert np.all(np.abs(plain - exact) <= bound)
+    # The bound is one that a wrong row, column, block or scale cannot meet.
+    assert np.median(bound) < 0.01 * np.median(np.abs(exact))
+    with_bias = PackedMatMul(weight_format, n, k, bias=True)(a, packed, bias)
+    np.testing.assert_array_equal(with_bias, plain + bias)
+
+
+@EVERY_FORMAT
+def test_leading_dimensions(weight_format: str) -> None:
+    a, packed, _ = random_case(weight_format, 12, 40, 64)
+    run = PackedMatMul(weight_format, 40, 64)
+    flat = run(a, packed)
+    np.testing.assert_array_equal(run(a.reshape(2, 3, 2, 64), packed), flat.reshape(2, 3, 2, 40))
+    np.testing.assert_array_equal(run(a[0], packed), flat[0])
+    assert run(a[:0], packed).shape == (0, 40)
+    assert run(a.reshape(2, 6, 64)[:, :0], packed).shape == (2, 0, 40)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("threads", [1, 2])
+def test_row_does_not_depend_on_company(weight_format: str, threads: int) -> None:
+    n, k = 700, 672  # large enough to be divided over threads
+    a, packed, _ = random_case(weight_format, 200, n, k)
+    alone = PackedMatMul(weight_format, n, k)
+    rows = np.concatenate([alone(a[i : i + 1], packed) for i in range(len(a))])
+    run = PackedMatMul(weight_format, n, k, threads=threads)
+    for m in [*range(1, 18), 24, 25, 100, 200]:
+        assert run(a[:m], packed).tobytes() == rows[:m].tobytes(), m
+    assert run(a[3:8], packed).tobytes() == rows[3:8].tobytes()
+
+
+@EVERY_FORMAT
+def test_not_finite_row_is_nan_and_alone(weight_format: str) -> None:
+    a, packed, _ = random_case(weight_format, 9, 33, 70)
+    run = PackedMatMul(weight_format, 33, 70)
+    clean = run(a, packed)
+    a[2, 69], a[4, 0], a[7, 33] = np.inf, -np.inf, np.nan
+    out = run(a, packed)
+    assert np.isnan(out[[2, 4, 7]]).all()
+    keep = [0, 1, 3, 5, 6, 8]
+    assert out[keep].tobytes() == clean[keep].tobytes()
+
+
+@pytest.mark.parametrize("weight_format", MX_FORMATS)
+@pytest.mark.parametrize(
+    ("activation", "weight"), [(1e38, 1e-30), (3e38, 1e-5), (1e-38, 1e30), (1e-42, 1e38), (1e-30, 1e36), (1e20, 1e-38)]
+)
+def test_extreme_magnitudes(weight_format: str, activation: float, weight: float) -> None:
+    random = np.random.default_rng(3)
+    n, k = 20, 96
+    packed = pack_as(weight_format, (random.uniform(0.5, 1, (n, k)) * weight).astype(np.float32))
+    weights = unpack_values(packed, weight_format, n, k)
+    a = (random.uniform(-1, 1, (3, k)) * activation).astype(np.float32)
+    exact = a.astype(np.float64) @ weights.astype(np.float64).T
+    out = PackedMatMul(weight_format, n, k)(a, packed)
+    # Where the result itself is a subnormal, one step of those.
+    assert np.all(np.abs(out - exact) <= error_bound(weight_format, a, weights) + 2.0**-149 * k)
+
+
+@pytest.mark.parametrize(("weight_format", "largest"), [("mxfp6_e3m2", 16), ("mxfp6_e2m3", 4)])
+def test_every_scale_byte(weight_format: str, largest: float) -> None:
+    weights = np.ones((16, 32), np.float32)
+    weights[:, 0] = largest  # makes the scale of the ones 2^0; multiplied by zero
+    packed = pack_as(weight_format, weights)
+    a = np.full((1, 32), 2.0**-40, np.float32)
+    a[0, 0] = 0
+    run = PackedMatMul(weight_format, 16, 32)
+    for scale in range(255):
+        packed[:, 384:] = scale
+        assert np.all(run(a, packed) == np.float32(math.ldexp(31, scale - 127 - 40))), scale
+
+
+def test_large_and_tiny_blocks_in_one_row() -> None:
+    """A row whose blocks lie 2^200 apart keeps its small block where the weights of the large one are zero."""
+    n, k = 16, 64
+    weights = np.ones((n, k), np.float32)
+    weights[:, :32] = 0
+    packed = pack_as("mxfp6_e3m2", weights)
+    a = np.ones((1, k), np.float32)
+    a[:, :32], a[:, 32:] = 2.0**120, 2.0**-80
+    assert np.all(PackedMatMul("mxfp6_e3m2", n, k)(a, packed) == 2.0**-75)
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512vnni"])
+def test_same_bits_on_every_isa(isa: str, tmp_path: Path, products: dict[str, Floats]) -> None:
+    result = _run_fixed_products(isa, tmp_path / "products.npz")
+    if "does not have" in result.stderr:
+        pytest.skip(f"this machine does not have {isa}")
+    assert result.returncode == 0, result.stderr
+    with np.load(tmp_path / "products.npz") as stored:
+        assert set(stored) == set(products)
+        for name, out in products.items():
+            assert stored[name].tobytes() == out.tobytes(), name
+
+
+def test_unknown_isa_is_an_error(tmp_path: Path) -> None:
+    result = _run_fixed_products("sse9", tmp_path / "products.npz")
+    assert "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni" in result.stderr
+    assert result.returncode == 1
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Floats]:
+    """What the instruction set chosen by itself gives."""
+    path = tmp_path_factory.mktemp("matmul") / "products.npz"
+    result = _run_fixed_products("", path)
+    assert result.returncode == 0, result.stderr
+    with np.load(path) as stored:
+        return dict(stored)
+
+
+def _run_fixed_products(isa: str, path: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(__file__)
+    environment = os.environ | {"MXSPEC_ISA": isa}
+    return subprocess.run([sys.executable, str(program), str(path)], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"K": 0, "N": 4, "format": "fp16"}, "attribute K: got 0, expected 1"),
+        ({"K": 4, "N": -1, "format": "fp16"}, "attribute N: got -1, expected 1"),
+        ({"K": 2**40, "N": 4, "format": "fp16"}, "attribute K: got 1099511627776, expected 1"),
+        ({"K": 4, "N": 4, "format": "mxfp4"}, 'attribute format: got "mxfp4", expected fp16, mxfp6_e3m2 or mxfp6_e2m3'),
+        ({"K": 4, "N": 4}, "attribute format: missing"),
+        ({"N": 4, "format": "fp16"}, "attribute K: missing"),
+        ({"K": 4, "N": "four", "format": "fp16"}, "attribute N: missing, or not an integer"),
+    ],
+)
+def test_wrong_attributes(attributes: dict[str, int | str], message: str) -> None:
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
+        open_session(matmul_model(**attributes))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "bias", "message"),
+    [
+        ((2, 63), None, None, r"A: got shape \[2, 63\], expected \[..., K\] with K = 64"),
+        ((), None, None, r"A: got shape \[\], expected \[..., K\] with K = 64"),
+        ((1,) * 8 + (64,), None, None, "A: got 9 dimensions"),
+        ((2, 64), (3, 799), None, r"B: got shape \[3, 799\], expected \[3, 800\] for N = 40, K = 64"),
+        ((2, 64), (2, 800), None, r"B: got shape \[2, 800\], expected \[3, 800\]"),
+        ((2, 64), (2400,), None, r"B: got shape \[2400\], expected \[3, 800\]"),
+        ((2, 64), None, (39,), r"bias: got shape \[39\], expected \[40\]"),
+        ((2, 64), None, (1, 40), r"bias: got shape \[1, 40\], expected \[40\]"),
+    ],
+)
+def test_wrong_shapes(
+    a: tuple[int, ...], b: tuple[int, ...] | None, bias: tuple[int, ...] | None, message: str
+) -> None:
+    weight_format, n, k = "mxfp6_e3m2", 40, 64
+    run = PackedMatMul(weight_format, n, k, bias=bias is not None)
+    packed = np.zeros(b or packed_shape(weight_format, n, k), np.uint8)
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
+        run(np.zeros(a, np.float32), packed, None if bias is None else np.zeros(bias, np.float32))
+
+
+def test_wrong_type_of_a() -> None:
+    model = matmul_model(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16")
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
+        open_session(model)
+
+
+if __name__ == "__main__":
+    np.savez(Path(sys.argv[1]), **dict(fixed_products()))
