@@ -13,6 +13,7 @@ from mxspec.formats.errors import MxspecError
 LIBRARY = "libmxspec_codec.so"
 ELEMENTS = {"e3m2": 0, "e2m3": 1}
 ROUNDINGS = {"even": 0, "away": 1}
+ISAS = ("scalar", "avx2", "avx512")
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 _ISA_STATUSES = {7, 8}
@@ -69,7 +70,7 @@ def _library() -> ctypes.CDLL:
         function = getattr(library, f"mxspec_{name}")
         function.argtypes, function.restype = arguments, _int32
     library.mxspec_status_text.argtypes, library.mxspec_status_text.restype = (_int32,), ctypes.c_char_p
-    library.mxspec_codec_isa.argtypes, library.mxspec_codec_isa.restype = (), ctypes.c_char_p
+    library.mxspec_codec_isa.argtypes, library.mxspec_codec_isa.restype = (ctypes.c_char_p,), ctypes.c_char_p
     return library
 
 
@@ -86,7 +87,6 @@ def call(name: str, *arguments: object) -> None:
     raise ValueError(f"{name}: {text}")
 
 
-def codec_isa() -> str | None:
-    """The instruction set that the next call takes, or None when MXSPEC_ISA cannot be followed."""
-    isa: bytes | None = _library().mxspec_codec_isa()
-    return None if isa is None else isa.decode()
+def available_isas() -> list[str]:
+    """The instruction sets that this machine and this build have, the narrowest first (values of MXSPEC_ISA)."""
+    return [isa for isa in ISAS if _library().mxspec_codec_isa(isa.encode())]

@@ -165,9 +165,9 @@ const char* mxspec_status_text(int32_t status) {
   return status >= 0 && status < static_cast<int32_t>(std::size(texts)) ? texts[status] : "unknown status";
 }
 
-const char* mxspec_codec_isa(void) {
+const char* mxspec_codec_isa(const char* wanted) {
   const Kernels* kernels = nullptr;
-  return choose_kernels(&kernels) == MXSPEC_OK ? kernels->name : nullptr;
+  return find_kernels(wanted, &kernels) == MXSPEC_OK ? kernels->name : nullptr;
 }
 
 int32_t mxspec_quantize(const mxspec_matrix* values, int32_t element, int32_t rounding, int32_t threads, uint8_t* codes,

@@ -53,8 +53,9 @@ typedef struct mxspec_statistics {
 
 MXSPEC_API const char* mxspec_status_text(int32_t status);
 
-/* The instruction set in use now, or NULL when MXSPEC_ISA cannot be followed. */
-MXSPEC_API const char* mxspec_codec_isa(void);
+/* The name of the instruction set that MXSPEC_ISA=wanted gives (the widest for NULL or ""), NULL where it gives none.
+ */
+MXSPEC_API const char* mxspec_codec_isa(const char* wanted);
 
 /* codes uint8[n, k], scales uint8[n, ceil(k / 32)]. A block with NaN or infinity: scale 255, codes 0. threads >= 1. */
 MXSPEC_API int32_t mxspec_quantize(const mxspec_matrix* values, int32_t element, int32_t rounding, int32_t threads,

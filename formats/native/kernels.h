@@ -34,10 +34,13 @@ struct Kernels {
 };
 
 const Kernels* scalar_kernels();
-const Kernels* avx2_kernels();    // nullptr where the build or the machine lacks it
+const Kernels* avx2_kernels();    // nullptr where the build lacks it
 const Kernels* avx512_kernels();  // likewise
 
-// Follows MXSPEC_ISA, else takes the widest. Returns an mxspec_status.
+// The kernels of a name, or the widest for a null or empty one. Both return an mxspec_status.
+int32_t find_kernels(const char* wanted, const Kernels** kernels);
+
+// Follows MXSPEC_ISA.
 int32_t choose_kernels(const Kernels** kernels);
 
 }  // namespace mxspec::formats

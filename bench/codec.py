@@ -1,0 +1,125 @@
+"""Weights a second that the codec packs, for each instruction set: medians of interleaved repetitions.
+
+python bench/codec.py [--rows N] [--columns K] [--threads T] [--repetitions R] [--isa NAME]... [--json] [--record FILE]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from mxspec.evaluate.record import write_record
+from mxspec.formats import pack_fp16, packed_shape, quantize_pack
+from mxspec.formats.arrays import all_threads
+from mxspec.formats.native import available_isas
+from mxspec.formats.tiles import ELEMENT_OF_FORMAT
+from mxspec.runtime.command import Command, print_json, report_console
+
+FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "fp16")
+SOURCES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that the compiler does to a matrix, on one instruction set."""
+
+    isa: str
+    weight_format: str
+    source: str
+
+
+def make_sources(rows: int, columns: int) -> dict[str, NDArray[np.generic]]:
+    """The same normal weights in each type; bfloat16 as bit patterns."""
+    values = np.random.default_rng(0).standard_normal((rows, columns), np.float32) * np.float32(0.02)
+    bfloat16 = (values.view(np.uint32) >> 16).astype(np.uint16)
+    return {"float32": values, "float16": values.astype(np.float16), "bfloat16": bfloat16}
+
+
+def pack_once(case: Case, values: NDArray[np.generic], out: NDArray[np.uint8], threads: int) -> float:
+    """Seconds to quantise and pack the matrix into a buffer that is reused, as a streaming compiler has it."""
+    os.environ["MXSPEC_ISA"] = case.isa
+    start = time.perf_counter()
+    if case.weight_format == "fp16":
+        pack_fp16(values, dtype=case.source, out=out, threads=threads)
+    else:
+        quantize_pack(values, ELEMENT_OF_FORMAT[case.weight_format], dtype=case.source, out=out, threads=threads)
+    return time.perf_counter() - start
+
+
+def measure(cases: list[Case], rows: int, columns: int, threads: int, repetitions: int) -> dict[Case, list[float]]:
+    """Seconds of every repetition; the cases take turns, after one round that touches the pages."""
+    sources = make_sources(rows, columns)
+    outputs = {name: np.zeros(packed_shape(name, rows, columns), np.uint8) for name in FORMATS}
+    seconds: dict[Case, list[float]] = {case: [] for case in cases}
+    for repetition in range(repetitions + 1):
+        for case, trials in seconds.items():
+            trial = pack_once(case, sources[case.source], outputs[case.weight_format], threads)
+            if repetition:
+                trials.append(trial)
+    return seconds
+
+
+def speed(case: Case, weights: int, seconds: list[float]) -> dict[str, Any]:
+    """What is printed of a case."""
+    median = statistics.median(seconds)
+    return {
+        "isa": case.isa,
+        "format": case.weight_format,
+        "source": case.source,
+        "weights_per_s": weights / median,
+        "read_bytes_per_s": weights * (4 if case.source == "float32" else 2) / median,
+        "seconds": seconds,
+    }
+
+
+def table(result: dict[str, Any]) -> Table:
+    title = f"{result['rows']} x {result['columns']}, {result['threads']} threads, median of {result['repetitions']}"
+    made = Table("instruction set", "to", "from", "million weights/s", "GB/s read", title=title)
+    for row in result["speeds"]:
+        speeds = f"{row['weights_per_s'] / 1e6:,.0f}", f"{row['read_bytes_per_s'] / 1e9:.2f}"
+        made.add_row(row["isa"], row["format"], row["source"], *speeds)
+    return made
+
+
+@click.command(cls=Command)
+@click.option("--rows", type=click.IntRange(1), default=4096, show_default=True)
+@click.option("--columns", type=click.IntRange(1), default=4096, show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=None, help="All cores by default.")
+@click.option("--repetitions", type=click.IntRange(1), default=9, show_default=True)
+@click.option("--isa", "isas", multiple=True, help="Instruction sets to run; all that this machine has by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(path_type=Path), help="Write a benchmark record.")
+def main(
+    rows: int,
+    columns: int,
+    threads: int | None,
+    repetitions: int,
+    isas: tuple[str, ...],
+    as_json: bool,
+    record: Path | None,
+) -> None:
+    """Weights a second that the codec quantises and packs."""
+    threads = threads or all_threads()
+    cases = [Case(isa, f, source) for isa in isas or available_isas() for f in FORMATS for source in SOURCES]
+    seconds = measure(cases, rows, columns, threads, repetitions)
+    result: dict[str, Any] = {"rows": rows, "columns": columns, "threads": threads, "repetitions": repetitions}
+    result["speeds"] = [speed(case, rows * columns, trials) for case, trials in seconds.items()]
+    if record:
+        write_record(record, result)
+    if as_json:
+        print_json(result)
+    else:
+        report_console().print(table(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+// The kernels in vectors of kLanes 32-bit lanes, for a file that defines MXSPEC_LANES and is compiled for one
+// instruction set. GCC's vector types become its registers; everything has internal linkage, so that no function
+// compiled for a wide machine is ever linked into a narrow one's path. kernels_scalar.cpp says what is computed.
+#include <immintrin.h>
+
+#include "formats/native/half.h"
+#include "formats/native/kernels.h"
+
+namespace mxspec::formats {
+namespace {
+
+constexpr int kLanes = MXSPEC_LANES;
+constexpr int kParts = kBlock / kLanes;  // vectors that hold one row of a tile
+
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
+using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
+using Halves = uint16_t __attribute__((vector_size(2 * kLanes)));
+
+template <typename Vector>
+inline Vector load_vector(const void* from) {
+  Vector vector;
+  __builtin_memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+template <typename Vector>
+inline void store_vector(void* to, Vector vector) {
+  __builtin_memcpy(to, &vector, sizeof vector);
+}
+
+inline Words bits(Floats values) { return __builtin_bit_cast(Words, values); }
+inline Floats floats(Words words) { return __builtin_bit_cast(Floats, words); }
+
+#if MXSPEC_LANES == 16
+constexpr Ints kLaneNumbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+constexpr Words kZipLow{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+constexpr Words kZipHigh{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+constexpr Words kEvenLanes{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+#else
+constexpr Ints kLaneNumbers{0, 1, 2, 3, 4, 5, 6, 7};
+constexpr Words kZipLow{0, 8, 1, 9, 2, 10, 3, 11};
+constexpr Words kZipHigh{4, 12, 5, 13, 6, 14, 7, 15};
+constexpr Words kEvenLanes{0, 2, 4, 6, 8, 10, 12, 14};
+#endif
+
+// Transposes kLanes x kLanes words. Each pass deals the first half of the vectors between those of the second, which
+// rotates the bits of (vector, lane) by one; after log2(kLanes) passes the two have changed places.
+inline void transpose(Words (&square)[kLanes]) {
+  for (int pass = 1; pass < kLanes; pass *= 2) {
+    Words dealt[kLanes];
+    for (int i = 0; i < kLanes / 2; ++i) {
+      dealt[2 * i] = __builtin_shuffle(square[i], square[i + kLanes / 2], kZipLow);
+      dealt[2 * i + 1] = __builtin_shuffle(square[i], square[i + kLanes / 2], kZipHigh);
+    }
+    for (int i = 0; i < kLanes; ++i) square[i] = dealt[i];
+  }
+}
+
+// Vectors v of a tile, a row a lane, from the pairs of all rows: columns[v][row group].
+inline void columns_of(const Pairs& pairs, Words (&columns)[kVectors][kTileRows / kLanes]) {
+  for (int group = 0; group < kTileRows / kLanes; ++group) {
+    for (int part = 0; part < kVectors / kLanes; ++part) {
+      Words square[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane)
+        square[lane] = load_vector<Words>(&pairs.of[group * kLanes + lane][part * kLanes]);
+      transpose(square);
+      for (int lane = 0; lane < kLanes; ++lane) columns[part * kLanes + lane][group] = square[lane];
+    }
+  }
+}
+
+void pack(const Pairs& codes, uint8_t* tile) {
+  Words c[kVectors][kTileRows / kLanes];
+  columns_of(codes, c);
+  for (int half = 0; half < 2; ++half) {
+    for (int group = 0; group < kTileRows / kLanes; ++group) {
+      const auto code = [&](int vector) { return c[8 * half + vector][group]; };
+      const auto store = [&](int word, Words words) {
+        store_vector(tile + (half * 3 + word) * 4 * kTileRows + group * sizeof(Words), words);
+      };
+      store(0, code(0) | code(1) << 6 | (code(6) & kLow4) << 12);
+      store(1, code(2) | code(3) << 6 | (code(7) & kLow4) << 12);
+      store(2, code(4) | code(5) << 6 | (code(6) >> 4 & kLow2) << 12 | (code(7) >> 4 & kLow2) << 14);
+    }
+  }
+}
+
+// The maskz forms of the intrinsics: the plain ones warn of an uninitialized variable in GCC 12's own header.
+inline Floats widen_half(Halves halves) {
+#if MXSPEC_LANES == 16
+  return __builtin_bit_cast(Floats, _mm512_maskz_cvtph_ps(0xFFFF, __builtin_bit_cast(__m256i, halves)));
+#else
+  return __builtin_bit_cast(Floats, _mm256_cvtph_ps(__builtin_bit_cast(__m128i, halves)));
+#endif
+}
+
+inline Halves narrow_half(Floats values) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT;
+#if MXSPEC_LANES == 16
+  return __builtin_bit_cast(Halves, _mm512_maskz_cvtps_ph(0xFFFF, __builtin_bit_cast(__m512, values), kNearestEven));
+#else
+  return __builtin_bit_cast(Halves, _mm256_cvtps_ph(__builtin_bit_cast(__m256, values), kNearestEven));
+#endif
+}
+
+inline Words widen_integers(Halves halves) { return __builtin_convertvector(halves, Words); }
+
+inline Floats widen(const void* entries, int32_t type, int64_t index) {
+  if (type == MXSPEC_FLOAT32) return load_vector<Floats>(static_cast<const float*>(entries) + index);
+  const Halves halves = load_vector<Halves>(static_cast<const uint16_t*>(entries) + index);
+  return type == MXSPEC_FLOAT16 ? widen_half(halves) : floats(widen_integers(halves) << 16);
+}
+
+void load(const void* entries, int32_t type, bool transposed, int64_t stride, ValueTile& values) {
+  if (!transposed) {
+    for (int row = 0; row < kTileRows; ++row)
+      for (int part = 0; part < kParts; ++part)
+        store_vector(&values.of[row][part * kLanes], widen(entries, type, row * stride + part * kLanes));
+    return;
+  }
+  for (int group = 0; group < kTileRows / kLanes; ++group) {
+    for (int part = 0; part < kParts; ++part) {
+      Words square[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane)
+        square[lane] = bits(widen(entries, type, (part * kLanes + lane) * stride + group * kLanes));
+      transpose(square);
+      for (int lane = 0; lane < kLanes; ++lane)
+        store_vector(&values.of[group * kLanes + lane][part * kLanes], square[lane]);
+    }
+  }
+}
+
+inline uint32_t largest_lane(Ints lanes) {
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    const Ints other = __builtin_shuffle(lanes, kLaneNumbers ^ distance);
+    lanes = lanes > other ? lanes : other;
+  }
+  return static_cast<uint32_t>(lanes[0]);
+}
+
+// Codes of magnitudes in units of the scale, not yet saturated. Normals: the float's own exponent and leading mantissa
+// bits, rounded in place (a carry moves up a binade by itself). Subnormals: a whole number of steps.
+template <int kMantissa, int kBias, bool kAway>
+inline Words magnitude_codes(Floats magnitude) {
+  constexpr int kShift = 23 - kMantissa;
+  constexpr uint32_t kLeastNormal = static_cast<uint32_t>(128 - kBias) << 23;
+  const Words word = bits(magnitude);
+  const Words up = kAway ? Words{} + (1u << (kShift - 1)) : (word >> kShift & 1u) + ((1u << (kShift - 1)) - 1);
+  const Words normal = ((word + up) >> kShift) - (static_cast<uint32_t>(127 - kBias) << kMantissa);
+  Words subnormal;
+  if constexpr (kAway) {  // floor(2x) is exact, and (floor(2x) + 1) / 2 rounds x half up
+    constexpr float kHalfSteps = 1 << (kMantissa + kBias);
+    subnormal = __builtin_bit_cast(Words, __builtin_convertvector(magnitude * kHalfSteps, Ints) + 1) >> 1;
+  } else {  // the addition rounds to even at the bit of one step
+    constexpr float kAnchor = 1 << (23 - (kMantissa + kBias - 1));
+    subnormal = bits(magnitude + kAnchor) - __builtin_bit_cast(uint32_t, kAnchor);
+  }
+  return word < kLeastNormal ? subnormal : normal;
+}
+
+template <int kMantissa, int kBias>
+inline Floats magnitude_values(Words codes) {
+  constexpr float kStep = 1.0f / (1 << (kMantissa + kBias - 1));
+  const Floats normal = floats((codes + (static_cast<uint32_t>(127 - kBias) << kMantissa)) << (23 - kMantissa));
+  const Floats subnormal = __builtin_convertvector(__builtin_bit_cast(Ints, codes), Floats) * kStep;
+  return codes < 1u << kMantissa ? subnormal : normal;
+}
+
+int64_t count_nonfinite(const float (&block)[kBlock]) {
+  int64_t count = 0;
+  for (float value : block) count += (__builtin_bit_cast(uint32_t, value) & 0x7FFFFFFF) >= 0x7F800000;
+  return count;
+}
+
+template <int kMantissa, int kBias, int kLargestExponent, bool kAway>
+void quantize_rows(const ValueTile& values, Pairs& codes, uint8_t* scales, TileSums& sums) {
+  Ints underflow{};
+  for (int row = 0; row < kTileRows; ++row) {
+    Floats block[kParts];
+    Ints most{};
+    for (int part = 0; part < kParts; ++part) {
+      block[part] = load_vector<Floats>(&values.of[row][part * kLanes]);
+      const Ints magnitude = __builtin_bit_cast(Ints, bits(block[part]) & 0x7FFFFFFFu);
+      most = magnitude > most ? magnitude : most;
+    }
+    const uint32_t largest = largest_lane(most);
+    if (largest >= 0x7F800000) [[unlikely]] {
+      sums.nonfinite += count_nonfinite(values.of[row]);
+      for (uint32_t& pair : codes.of[row]) pair = 0;
+      scales[row] = kNaNScale;
+      continue;
+    }
+    const int above = static_cast<int>(largest >> 23) - kLargestExponent;
+    const int byte = above > 0 ? above : 0;
+    const float inverse = __builtin_bit_cast(float, static_cast<uint32_t>(254 - byte) << 23);
+    const double squared_scale = __builtin_bit_cast(double, static_cast<uint64_t>(1023 + 2 * (byte - 127)) << 52);
+    scales[row] = static_cast<uint8_t>(byte);
+    Words code[kParts];
+    alignas(64) float error[16], norm[16];
+    for (int part = 0; part < kParts; ++part) {
+      const Floats magnitude = floats(bits(block[part]) & 0x7FFFFFFFu) * inverse;
+      Words unsigned_code = magnitude_codes<kMantissa, kBias, kAway>(magnitude);
+      unsigned_code = __builtin_bit_cast(Ints, unsigned_code) < kLargestCode ? unsigned_code : Words{} + kLargestCode;
+      const Floats difference = magnitude - magnitude_values<kMantissa, kBias>(unsigned_code);
+      const int lane = part * kLanes % 16;
+      Floats squared_error = difference * difference, squared = magnitude * magnitude;
+      if (part * kLanes >= 16) {
+        squared_error = load_vector<Floats>(&error[lane]) + squared_error;
+        squared = load_vector<Floats>(&norm[lane]) + squared;
+      }
+      store_vector(&error[lane], squared_error);
+      store_vector(&norm[lane], squared);
+      underflow -= (unsigned_code == 0) & (block[part] != 0);
+      code[part] = unsigned_code | __builtin_bit_cast(Words, (block[part] < 0) & kSign);
+    }
+    for (int part = 0; part < kParts; part += 2) {
+      const Words even_odd = __builtin_shuffle(code[part], code[part + 1], kEvenLanes) |
+                             __builtin_shuffle(code[part], code[part + 1], kEvenLanes + 1) << 16;
+      store_vector(&codes.of[row][part * kLanes / 2], even_odd);
+    }
+    for (int lane = 0; lane < 16; ++lane) {
+      sums.error[lane] += static_cast<double>(error[lane]) * squared_scale;
+      sums.norm[lane] += static_cast<double>(norm[lane]) * squared_scale;
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) sums.underflow += underflow[lane];
+}
+
+void quantize(const ValueTile& values, int32_t element, int32_t rounding, Pairs& codes, uint8_t* scales,
+              TileSums& sums) {
+  constexpr Element a = kE3M2, b = kE2M3;
+  const auto rows = element == MXSPEC_E3M2
+                        ? (rounding == MXSPEC_AWAY ? quantize_rows<a.mantissa_bits, a.bias, a.largest_exponent, true>
+                                                   : quantize_rows<a.mantissa_bits, a.bias, a.largest_exponent, false>)
+                        : (rounding == MXSPEC_AWAY ? quantize_rows<b.mantissa_bits, b.bias, b.largest_exponent, true>
+                                                   : quantize_rows<b.mantissa_bits, b.bias, b.largest_exponent, false>);
+  rows(values, codes, scales, sums);
+}
+
+void pack_half(const ValueTile& values, uint16_t* tile, TileSums& sums) {
+  Pairs pairs;
+  Ints nonfinite{}, overflow{}, underflow{};
+  for (int row = 0; row < kTileRows; ++row) {
+    Words half[kParts];
+    alignas(64) float difference[kBlock], kept[kBlock];
+    for (int part = 0; part < kParts; ++part) {
+      const Floats value = load_vector<Floats>(&values.of[row][part * kLanes]);
+      const Ints magnitude = __builtin_bit_cast(Ints, bits(value) & 0x7FFFFFFFu);
+      const Halves narrow = narrow_half(value);
+      half[part] = widen_integers(narrow);
+      const Ints is_nonfinite = magnitude >= 0x7F800000, fits = magnitude <= 0x477FE000;  // 65504
+      nonfinite -= is_nonfinite;
+      overflow -= ~is_nonfinite & ~fits;
+      underflow -= (magnitude != 0) & ((half[part] & 0x7FFFu) == 0);
+      store_vector(&difference[part * kLanes], fits ? value - widen_half(narrow) : Floats{});
+      store_vector(&kept[part * kLanes], fits ? value : Floats{});
+    }
+    for (int column = 0; column < kBlock; ++column) {
+      const double error = difference[column], value = kept[column];
+      sums.error[column % 16] += error * error;
+      sums.norm[column % 16] += value * value;
+    }
+    for (int part = 0; part < kParts; part += 2) {
+      const Words even_odd = __builtin_shuffle(half[part], half[part + 1], kEvenLanes) |
+                             __builtin_shuffle(half[part], half[part + 1], kEvenLanes + 1) << 16;
+      store_vector(&pairs.of[row][part * kLanes / 2], even_odd);
+    }
+  }
+  Words columns[kVectors][kTileRows / kLanes];
+  columns_of(pairs, columns);
+  for (int vector = 0; vector < kVectors; ++vector) {
+    for (int group = 0; group < kTileRows / kLanes; ++group) {
+      const Words even_odd = columns[vector][group];
+      uint16_t* even = tile + 2 * vector * kTileRows + group * kLanes;
+      store_vector(even, __builtin_convertvector(even_odd, Halves));
+      store_vector(even + kTileRows, __builtin_convertvector(even_odd >> 16, Halves));
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    sums.nonfinite += nonfinite[lane];
+    sums.overflow += overflow[lane];
+    sums.underflow += underflow[lane];
+  }
+}
+
+}  // namespace
+}  // namespace mxspec::formats
