@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import MANIFEST, TOKENIZER, Manifest, ModelEntry, ModelName, TensorEntry
-from mxspec.formats.safetensors_file import ALIGNMENT, DTYPE_BYTES, StoredTensor, read_header
-from mxspec.formats.storage import PACKED_FORMATS, PLAIN_DTYPES, packed_shape
+from mxspec.formats.safetensors_file import ALIGNMENT, StoredTensor, read_header
+from mxspec.formats.storage import stored_as
 
 MANIFEST_LIMIT = 64 << 20  # bytes; a manifest of a 70B pair is below 1 MiB
 _READ_BYTES = 1 << 20
@@ -133,18 +132,12 @@ def _check_tensor(where: str, entry: TensorEntry, stored: StoredTensor) -> None:
         )
     if entry.offset % ALIGNMENT:
         raise BundleError(f"{where}: offset {entry.offset} is not a multiple of {ALIGNMENT}")
-    shape: tuple[int, ...]
-    if entry.format in PACKED_FORMATS:
-        if len(entry.shape) != 2:
-            raise BundleError(f"{where}: a packed matrix has two dimensions, got shape {list(entry.shape)}")
-        dtype, shape = "U8", packed_shape(*entry.shape, entry.format)
-    elif entry.format in PLAIN_DTYPES:
-        dtype, shape = PLAIN_DTYPES[entry.format], entry.shape
-    else:
-        raise BundleError(f"{where}: unknown format {entry.format!r}")
+    try:
+        dtype, shape = stored_as(entry.format, entry.shape)
+    except ValueError as problem:
+        raise BundleError(f"{where}: {problem}") from None
     if (stored.dtype, stored.shape) != (dtype, shape):
         raise BundleError(
             f"{where}: {entry.format} {list(entry.shape)} is stored as {dtype} {list(shape)}, "
             f"the file has {stored.dtype} {list(stored.shape)}"
         )
-    assert stored.bytes == math.prod(shape) * DTYPE_BYTES[dtype]  # read_header checked it

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-# Packed matrices: tiles of 16 output rows, blocks of 32 along the reduction dimension.
-ROW_TILE = 16
-K_BLOCK = 32
-_TILE_BYTES = {  # bytes of one tile of 16 rows × 32 k, scales included
-    "fp16_tiles": 2 * ROW_TILE * K_BLOCK,
-    "mxfp6_e3m2": ROW_TILE * K_BLOCK * 6 // 8 + ROW_TILE,
-    "mxfp6_e2m3": ROW_TILE * K_BLOCK * 6 // 8 + ROW_TILE,
-}
-PACKED_FORMATS = frozenset(_TILE_BYTES)
+from mxspec.formats.tiles import packed_shape
 
+# Packed matrices of the manifest, by the weight format of the tiles; `fp16` itself is a plain float16 tensor there.
+PACKED_FORMATS = {"fp16_tiles": "fp16", "mxfp6_e3m2": "mxfp6_e3m2", "mxfp6_e2m3": "mxfp6_e2m3"}
 PLAIN_DTYPES = {
     "float32": "F32",
     "fp16": "F16",
@@ -24,6 +18,13 @@ PLAIN_DTYPES = {
 }
 
 
-def packed_shape(n: int, k: int, packed_format: str) -> tuple[int, int]:
-    """Stored shape (row tiles, bytes a row tile) of an n × k matrix, dtype uint8."""
-    return -(-n // ROW_TILE), -(-k // K_BLOCK) * _TILE_BYTES[packed_format]
+def stored_as(format_name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The safetensors dtype and shape of a tensor of logical `shape`. Raises ValueError for what cannot be stored."""
+    if format_name in PLAIN_DTYPES:
+        return PLAIN_DTYPES[format_name], shape
+    if format_name not in PACKED_FORMATS:
+        raise ValueError(f"unknown format {format_name!r}")
+    if len(shape) != 2:
+        raise ValueError(f"a packed matrix has two dimensions, got shape {list(shape)}")
+    n, k = shape
+    return "U8", packed_shape(PACKED_FORMATS[format_name], n, k)

@@ -12,7 +12,7 @@ import pytest
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import FileEntry, Manifest, ModelEntry, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
-from mxspec.formats.storage import PACKED_FORMATS, PLAIN_DTYPES, packed_shape
+from mxspec.formats.storage import stored_as
 
 TENSORS = [
     ("embedding", "fp16", (40, 33)),
@@ -24,10 +24,7 @@ TENSORS = [
 
 def write_model(writer: BundleWriter, name: str) -> tuple[ModelEntry, dict[str, FileEntry]]:
     """A model of random bytes."""
-    stored = [
-        (tensor, "U8", packed_shape(*shape, kind)) if kind in PACKED_FORMATS else (tensor, PLAIN_DTYPES[kind], shape)
-        for tensor, kind, shape in TENSORS
-    ]
+    stored = [(tensor, *stored_as(kind, shape)) for tensor, kind, shape in TENSORS]
     layout = plan_layout(stored)
     sizes = {tensor.name: tensor.bytes for tensor in layout.tensors}
     with SafetensorsWriter(writer.folder / f"{name}.safetensors", layout) as weights:

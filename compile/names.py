@@ -1,0 +1,82 @@
+"""Which checkpoint tensor holds each parameter: by transformers' own rules for renaming and tying, never by guess."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+from mxspec.formats.errors import CheckpointError, UnsupportedModelError
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedNames:
+    """Checkpoint tensor by parameter name, and the checkpoint tensors that no parameter asked for."""
+
+    tensor_of: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+
+def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterable[str]) -> ResolvedNames:
+    """Find every wanted parameter among the checkpoint's tensors.
+
+    A parameter that is missing is taken from one that the model ties to it. Raises CheckpointError for those still
+    missing, UnsupportedModelError where transformers would have to compute a parameter from several tensors.
+    """
+    tensors = list(tensors)
+    found, computed = _rename(model, tensors)
+    twins = tied_names(model)
+    tensor_of: dict[str, str] = {}
+    for parameter in wanted:
+        names = [parameter, *sorted(twins[parameter] - {parameter})]
+        source = next((found[name] for name in names if name in found), None)
+        if source is None and parameter in computed:
+            raise UnsupportedModelError(
+                f"{parameter} is not in the checkpoint as it is, but as {computed[parameter]!r}"
+            )
+        if source is None:
+            raise CheckpointError(f"the checkpoint has no tensor for {parameter}; it has {_examples(tensors)}")
+        tensor_of[parameter] = source
+    used = set(tensor_of.values())
+    return ResolvedNames(tensor_of, tuple(name for name in tensors if name not in used))
+
+
+def tied_names(model: PreTrainedModel) -> dict[str, set[str]]:
+    """All names of each parameter: a tied head is lm_head.weight and the embedding at once."""
+    groups: dict[int, set[str]] = defaultdict(set)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups[id(parameter)].add(name)
+    return {name: names for names in groups.values() for name in names}
+
+
+def _rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Tensors by the parameter they are, and tensors that would first be merged or split by the parameter they go into.
+
+    The order of rules is that of transformers.core_model_loading.convert_and_load_state_dict_in_model (5.23).
+    """
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    state = model.state_dict()
+    prefix = model.base_model_prefix
+    found: dict[str, str] = {}
+    computed: dict[str, str] = {}
+    for tensor in tensors:
+        name, converter = rename_source_key(tensor, renamings, converters, prefix, state)
+        if name not in state and tensor in state:
+            name, converter = rename_source_key(tensor, [], [], prefix, state)
+        if converter is not None:
+            computed[name] = tensor
+        elif name in found:
+            raise CheckpointError(f"tensors {found[name]!r} and {tensor!r} are both {name}")
+        elif name in state:
+            found[name] = tensor
+    return found, computed
+
+
+def _examples(tensors: list[str]) -> str:
+    return f"{', '.join(tensors[:2])} … ({len(tensors)} in all)" if tensors else "none"

@@ -1,0 +1,126 @@
+"""A recipe: which pair to compile, and how. A TOML file; relative checkpoint paths count from where it lies."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
+
+from mxspec.formats.errors import RecipeError, did_you_mean
+from mxspec.formats.validation import Strict, first_problem
+
+WeightFormat = Literal["fp16", "mxfp6_e3m2", "mxfp6_e2m3"]
+WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
+
+Positive = Annotated[int, Field(gt=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+class TargetRecipe(Strict):
+    """The target: where its checkpoint is, the format of its matrices, and the parameters to keep in fp16 all the same.
+
+    `keep_fp16` holds shell patterns of parameter names, such as `lm_head.*` or `model.layers.0.*`.
+    """
+
+    checkpoint: str
+    revision: str | None = None
+    format: WeightFormat = "mxfp6_e3m2"
+    keep_fp16: tuple[str, ...] = ()
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _not_empty(cls, checkpoint: str) -> str:
+        if not checkpoint.strip():
+            raise ValueError("expected a directory or a hub id")
+        return checkpoint
+
+
+class DraftRecipe(TargetRecipe):
+    """The draft; its matrices stay fp16 unless told otherwise."""
+
+    format: WeightFormat = "fp16"
+
+
+class Recipe(Strict):
+    """A whole recipe. Without `context_length` the bundle takes what both models know."""
+
+    name: Name
+    k_max: Positive = 8
+    context_length: Positive | None = None
+    prefill_chunk: Positive = 128
+    cache_dtype: Literal["float16", "float32"] = "float16"
+    target: TargetRecipe
+    draft: DraftRecipe
+    _folder: Path = PrivateAttr(default=Path())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a recipe; raises RecipeError naming the first mistake, and the nearest known key for an unknown one."""
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise RecipeError(f"recipe {path}: {problem.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise RecipeError(f"recipe {path}: not valid TOML: {problem}") from None
+        try:
+            recipe = cls.model_validate_json(json.dumps(found, default=str))
+        except ValidationError as problems:
+            raise RecipeError(f"recipe {path}: {first_problem(problems, cls)}") from None
+        recipe._folder = path.absolute().parent
+        return recipe
+
+    def with_changes(self, **changes: Any) -> Self:
+        """A copy with other values; `target` and `draft` take a dict of changes, and None leaves a value as it is."""
+        merged = self.as_dict()
+        for key, value in changes.items():
+            if isinstance(value, dict):
+                merged[key] |= {name: inner for name, inner in value.items() if inner is not None}
+            elif value is not None:
+                merged[key] = value
+        try:
+            changed = type(self).model_validate_json(json.dumps(merged))
+        except ValidationError as problems:
+            raise RecipeError(first_problem(problems, type(self))) from None
+        changed._folder = self._folder
+        return changed
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as the manifest keeps them."""
+        return self.model_dump(mode="json")
+
+    def local_folder(self, checkpoint: str) -> Path | None:
+        """The directory that `checkpoint` names, or None for a hub id. Raises RecipeError for neither.
+
+        `./x`, `../x`, `/x` and `~/x` are always directories, `org/name` is one if it exists beside the recipe.
+        """
+        folder = self._folder / Path(checkpoint).expanduser()
+        if folder.is_dir():
+            return folder
+        if checkpoint.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(checkpoint):
+            raise RecipeError(f"checkpoint {checkpoint!r}: no directory {folder}, and not a hub id such as org/name")
+        return None
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with mxspec, by name."""
+    folder = Path(str(files("mxspec.recipes")))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find_recipe(path_or_name: str) -> Path:
+    """Path of a recipe given by path or by the name of a shipped one; raises RecipeError for neither."""
+    shipped = shipped_recipes()
+    if path_or_name in shipped:
+        return shipped[path_or_name]
+    path = Path(path_or_name)
+    if path.is_file():
+        return path
+    known = f"{', '.join(shipped)}{did_you_mean(path_or_name, shipped)}"
+    raise RecipeError(f"no recipe {path_or_name!r}: not a file, and not one of {known}")
