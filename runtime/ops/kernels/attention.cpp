@@ -18,7 +18,7 @@ constexpr size_t kEnoughTiles = 8;
 constexpr size_t kSerialWork = 1 << 18;
 
 const AttentionKernels& kernels_for([[maybe_unused]] Isa isa) {
-#if 0 && defined(__x86_64__)
+#if defined(__x86_64__)
   if (isa >= Isa::kAvx512) return kAttentionAvx512;
   if (isa == Isa::kAvx2) return kAttentionAvx2;
 #endif

@@ -238,17 +238,26 @@ struct Attention {
     for (; d < padded; d += 16) weigh_tile<kRows, 1>(first_row, start, d, state, scratch);
   }
 
+  // The one to three rows that fill no register tile.
+  template <class Body>
+  void rest(size_t whole, Body body) const {
+    const size_t count = tile.row_count - whole;
+    if (count == 1) body.template operator()<1>();
+    if (count == 2) body.template operator()<2>();
+    if (count == 3) body.template operator()<3>();
+  }
+
   void span(size_t start, AttentionState state, AttentionScratch scratch) const {
     const KeyRange range = seen_by_any(0, tile.row_count, start);
     if (range.first >= range.last) return;
     const size_t whole = tile.row_count / kRegisterRows * kRegisterRows;
     load_keys(start, range, scratch.block);
     for (size_t r = 0; r < whole; r += kRegisterRows) score_rows<kRegisterRows>(r, start, scratch);
-    for (size_t r = whole; r < tile.row_count; ++r) score_rows<1>(r, start, scratch);
+    rest(whole, [&]<size_t kRows>() { score_rows<kRows>(whole, start, scratch); });
     for (size_t r = 0; r < tile.row_count; ++r) softmax(r, start, state, scratch);
     load_values(start, range, scratch.block);
     for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
-    for (size_t r = whole; r < tile.row_count; ++r) weigh_rows<1>(r, start, state, scratch);
+    rest(whole, [&]<size_t kRows>() { weigh_rows<kRows>(whole, start, state, scratch); });
   }
 
   static void attend(const AttentionCall& call, const AttentionTile& tile, size_t first, size_t last,
