@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from transformers import PreTrainedModel
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
@@ -19,6 +20,18 @@ class ResolvedNames:
 
     tensor_of: Mapping[str, str]
     ignored: tuple[str, ...]
+
+
+def name_parameters(config: PreTrainedConfig) -> PreTrainedModel:
+    """transformers' model with names and shapes only. Raises UnsupportedModelError for no language model."""
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    except (ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {reason}") from None
+    model.tie_weights()
+    return model
 
 
 def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterable[str]) -> ResolvedNames:

@@ -1,0 +1,107 @@
+"""speccompile: compile a pair of checkpoints into a bundle, or look into one."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from mxspec.compile.report import as_json, print_report
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import CheckFailed, MxspecError
+from mxspec.recipes.recipe import WEIGHT_FORMATS, Recipe, find_recipe
+from mxspec.runtime.command import Command, print_json, report_console
+
+_FORMATS = click.Choice(WEIGHT_FORMATS)
+
+
+@click.command(cls=Command)
+@click.argument("recipe", required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
+@click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
+@click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
+@click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
+@click.option("--with-baseline", is_flag=True, help="Put the fp16 target beside the packed one.")
+@click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
+@click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
+@click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
+@click.option("--inspect", type=click.Path(path_type=Path), metavar="BUNDLE", help="Show what a bundle holds.")
+@click.option("--verify", is_flag=True, help="With --inspect: hash every file.")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
+def main(recipe: str | None, inspect: Path | None, verify: bool, json_output: bool, **options: Any) -> None:
+    """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle."""
+    if (recipe is None) == (inspect is None):
+        raise click.UsageError("give either a RECIPE to compile or --inspect BUNDLE")
+    if inspect is not None:
+        _refuse_compile_options(options)
+        _inspect(inspect, verify=verify, json_output=json_output)
+    elif verify:
+        raise click.UsageError("--verify goes with --inspect BUNDLE")
+    else:
+        assert recipe is not None
+        _compile(recipe, json_output=json_output, **options)
+
+
+def _refuse_compile_options(options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value not in (None, False, ())]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} goes with a RECIPE, not with --inspect")
+
+
+def _inspect(path: Path, *, verify: bool, json_output: bool) -> None:
+    bundle = Bundle.open(path)
+    changed = list(bundle.changed_files()) if verify else []
+    if json_output:
+        print_json(as_json(path, bundle.manifest) | ({"changed_files": changed} if verify else {}))
+    else:
+        print_report(path, bundle.manifest, report_console())
+    if changed:
+        raise CheckFailed(f"bundle {path}: SHA-256 differs for {', '.join(changed)}; compile it again")
+    if verify and not json_output:
+        report_console().print(f"all {len(bundle.manifest.files)} files are what speccompile wrote")
+
+
+def _compile(
+    name: str,
+    *,
+    output: Path | None,
+    target_format: str | None,
+    draft_format: str | None,
+    keep_fp16: tuple[str, ...],
+    with_baseline: bool,
+    k_max: int | None,
+    context_length: int | None,
+    force: bool,
+    json_output: bool,
+) -> None:
+    recipe = Recipe.load(find_recipe(name)).with_changes(
+        k_max=k_max,
+        context_length=context_length,
+        target={"format": target_format, "keep_fp16": list(keep_fp16) or None},
+        draft={"format": draft_format},
+    )
+    output = output or Path(f"{recipe.name}.bundle")
+    try:
+        from mxspec.compile.pipeline import compile_bundle
+        from mxspec.compile.progress import Stages
+    except ModuleNotFoundError as missing:
+        raise MxspecError(f"compiling needs {missing.name}: pip install 'mxspec[compile]'") from None
+
+    console = report_console(json_output=json_output)
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: the half-written bundle is removed
+    start = time.perf_counter()
+    manifest = compile_bundle(recipe, output, with_baseline=with_baseline, force=force, stages=Stages(console))
+    seconds = time.perf_counter() - start
+    if json_output:
+        print_json(as_json(output, manifest) | {"seconds": round(seconds, 3)})
+    else:
+        print_report(output, manifest, console)
+        console.print(f"compiled in {seconds:.1f} s")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

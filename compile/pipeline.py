@@ -1,0 +1,151 @@
+"""From a recipe to a bundle: the steps in their order."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx_ir as ir
+
+from mxspec.compile.fetch import fetch_checkpoint
+from mxspec.compile.pack import Advance, pack_weights
+from mxspec.compile.pair import Vocabulary, check_logits, check_pair
+from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.progress import Stages
+from mxspec.compile.skeleton import load_config
+from mxspec.compile.special_tokens import read_special_tokens
+from mxspec.compile.specialize import check_specializations
+from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
+from mxspec.recipes.recipe import Recipe, TargetRecipe
+
+TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
+GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
+VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
+
+
+def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: bool, stages: Stages) -> Manifest:
+    """Compile a pair into the directory `output`; raises MxspecError, and leaves nothing behind when it fails."""
+    with BundleWriter(output, force=force) as writer, ExitStack() as files:
+        folders = fetch_pair(recipe)
+        vocabulary = check_tokenizers(folders)
+        models = list_models(recipe, with_baseline)
+        recipe = recipe.with_changes(context_length=common_context(recipe, folders))
+
+        plans = []
+        for name, wanted in models.items():
+            with stages.step(f"export {name}"):
+                plan = plan_model(name, folders[name], wanted, recipe, recipe.context_length or 0, files)
+                check_logits(name, vocabulary, plan.exported.vocab_size)
+                plans.append(plan)
+        writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES)
+
+        entries: dict[ModelName, ModelEntry] = {}
+        contents: dict[str, FileEntry] = {}
+        for plan in plans:
+            with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
+                entries[plan.name] = write_model(plan, writer, contents, advance)
+        for plan in plans:
+            with stages.step(f"check {plan.name}"):
+                check_specializations(writer.folder, entries[plan.name], vocabulary.size, plan.specializations)
+
+        copy_tokenizer(folders["target"], writer, contents)
+        manifest = Manifest(
+            name=recipe.name,
+            k_max=recipe.k_max,
+            recipe=recipe.as_dict(),
+            models=entries,
+            tokenizer=read_special_tokens(folders["target"], contents[TOKENIZER].sha256, vocabulary.size),
+            files=contents,
+            versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
+        )
+        writer.publish(manifest)
+    return manifest
+
+
+def fetch_pair(recipe: Recipe) -> dict[ModelName, Path]:
+    """Directories of the checkpoints; the baseline is made from the target's."""
+    target = fetch_checkpoint(recipe, recipe.target.checkpoint, recipe.target.revision)
+    draft = fetch_checkpoint(recipe, recipe.draft.checkpoint, recipe.draft.revision)
+    return {"target": target, "draft": draft, "baseline": target}
+
+
+def check_tokenizers(folders: dict[ModelName, Path]) -> Vocabulary:
+    """The vocabulary that both models share; raises PairError if they do not."""
+    target = Vocabulary.read(folders["target"])
+    check_pair(target, Vocabulary.read(folders["draft"]))
+    return target
+
+
+def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRecipe]:
+    """What to compile, and how; the baseline is the target with every matrix in fp16."""
+    models: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
+    if with_baseline:
+        models["baseline"] = recipe.target.model_copy(update={"format": "fp16", "keep_fp16": ()})
+    return models
+
+
+def common_context(recipe: Recipe, folders: dict[ModelName, Path]) -> int:
+    """The recipe's context length, or the most that both models know."""
+    if recipe.context_length is not None:
+        return recipe.context_length
+    limits = [getattr(load_config(folders[name]), "max_position_embeddings", None) for name in ("target", "draft")]
+    known = [limit for limit in limits if limit]
+    if not known:
+        raise UnsupportedModelError("neither model says how many positions it knows; set context_length in the recipe")
+    return int(min(known))
+
+
+def write_model(plan: ModelPlan, writer: BundleWriter, contents: dict[str, FileEntry], advance: Advance) -> ModelEntry:
+    """Write a model's weights and graph into the bundle's folder, and note both in `contents`."""
+    graph, weights = f"{plan.name}.onnx", f"{plan.name}.safetensors"
+    exported = plan.exported
+    packed = pack_weights(exported.weights, plan.sources, plan.layout, writer.folder / weights, advance)
+    point_into(exported.model, plan, weights)
+    ir.save(exported.model, writer.folder / graph)
+    contents[graph] = writer.entry(graph)
+    contents[weights] = writer.entry(weights, packed.sha256)
+    return ModelEntry(
+        graph=graph,
+        weights=weights,
+        architecture=exported.architecture,
+        format=plan.weight_format,
+        layers=exported.layers,
+        kv_heads=exported.kv_heads,
+        head_size=exported.head_size,
+        cache_dtype="float32" if exported.cache_dtype == "float32" else "float16",
+        vocab_size=exported.vocab_size,
+        context_length=exported.context_length,
+        specializations=plan.specializations,
+        tensors=packed.entries,
+        ignored=plan.ignored,
+    )
+
+
+def point_into(model: ir.Model, plan: ModelPlan, weights: str) -> None:
+    """Have the graph's initializers point into the weights file; each must have a value afterwards."""
+    offsets = plan.layout.offsets
+    for spec in plan.exported.weights:
+        value = model.graph.initializers[spec.name]
+        value.const_value = ir.ExternalTensor(
+            weights,
+            offsets[spec.name],
+            spec.stored_bytes,
+            ir.DataType.from_numpy(spec.stored_dtype),
+            shape=ir.Shape(spec.stored_shape),
+            name=spec.name,
+        )
+    empty = [name for name, value in model.graph.initializers.items() if value.const_value is None]
+    assert not empty, f"initializers without a value: {empty}"
+
+
+def copy_tokenizer(folder: Path, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:
+    """The tokenizer's files that there are; tokenizer.json there is."""
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, writer.folder / name)
+            contents[name] = writer.entry(name)

@@ -1,0 +1,50 @@
+"""What a compilation shows while it runs: a line for each step, a bar of bytes where they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+_NAME = "{task.description:<16}"
+
+
+class Stages:
+    """Shows named stages of the work on a console, each with its time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A stage of unknown length."""
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn(_NAME), TimeElapsedColumn())
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(name, total=None)
+            yield
+            progress.update(task, total=1, completed=1)
+
+    @contextmanager
+    def bytes(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
+        """A stage over `total` bytes; call what it gives with the bytes done."""
+        columns = (
+            SpinnerColumn(finished_text="✓"),
+            TextColumn(_NAME),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(name, total=total)
+            yield lambda count: progress.advance(task, count)

@@ -1,0 +1,149 @@
+"""What a bundle holds, for people (tables) and for programs (one JSON object); both made from the manifest alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from mxspec.formats.manifest import Manifest, ModelEntry, TensorEntry
+
+_LAYER = re.compile(r"(^|\.)\d+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """Matrices that differ only in their layer, or all small tensors; of one format."""
+
+    name: str
+    format: str
+    tensors: tuple[TensorEntry, ...]
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes in the checkpoint."""
+        return sum(tensor.source_bytes for tensor in self.tensors)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in the bundle."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    @property
+    def worst_error(self) -> float | None:
+        """Largest relative error of its tensors, or None for constants."""
+        return max((tensor.error for tensor in self.tensors if tensor.error is not None), default=None)
+
+    @property
+    def underflowed(self) -> int:
+        """Nonzero values that became zero."""
+        return sum(tensor.underflowed for tensor in self.tensors)
+
+
+def group_tensors(tensors: Sequence[TensorEntry]) -> list[TensorGroup]:
+    """Groups in the order of their first tensor."""
+    groups: dict[tuple[str, str], list[TensorEntry]] = {}
+    for tensor in tensors:
+        groups.setdefault((_group_name(tensor), tensor.format), []).append(tensor)
+    return [TensorGroup(name, kind, tuple(members)) for (name, kind), members in groups.items()]
+
+
+def _group_name(tensor: TensorEntry) -> str:
+    """Such as self_attn.o_proj: without the layer, what stands before it, and the `.weight` behind it."""
+    if not tensor.sources:
+        return "constant tables"
+    if len(tensor.shape) < 2:
+        return "norms and biases"
+    return _LAYER.split(tensor.name)[-1].removesuffix(".weight").removeprefix("model.")
+
+
+def checkpoint_bytes(entry: ModelEntry) -> int:
+    """Bytes that the model took in its checkpoint; a tied table, stored twice here, counts once."""
+    taken = {tensor.sources: tensor.source_bytes for tensor in entry.tensors}
+    return sum(taken.values())
+
+
+def print_report(path: Path, manifest: Manifest, console: Console) -> None:
+    """One table for each model, then what the bundle is as a whole."""
+    for name, entry in manifest.models.items():
+        console.print(_model_table(name, entry))
+        if entry.ignored:
+            shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
+            console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
+    total = sum(file.bytes for file in manifest.files.values())
+    made_by = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+    console.print(
+        f"{path}: {_megabytes(total)} MB, K up to {manifest.k_max}, {manifest.tokenizer.vocab_size} token ids"
+    )
+    console.print(f"  made by {made_by}", highlight=False)
+
+
+def _model_table(name: str, entry: ModelEntry) -> Table:
+    lengths = ", ".join(map(str, entry.specializations))
+    groups = group_tensors(entry.tensors)
+    lossy = any(group.underflowed for group in groups)
+    table = Table(
+        box=SIMPLE_HEAD,
+        title=f"{name}: {entry.architecture}, {entry.format}, context {entry.context_length}, checked at {lengths}",
+        title_justify="left",
+    )
+    table.add_column("tensors", overflow="fold", min_width=20)
+    table.add_column("format")
+    for column in ("count", "MB before", "MB after", "worst error", *(["to zero"] if lossy else [])):
+        table.add_column(column, justify="right")
+    for group in groups:
+        error = "" if group.worst_error is None else f"{group.worst_error:.2e}" if group.worst_error else "0"
+        before = _megabytes(group.source_bytes) if group.source_bytes else ""
+        row = [group.name, group.format, str(len(group.tensors)), before, _megabytes(group.bytes), error]
+        table.add_row(*row, *([str(group.underflowed)] if lossy else []))
+    after = sum(tensor.bytes for tensor in entry.tensors)
+    table.add_section()
+    table.add_row("all", "", str(len(entry.tensors)), _megabytes(checkpoint_bytes(entry)), _megabytes(after))
+    return table
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.2f}"
+
+
+def as_json(path: Path, manifest: Manifest) -> dict[str, Any]:
+    """The one object of --json."""
+    return {
+        "bundle": str(path),
+        "name": manifest.name,
+        "schema_version": manifest.schema_version,
+        "k_max": manifest.k_max,
+        "bytes": sum(file.bytes for file in manifest.files.values()),
+        "models": {name: _model_json(entry) for name, entry in manifest.models.items()},
+        "versions": manifest.versions,
+    }
+
+
+def _model_json(entry: ModelEntry) -> dict[str, Any]:
+    return {
+        "architecture": entry.architecture,
+        "format": entry.format,
+        "context_length": entry.context_length,
+        "specializations": list(entry.specializations),
+        "checkpoint_bytes": checkpoint_bytes(entry),
+        "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
+        "ignored": list(entry.ignored),
+        "groups": [
+            {
+                "name": group.name,
+                "format": group.format,
+                "tensors": len(group.tensors),
+                "checkpoint_bytes": group.source_bytes,
+                "bytes": group.bytes,
+                "worst_error": group.worst_error,
+                "underflowed": group.underflowed,
+            }
+            for group in group_tensors(entry.tensors)
+        ],
+    }
