@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.manifest import ModelName
 
 Logits = NDArray[np.float32]
 
@@ -21,7 +22,7 @@ Logits = NDArray[np.float32]
 class Scorer(Protocol):
     """What is needed of an engine: logits of a text, row i predicting token i + 1."""
 
-    def score(self, token_ids: Sequence[int], *, model: str = "target") -> Iterator[Logits]: ...
+    def score(self, token_ids: Sequence[int], *, model: ModelName = "target") -> Iterator[Logits]: ...
 
 
 @dataclass(frozen=True, slots=True)

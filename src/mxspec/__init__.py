@@ -2,4 +2,8 @@
 
 from importlib.metadata import version
 
+from mxspec.runtime.engine import Engine
+
+__all__ = ["Engine", "__version__"]
+
 __version__ = version("mxspec")

@@ -1,0 +1,149 @@
+"""`specrun`: generate text from a bundle."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.command import EXIT_INTERRUPTED, Command, print_json
+from mxspec.runtime.engine import DrafterName, Engine
+from mxspec.runtime.events import Finished, Statistics, Token
+from mxspec.runtime.generation import Generation
+
+DRAFTED_STYLE = "green"
+
+
+@click.command(cls=Command)
+@click.version_option(package_name="mxspec")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("prompt", required=False)
+@click.option("--prompt-file", type=click.Path(path_type=Path), help="Read the prompt from a UTF-8 file.")
+@click.option("--max-new-tokens", default=128, show_default=True, type=click.IntRange(min=1))
+@click.option("--k", type=click.IntRange(min=0), help="Tokens to draft a round.  [default: 4, or the bundle's k_max]")
+@click.option("--drafter", type=click.Choice(["model", "none"]), default="model", show_default=True)
+@click.option("--temperature", default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--top-k", default=0, show_default=True, help="0 is off.")
+@click.option("--top-p", default=1.0, show_default=True, help="1 is off.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")
+def main(
+    bundle: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    max_new_tokens: int,
+    k: int | None,
+    drafter: DrafterName,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int,
+    threads: int | None,
+    json_output: bool,
+) -> int:
+    """Continue PROMPT with the models of BUNDLE.
+
+    The prompt is an argument, a file (--prompt-file), or standard input where it is "-" or left out. The text is
+    written as it is made; on a terminal, tokens that the draft guessed are coloured.
+    """
+    text = read_prompt(prompt, prompt_file)
+    engine = Engine(bundle, threads=threads)
+    k = 0 if drafter == "none" else engine.default_k if k is None else k
+    generation = engine.generate(
+        text,
+        max_new_tokens=max_new_tokens,
+        k=k,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        drafter=drafter,
+    )
+    if json_output:
+        print_json(collect(generation, k))
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    console.out(text, end="", highlight=False)
+    interrupted = stream(generation, console)
+    console.file.write("\n")
+    console.file.flush()
+    Console(stderr=True, highlight=False).print(closing_line(generation.statistics, k), style="dim")
+    return EXIT_INTERRUPTED if interrupted else 0
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt from where it was given; raises GenerationError where it is empty or given twice."""
+    if prompt is not None and prompt_file is not None:
+        raise GenerationError("prompt: got both PROMPT and --prompt-file, expected one of them")
+    if prompt_file is not None:
+        try:
+            prompt = prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise GenerationError(f"--prompt-file {prompt_file}: cannot be read as UTF-8 text: {error}") from None
+    elif prompt is None or prompt == "-":
+        prompt = sys.stdin.read()
+    if not prompt:
+        raise GenerationError("prompt: got an empty text, expected at least one character")
+    return prompt
+
+
+def stream(generation: Generation, console: Console) -> bool:
+    """Write the text as it is made; True where Ctrl-C ended it."""
+    try:
+        for event in generation:
+            if isinstance(event, Token) and event.text:
+                style = DRAFTED_STYLE if event.drafted else ""
+                console.print(Text(event.text, style=style), end="")
+                console.file.flush()
+            elif isinstance(event, Finished):
+                console.print(Text(event.tail), end="")
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def closing_line(statistics: Statistics, k: int) -> str:
+    """Time to first token, speed, acceptance, tokens a round, rounds."""
+    parts = [f"TTFT {statistics.prefill_seconds * 1e3:.0f} ms"]
+    if statistics.decode_tokens_per_second is not None:
+        parts.append(f"decode {statistics.decode_tokens_per_second:.1f} tok/s")
+    if statistics.acceptance is not None:
+        parts.append(f"acceptance {statistics.acceptance:.3f}")
+    if statistics.tokens_per_round is not None:
+        parts.append(f"{statistics.tokens_per_round:.2f} tokens/round")
+    return " · ".join([*parts, f"{statistics.emitted} tokens in {statistics.rounds} rounds", f"K = {k}"])
+
+
+def collect(generation: Generation, k: int) -> dict[str, Any]:
+    """The whole answer as the one object that --json prints."""
+    tokens: list[Token] = []
+    tail = ""
+    for event in generation:
+        if isinstance(event, Token):
+            tokens.append(event)
+        elif isinstance(event, Finished):
+            tail = event.tail
+    statistics = generation.statistics
+    return {
+        "text": "".join(token.text for token in tokens) + tail,
+        "token_ids": [token.id for token in tokens],
+        "k": k,
+        "rounds": statistics.rounds,
+        "drafted": statistics.drafted,
+        "evaluated": statistics.evaluated,
+        "accepted": statistics.accepted,
+        "bonus": statistics.bonus,
+        "prefill_s": statistics.prefill_seconds,
+        "decode_s": statistics.decode_seconds,
+        "decode_tok_per_s": statistics.decode_tokens_per_second,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""One answer, round by round: draft, score, verify, emit, roll back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from mxspec.formats.manifest import TokenizerEntry
+from mxspec.runtime.drafters import Drafter, Proposal
+from mxspec.runtime.events import Event, Finished, FinishReason, Round, Statistics, Token
+from mxspec.runtime.model import Model
+from mxspec.runtime.randomness import Purpose, uniform
+from mxspec.runtime.sampling import Logits, Sampling, argmax_tokens, shape_probs
+from mxspec.runtime.statistics import Tally
+from mxspec.runtime.text import TextStream
+from mxspec.runtime.verify import Verdict, verify_greedy, verify_mrs
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for, checked: the prompt is not empty and fits the context, k is within k_max."""
+
+    prompt: list[int]
+    sampling: Sampling
+    k: int
+    max_new_tokens: int
+
+
+class Generation(Iterator[Event]):
+    """The events of one answer; `statistics` may be asked for at any time, also after an interruption."""
+
+    def __init__(
+        self, target: Model, drafter: Drafter, request: Request, tokenizer: Tokenizer, ids: TokenizerEntry
+    ) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._request = request
+        self._real_vocab = ids.vocab_size  # logits beyond it are padding and never looked at
+        self._eos = frozenset(ids.eos_token_ids)
+        self._text = TextStream(tokenizer)
+        self._tokens = list(request.prompt)  # after the first round, the target has read all of them but the last
+        self._tally = Tally(len(request.prompt))
+        self._events = self._run()
+        target.rollback(0)
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    @property
+    def statistics(self) -> Statistics:
+        return self._tally.statistics()
+
+    def _run(self) -> Iterator[Event]:
+        """The rounds, until something ends the text. The first one drafts nothing: its call reads the prompt."""
+        reason: FinishReason | None = None
+        while reason is None:
+            began = time.perf_counter()
+            proposal = self._drafter.propose(self._tokens, self._clamped_k(), self._request.sampling)
+            drafted = time.perf_counter()
+            logits = self._score(proposal)
+            scored = time.perf_counter()
+            verdict = self._verify(logits, proposal)
+            new, reason = self._cut([*proposal.tokens[: verdict.accepted], verdict.next_token])
+            accepted = min(verdict.accepted, len(new))
+            for i, token in enumerate(new):
+                self._tally.add_token()
+                yield Token(token, self._text.push(token), drafted=i < accepted)
+            self._keep(new)
+            seconds = (drafted - began, scored - drafted, time.perf_counter() - began)
+            counts = (len(proposal.tokens), min(verdict.evaluated, len(new)), accepted)
+            self._tally.rounds.append(Round(*counts, *seconds))
+            yield self._tally.rounds[-1]
+        yield Finished(reason, self.statistics, self._text.finish())
+
+    def _clamped_k(self) -> int:
+        """How many tokens to draft: none before the first token, and never past the context or the tokens wanted."""
+        if not self._tally.emitted:
+            return 0
+        length = len(self._tokens)
+        wanted = self._request.max_new_tokens - self._tally.emitted - 1
+        room = min(wanted, self._target.capacity - length, self._drafter.limit(length))
+        return max(min(self._request.k, room), 0)
+
+    def _score(self, proposal: Proposal) -> Logits:
+        """One call of the target over what it has not read and all drafted tokens: float32[K + 1, vocab]."""
+        unread = self._tokens[self._target.length :] + proposal.tokens
+        return self._target.append(unread, len(proposal.tokens) + 1)[:, : self._real_vocab]
+
+    def _verify(self, logits: Logits, proposal: Proposal) -> Verdict:
+        sampling = self._request.sampling
+        if sampling.greedy:
+            return verify_greedy(argmax_tokens(logits), proposal.tokens)
+        first, count = len(self._tokens), len(proposal.tokens)
+        return verify_mrs(
+            [shape_probs(row, sampling) for row in logits],
+            proposal.probs,
+            proposal.tokens,
+            [uniform(sampling.seed, 0, first + i, Purpose.ACCEPT) for i in range(count)],
+            [uniform(sampling.seed, 0, first + i, Purpose.RESAMPLE) for i in range(count + 1)],
+        )
+
+    def _cut(self, new: list[int]) -> tuple[list[int], FinishReason | None]:
+        """The new tokens up to an end of text, and why the text ends behind them, if it does."""
+        end = next((i for i, token in enumerate(new) if token in self._eos), None)
+        if end is not None:
+            return new[: end + 1], "eos"
+        if self._tally.emitted + len(new) >= self._request.max_new_tokens:
+            return new, "max_new_tokens"
+        if len(self._tokens) + len(new) > self._target.capacity:
+            return new, "context_end"
+        return new, None
+
+    def _keep(self, new: list[int]) -> None:
+        """The sequence grows by the new tokens; both models forget what was drafted beyond. The last is yet unread."""
+        self._tokens += new
+        known = len(self._tokens) - 1
+        self._target.rollback(min(self._target.length, known))
+        self._drafter.rollback(known)

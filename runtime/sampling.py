@@ -1,0 +1,117 @@
+"""From logits to the distribution that a token is drawn from: temperature, then top-k, then top-p.
+
+Target and draft are shaped by the same function before the verifier sees them, so that what is compared is what is
+drawn from. Ties go to the lowest id, everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.formats.errors import GenerationError
+
+Logits = NDArray[np.float32]
+Probs = NDArray[np.float64]
+
+FIRST_CANDIDATES = 64  # top-p looks at this many of the likeliest tokens first, then at 8 times as many, and so on
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. Temperature 0 is greedy; top_k 0 and top_p 1 leave the distribution whole."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise GenerationError(f"temperature: got {self.temperature}, expected 0 (greedy) or a positive number")
+        if self.top_k < 0:
+            raise GenerationError(f"top_k: got {self.top_k}, expected 0 (off) or a positive number")
+        if not 0 < self.top_p <= 1:
+            raise GenerationError(f"top_p: got {self.top_p}, expected more than 0 and at most 1 (off)")
+        if not 0 <= self.seed < 2**64:
+            raise GenerationError(f"seed: got {self.seed}, expected 0 to 2^64 - 1")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def check_logits(logits: Logits) -> None:
+    """Raise GenerationError where a row cannot be turned into a distribution: NaN, +inf, or all -inf."""
+    if not np.isfinite(logits.max(axis=-1)).all():  # NaN and inf both win a maximum
+        raise GenerationError(
+            "logits: got NaN or infinity, expected finite numbers: check the checkpoint, or keep more tensors in fp16"
+        )
+
+
+def argmax_tokens(logits: Logits) -> NDArray[np.int64]:
+    """int64[rows]: the likeliest token of each row of float32[rows, vocab], the lowest id of a tie."""
+    check_logits(logits)
+    return logits.argmax(axis=-1)
+
+
+def shape_probs(logits: Logits, sampling: Sampling) -> Probs:
+    """float64[vocab] distribution of one row float32[vocab]; greedy gives all mass to one token."""
+    check_logits(logits)
+    if sampling.greedy:
+        probs = np.zeros(len(logits))
+        probs[int(logits.argmax())] = 1.0
+        return probs
+    scaled = (logits - logits.max()) * np.float32(1 / max(sampling.temperature, 1e-30))
+    weights = np.exp(scaled)
+    if 0 < sampling.top_k < len(weights):
+        weights = keep_top_k(weights, sampling.top_k)
+    if sampling.top_p < 1:
+        weights = keep_top_p(weights, sampling.top_p)
+    total = weights.sum(dtype=np.float64)
+    return weights.astype(np.float64) / total
+
+
+def keep_top_k(weights: NDArray[np.float32], k: int) -> NDArray[np.float32]:
+    """Zero all but the k largest weights."""
+    kept = np.zeros_like(weights)
+    ids = largest(weights, k)
+    kept[ids] = weights[ids]
+    return kept
+
+
+def keep_top_p(weights: NDArray[np.float32], top_p: float) -> NDArray[np.float32]:
+    """Zero all but the shortest list of likeliest tokens that holds at least top_p of the mass."""
+    needed = top_p * weights.sum(dtype=np.float64)
+    count = FIRST_CANDIDATES
+    while True:
+        ids = largest(weights, min(count, len(weights)))
+        mass = np.cumsum(weights[ids], dtype=np.float64)
+        if mass[-1] >= needed or len(ids) == len(weights):
+            break
+        count *= 8
+    kept = np.zeros_like(weights)
+    ids = ids[: int(np.searchsorted(mass, needed)) + 1]
+    kept[ids] = weights[ids]
+    return kept
+
+
+def largest(weights: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Ids of the `count` largest weights, largest first, ties by lowest id: a partition, not a sort of the row."""
+    if count >= len(weights):
+        return np.argsort(-weights, kind="stable")
+    bound = np.partition(weights, len(weights) - count)[len(weights) - count]
+    above = np.flatnonzero(weights > bound)
+    ties = np.flatnonzero(weights == bound)[: count - len(above)]
+    ids = np.concatenate([above, ties])
+    return ids[np.argsort(-weights[ids], kind="stable")]
+
+
+def draw(probs: Probs, uniform: float) -> int:
+    """The token at which the cumulative distribution passes `uniform`, in [0, 1); never one of probability zero."""
+    cumulative = np.cumsum(probs)
+    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return token if token < len(probs) and probs[token] > 0 else int(np.flatnonzero(probs)[-1])
