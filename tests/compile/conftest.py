@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-CONTEXT = 96
+# torch dumps every graph into this log as soon as somebody listens, and pytest's log capture does: half a test's time.
+logging.getLogger("torch.__trace").propagate = False
+
 _COMMON = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -41,36 +45,38 @@ _GPT2 = {
     "eos_token_id": 2,
     "bos_token_id": 1,
 }
-_HEADED = {**_COMMON, "head_dim": 16}
 _GEMMA = {
-    **_HEADED,
+    **_COMMON,
+    "head_dim": 16,
     "query_pre_attn_scalar": 24,
     "sliding_window": 8,
     "layer_types": ["sliding_attention", "full_attention"],
 }
 
-# name → (model type, configuration). A name's first word is the architecture.
+_ONE = {**_COMMON, "num_hidden_layers": 1}  # for the architectures that need no second layer to be told apart
+
+# name → (model type, configuration)
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {**_COMMON, "tie_word_embeddings": False}),
     "llama-tied": ("llama", {**_COMMON, "tie_word_embeddings": True, "vocab_size": 121}),
-    "llama-rope3": ("llama", {**_COMMON, "rope_parameters": _LLAMA3_ROPE}),
-    "llama-bias": ("llama", {**_COMMON, "attention_bias": True, "mlp_bias": True}),
+    "llama-rope3": ("llama", {**_ONE, "rope_parameters": _LLAMA3_ROPE}),
+    "llama-bias": ("llama", {**_ONE, "attention_bias": True, "mlp_bias": True}),
     "gpt2": ("gpt2", _GPT2),
-    "gpt2-untied": ("gpt2", {**_GPT2, "tie_word_embeddings": False}),
-    "mistral": ("mistral", {**_HEADED, "sliding_window": 8}),
-    "qwen2": ("qwen2", {**_COMMON, "tie_word_embeddings": True}),
-    "qwen3": ("qwen3", _HEADED),
-    "gemma": ("gemma", _HEADED),
+    "gpt2-untied": ("gpt2", {**_GPT2, "n_layer": 1, "tie_word_embeddings": False}),
+    "mistral": ("mistral", {**_ONE, "head_dim": 16, "sliding_window": 8}),
+    "qwen2": ("qwen2", {**_ONE, "tie_word_embeddings": True}),
+    "qwen3": ("qwen3", {**_ONE, "head_dim": 16}),
+    "gemma": ("gemma", {**_ONE, "head_dim": 16}),
     "gemma2": ("gemma2", {**_GEMMA, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 2.0}),
     "gemma3": ("gemma3_text", _GEMMA),
-    "gpt_neox": ("gpt_neox", {**_COMMON, "rotary_pct": 0.5, "num_key_value_heads": 4}),
-    "phi": ("phi", {**_COMMON, "partial_rotary_factor": 0.5}),
-    "phi3": ("phi3", {**_COMMON, "sliding_window": 8}),
-    "opt": ("opt", {**_COMMON, "ffn_dim": 96, "word_embed_proj_dim": 64, "num_key_value_heads": 4}),
-    "olmo2": ("olmo2", _COMMON),
-    "granite": ("granite", {**_COMMON, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}),
+    "gpt_neox": ("gpt_neox", {**_ONE, "rotary_pct": 0.5, "num_key_value_heads": 4}),
+    "phi": ("phi", {**_ONE, "partial_rotary_factor": 0.5}),
+    "phi3": ("phi3", {**_ONE, "sliding_window": 8}),
+    "opt": ("opt", {**_ONE, "ffn_dim": 96, "word_embed_proj_dim": 64, "num_key_value_heads": 4}),
+    "olmo2": ("olmo2", _ONE),
+    "granite": ("granite", {**_ONE, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}),
     "smollm3": ("smollm3", {**_COMMON, "no_rope_layers": [1, 0]}),
-    "starcoder2": ("starcoder2", {**_COMMON, "sliding_window": 8}),
+    "starcoder2": ("starcoder2", {**_ONE, "sliding_window": 8}),
 }
 
 
@@ -82,7 +88,7 @@ def make_model(name: str) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
-            spread = 0.2 if parameter.ndim == 1 else 1.5 * parameter.shape[-1] ** -0.5
+            spread = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             parameter.add_(torch.randn_like(parameter), alpha=spread)
             parameter.copy_(parameter.half().float())
     return model.eval()
@@ -97,8 +103,8 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
         if name not in made:
             model = make_model(name)
             path = tmp_path_factory.mktemp("checkpoints") / name
-            model.half().save_pretrained(path)
-            made[name] = path, model.float()
+            copy.deepcopy(model).half().save_pretrained(path)  # a copy: half() would round the rotary buffers as well
+            made[name] = path, model
         return made[name]
 
     return make
