@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mxspec.formats.manifest import Manifest, ModelEntry, TensorEntry
+from mxspec.formats.storage import PACKED_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
 
@@ -60,7 +62,8 @@ def _group_name(tensor: TensorEntry) -> str:
         return "constant tables"
     if len(tensor.shape) < 2:
         return "norms and biases"
-    return _LAYER.split(tensor.name)[-1].removesuffix(".weight").removeprefix("model.")
+    name = _LAYER.split(tensor.name)[-1].removesuffix(".weight").removeprefix("model.")
+    return name.rsplit(".")[-1] if "+" in name else name
 
 
 def checkpoint_bytes(entry: ModelEntry) -> int:
@@ -73,6 +76,7 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     """One table for each model, then what the bundle is as a whole."""
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
+        console.print(_packed_line(entry), highlight=False)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
@@ -95,7 +99,7 @@ def _model_table(name: str, entry: ModelEntry) -> Table:
     )
     table.add_column("tensors", overflow="fold", min_width=20)
     table.add_column("format")
-    for column in ("count", "MB before", "MB after", "worst error", *(["to zero"] if lossy else [])):
+    for column in ("count", "MB before", "MB after", "error", *(["to zero"] if lossy else [])):
         table.add_column(column, justify="right")
     for group in groups:
         error = "" if group.worst_error is None else f"{group.worst_error:.2e}" if group.worst_error else "0"
@@ -106,6 +110,14 @@ def _model_table(name: str, entry: ModelEntry) -> Table:
     table.add_section()
     table.add_row("all", "", str(len(entry.tensors)), _megabytes(checkpoint_bytes(entry)), _megabytes(after))
     return table
+
+
+def _packed_line(entry: ModelEntry) -> str:
+    packed = [tensor for tensor in entry.tensors if tensor.format in PACKED_FORMATS]
+    after, as_fp16 = sum(tensor.bytes for tensor in packed), sum(2 * math.prod(tensor.shape) for tensor in packed)
+    worst = max((tensor.error for tensor in packed if tensor.error is not None), default=0.0)
+    smaller = f", {1 - after / as_fp16:.1%} smaller than in fp16" if after < as_fp16 else ""
+    return f"  packed matrices: {_megabytes(after)} MB{smaller}, worst relative error {worst:.2e}"
 
 
 def _megabytes(count: int) -> str:
