@@ -82,21 +82,19 @@ class Plan {
   };
   const std::vector<Tile>& tiles() const { return tiles_; }
 
-  size_t most_rows() const { return std::min(positions_per_tile_, call_.seq) * group_; }
-  size_t state_floats() const { return round_up(2 * most_rows(), 16) + most_rows() * padded_; }
-  size_t scratch_floats() const {
-    return kSpanKeys * padded_ + most_rows() * kSpanKeys + round_up(2 * most_rows(), 16);
-  }
-  AttentionState state_in(float* memory) const {
-    return {memory, memory + most_rows(), memory + round_up(2 * most_rows(), 16)};
-  }
+  size_t state_floats() const { return most_rows() * (2 + padded_); }
+  size_t scratch_floats() const { return kSpanKeys * padded_ + most_rows() * (kSpanKeys + 4); }
+  AttentionState state_in(float* memory) const { return {memory, memory + most_rows(), memory + 2 * most_rows()}; }
   AttentionScratch scratch_in(float* memory) const {
     float* const scores = memory + kSpanKeys * padded_;
-    float* const factors = scores + most_rows() * kSpanKeys;
-    return {memory, scores, factors, factors + most_rows()};
+    float* const rows = scores + most_rows() * kSpanKeys;
+    return {memory, scores, rows, rows + most_rows(), rows + 2 * most_rows(), rows + 3 * most_rows()};
   }
 
  private:
+  // Of a tile, padded so that the numbers of sixteen rows can be loaded at once.
+  size_t most_rows() const { return round_up(std::min(positions_per_tile_, call_.seq) * group_, 16); }
+
   void add_tile(size_t batch, size_t kv_head, size_t first, size_t count) {
     const size_t past = static_cast<size_t>(call_.past_lengths[batch]);
     for (size_t i = first; i < first + count; ++i) {
@@ -128,8 +126,8 @@ class Plan {
 // Task = (tile): all its spans in order.
 void attend_tile(const AttentionCall& call, const AttentionKernels& kernels, const Plan& plan, const Plan::Tile& tile) {
   thread_local Buffer buffer;
-  float* const memory = buffer.floats(round_up(plan.scratch_floats(), 16) + plan.state_floats());
-  const AttentionState state = plan.state_in(memory + round_up(plan.scratch_floats(), 16));
+  float* const memory = buffer.floats(plan.scratch_floats() + plan.state_floats());
+  const AttentionState state = plan.state_in(memory + plan.scratch_floats());
   kernels.attend(call, tile.view, tile.first_span, tile.last_span, state, plan.scratch_in(memory));
   kernels.finish(call, tile.view, state);
 }
@@ -145,7 +143,7 @@ class SplitTiles {
       first_task_.push_back(tasks_.size());
       for (size_t span = tile.first_span; span < tile.last_span; ++span) tasks_.push_back({i, span});
     }
-    state_stride_ = round_up(plan.state_floats(), 16);
+    state_stride_ = plan.state_floats();
     states_ = buffer.floats(tasks_.size() * state_stride_);
   }
 
@@ -157,7 +155,7 @@ class SplitTiles {
     thread_local Buffer buffer;
     const AttentionScratch scratch = plan_.scratch_in(buffer.floats(plan_.scratch_floats()));
     kernels_.attend(call_, tile, span, span + 1, state_of(task), scratch);
-    if (left_[index].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(index);
+    if (left_[index].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(index, scratch);
   }
 
  private:
@@ -168,11 +166,11 @@ class SplitTiles {
   AttentionState state_of(size_t task) const { return plan_.state_in(states_ + task * state_stride_); }
 
   // The first span's state takes in the others. Rows of a window that do not see the first span replace it later.
-  void merge(size_t index) {
+  void merge(size_t index, AttentionScratch scratch) {
     const Plan::Tile& tile = plan_.tiles()[index];
     const AttentionState state = state_of(first_task_[index]);
     for (size_t span = tile.first_span + 1; span < tile.last_span; ++span) {
-      kernels_.merge(call_, tile.view, span, state_of(first_task_[index] + span - tile.first_span), state);
+      kernels_.merge(call_, tile.view, span, state_of(first_task_[index] + span - tile.first_span), state, scratch);
     }
     kernels_.finish(call_, tile.view, state);
   }

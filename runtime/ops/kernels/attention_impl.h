@@ -17,6 +17,7 @@ template <class L, class Cache>
 struct Attention {
   using V = typename L::Vector;
   static constexpr size_t kVectorsOfSpan = kSpanKeys / 16;
+  static_assert(kVectorsOfSpan % L::kWide == 0);
   static constexpr size_t kRegisterRows = 4;
 
   const AttentionCall& call;
@@ -77,15 +78,17 @@ struct Attention {
 
   // Values to [128][padded], zeros behind head_size.
   void load_values(size_t start, KeyRange range, float* block) const {
-    const Cache* const values = cache_of(call, call.value_cache, tile.batch, tile.kv_head) + start * head_size;
-    for (size_t key = range.first; key < range.last; ++key) {
+    const size_t size = head_size, stride = padded;  // the compiler cannot know that the stores do not change them
+    const Cache* from = cache_of(call, call.value_cache, tile.batch, tile.kv_head) + (start + range.first) * size;
+    float* to = block + range.first * stride;
+    for (size_t key = range.first; key < range.last; ++key, from += size, to += stride) {
       size_t d = 0;
-      for (; d + 16 <= head_size; d += 16) L::store(block + key * padded + d, L::load(values + key * head_size + d));
-      if (d < head_size) L::store(block + key * padded + d, L::load(values + key * head_size + d, head_size - d));
+      for (; d + 16 <= size; d += 16) L::store(to + d, L::load(from + d));
+      if (d < size) L::store(to + d, L::load(from + d, size - d));
     }
   }
 
-  // scores[r][16 v ...] = query_r . key, one chain of fused multiply-adds in the order of the head's entries.
+  // scores[r][16 v ...] = scale * (query_r . key), one chain of fused multiply-adds in the order of the head's entries.
   template <size_t kRows, size_t kVectors>
   void score_tile(size_t first_row, size_t v, AttentionScratch scratch) const {
     const float* queries[kRows];
@@ -103,122 +106,160 @@ struct Attention {
         for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(query, key[i], sums[r][i]);
       }
     }
+    const V scale = L::set1(call.scale);
     for (size_t r = 0; r < kRows; ++r) {
-      for (size_t i = 0; i < kVectors; ++i)
-        L::store(scratch.scores + (first_row + r) * kSpanKeys + (v + i) * 16, sums[r][i]);
+      float* const scores = scratch.scores + (first_row + r) * kSpanKeys + v * 16;
+      for (size_t i = 0; i < kVectors; ++i) L::store(scores + i * 16, L::mul(sums[r][i], scale));
     }
   }
 
   template <size_t kRows>
   void score_rows(size_t first_row, size_t start, AttentionScratch scratch) const {
     const KeyRange range = seen_by_any(first_row, kRows, start);
-    size_t v = range.first / 16;
-    for (; (v + L::kWide) * 16 < range.last + 16; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch);
-    for (; v * 16 < range.last; ++v) score_tile<kRows, 1>(first_row, v, scratch);
+    // Whole register tiles: scores beyond the range are of whatever the block held, and nobody looks at them.
+    size_t v = range.first / 16 / L::kWide * L::kWide;
+    for (; v * 16 < range.last; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch);
   }
 
-  // Scores to scaled, capped, biased scores, and these to exp(s - largest), zero where the row does not see the key.
-  void softmax(size_t r, size_t start, AttentionState state, AttentionScratch scratch) const {
+  // The rarer steps from a scaled score to what the softmax takes: the cap, then the bias by distance.
+  void adjust(size_t r, size_t start, KeyRange range, AttentionScratch scratch) const {
     const AttentionRow& row = tile.rows[r];
-    const KeyRange range = seen(row, start);
-    if (range.first >= range.last) return;
     float* const scores = scratch.scores + r * kSpanKeys;
-    const size_t begin = range.first / 16, end = (range.last + 15) / 16;
-    const auto visible = [&](size_t v) {
-      return L::range(range.first > v * 16 ? range.first - v * 16 : 0,
-                      range.last - v * 16 < 16 ? range.last - v * 16 : 16);
-    };
-    const V lowest = L::set1(-std::numeric_limits<float>::infinity());
-    V largest = lowest;
-    for (size_t v = begin; v < end; ++v) {
-      V s = L::mul(L::load(scores + v * 16), L::set1(call.scale));
+    for (size_t v = range.first / 16; v * 16 < range.last; ++v) {
+      V s = L::load(scores + v * 16);
       if (call.softcap != 0) s = L::mul(tanh<L>(L::div(s, L::set1(call.softcap))), L::set1(call.softcap));
       if (call.slopes != nullptr) {
         const float offset =
             static_cast<float>(static_cast<int64_t>(start + v * 16) - static_cast<int64_t>(row.position));
         s = L::add(s, L::mul(L::set1(row.slope), L::add(L::iota(), L::set1(offset))));
       }
-      s = L::select(visible(v), s, lowest);
       L::store(scores + v * 16, s);
-      largest = L::max(largest, s);
     }
-    const float span_largest = L::largest(largest);
+  }
+
+  // Scores to exp(s - largest), zero where the row does not see the key; their largest and sum go to the span's state.
+  // kWhole: the row sees all keys of the span, the common case, which needs no masks and stays in registers.
+  template <bool kWhole>
+  void softmax(size_t r, KeyRange range, AttentionScratch scratch) const {
+    float* const scores = scratch.scores + r * kSpanKeys;
+    const size_t begin_v = kWhole ? 0 : range.first / 16, end_v = kWhole ? kVectorsOfSpan : (range.last + 15) / 16;
+    const auto visible = [&](size_t v, V seen, V hidden) {
+      if constexpr (kWhole) return seen;
+      const auto mask = L::range(range.first > v * 16 ? range.first - v * 16 : 0,
+                                 range.last - v * 16 < 16 ? range.last - v * 16 : 16);
+      return L::select(mask, seen, hidden);
+    };
+    const V lowest = L::set1(-std::numeric_limits<float>::infinity());
+    V s[kVectorsOfSpan];
+    V largest = lowest;
+    for (size_t v = begin_v; v < end_v; ++v) {
+      s[v] = visible(v, L::load(scores + v * 16), lowest);
+      largest = L::max(largest, s[v]);
+    }
+    const float row_largest = L::largest(largest);
     V sums = L::zero();
-    for (size_t v = begin; v < end; ++v) {
-      const V p = exp_negative<L>(L::sub(L::load(scores + v * 16), L::set1(span_largest)));
-      const V seen_p = L::select(visible(v), p, L::zero());
-      L::store(scores + v * 16, seen_p);
-      sums = L::add(sums, seen_p);
+    for (size_t v = begin_v; v < end_v; ++v) {
+      const V p = visible(v, exp_negative<L>(L::sub(s[v], L::set1(row_largest))), L::zero());
+      L::store(scores + v * 16, p);
+      sums = L::add(sums, p);
     }
-    merge_sum(r, start, span_largest, L::sum(sums), state, scratch.keep + r, scratch.take + r);
+    scratch.largest[r] = row_largest;
+    scratch.sum[r] = L::sum(sums);
+  }
+
+  void softmax_rows(size_t start, AttentionScratch scratch) const {
+    for (size_t r = 0; r < tile.row_count; ++r) {
+      const KeyRange range = seen(tile.rows[r], start);
+      if (call.softcap != 0 || call.slopes != nullptr) adjust(r, start, range, scratch);
+      if (range.first == 0 && range.last == kSpanKeys) {
+        softmax<true>(r, range, scratch);
+      } else if (range.first < range.last) {
+        softmax<false>(r, range, scratch);
+      }
+    }
   }
 
   // True where there is nothing to merge a span with.
   bool is_first_span(const AttentionRow& row, size_t start) const { return row.first_key >= start || begin == start; }
 
-  // Merges a span's largest score and sum into the row's, and says by what factors its values have to be merged.
-  void merge_sum(size_t r, size_t start, float largest, float sum, AttentionState state, float* keep,
-                 float* take) const {
-    *keep = *take = 1;
-    if (is_first_span(tile.rows[r], start)) {
-      state.largest[r] = largest;
-      state.sum[r] = sum;
-      return;
+  // Merges a span's largest scores and sums into the rows', and says by what factors the values have to be merged: what
+  // was there is kept times `keep`, the span's taken times `take`. Sixteen rows at a time, each in a lane of its own.
+  void merge_sums(size_t start, const float* largest, const float* sum, AttentionState state, float* keep,
+                  float* take) const {
+    const V one = L::set1(1.0f);
+    for (size_t r = 0; r < tile.row_count; r += 16) {
+      const V before = L::load(state.largest + r), now = L::load(largest + r);
+      const auto higher = L::less(before, now);
+      const V factor = exp_negative<L>(L::select(higher, L::sub(before, now), L::sub(now, before)));
+      const V kept = L::select(higher, factor, one), taken = L::select(higher, one, factor);
+      L::store(keep + r, kept);
+      L::store(take + r, taken);
+      float merged_largest[16], merged_sum[16];
+      L::store(merged_largest, L::select(higher, now, before));
+      L::store(merged_sum, merge_values(L::load(state.sum + r), kept, L::load(sum + r), taken));
+      for (size_t i = r; i < r + 16 && i < tile.row_count; ++i) {
+        const KeyRange range = seen(tile.rows[i], start);
+        if (range.first >= range.last) continue;
+        const bool first_span = is_first_span(tile.rows[i], start);
+        state.largest[i] = first_span ? largest[i] : merged_largest[i - r];
+        state.sum[i] = first_span ? sum[i] : merged_sum[i - r];
+      }
     }
-    const float before = state.largest[r];
-    const bool higher = !(largest <= before);
-    float factor[16];
-    L::store(factor, exp_negative<L>(L::set1(higher ? before - largest : largest - before)));
-    (higher ? *keep : *take) = factor[0];
-    state.largest[r] = higher ? largest : before;
-    float merged[16];
-    L::store(merged, merge_values(L::set1(state.sum[r]), L::set1(*keep), L::set1(sum), L::set1(*take)));
-    state.sum[r] = merged[0];
   }
 
   static V merge_values(V before, V keep, V of_span, V take) { return L::fma(before, keep, L::mul(of_span, take)); }
+
+  // The keys from..to-1, which some of the rows see.
+  template <size_t kRows, size_t kVectors>
+  void weigh_edge(V (&sums)[kRows][kVectors], const KeyRange* ranges, size_t from, size_t to, const float* scores,
+                  const float* block) const {
+    for (size_t r = 0; r < kRows; ++r) {
+      const size_t first = from > ranges[r].first ? from : ranges[r].first;
+      const size_t last = to < ranges[r].last ? to : ranges[r].last;
+      for (size_t key = first; key < last; ++key) {
+        const V p = L::set1(scores[r * kSpanKeys + key]);
+        for (size_t i = 0; i < kVectors; ++i) {
+          sums[r][i] = L::fma(p, L::load(block + key * padded + i * 16), sums[r][i]);
+        }
+      }
+    }
+  }
 
   // values[r][d...] merged with sum over keys of p_j v_j: one chain of fused multiply-adds in the order of the keys. A
   // key that a row does not see is left out, not multiplied by zero: its value may be NaN.
   template <size_t kRows, size_t kVectors>
   void weigh_tile(size_t first_row, size_t start, size_t d, AttentionState state, AttentionScratch scratch) const {
-    KeyRange seen_by[kRows], all = {kSpanKeys, 0}, common = {0, kSpanKeys};
+    // The rows' ranges, their union, and what all of them see.
+    KeyRange ranges[kRows];
+    size_t first = kSpanKeys, last = 0, common_first = 0, common_last = kSpanKeys;
     for (size_t r = 0; r < kRows; ++r) {
-      const KeyRange range = seen_by[r] = seen(tile.rows[first_row + r], start);
-      common = {range.first > common.first ? range.first : common.first,
-                range.last < common.last ? range.last : common.last};
+      const KeyRange range = ranges[r] = seen(tile.rows[first_row + r], start);
+      common_first = range.first > common_first ? range.first : common_first;
+      common_last = range.last < common_last ? range.last : common_last;
       if (range.first >= range.last) continue;
-      all = {range.first < all.first ? range.first : all.first, range.last > all.last ? range.last : all.last};
+      first = range.first < first ? range.first : first;
+      last = range.last > last ? range.last : last;
     }
-    if (common.first >= common.last) common = {all.last, all.last};
-    const float* const probabilities = scratch.scores + first_row * kSpanKeys;
+    if (common_first >= common_last) common_first = common_last = last;
     V sums[kRows][kVectors];
     for (size_t r = 0; r < kRows; ++r) {
       for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
     }
-    const auto edge = [&](size_t from, size_t to) {
-      for (size_t key = from; key < to; ++key) {
-        for (size_t r = 0; r < kRows; ++r) {
-          if (key < seen_by[r].first || key >= seen_by[r].last) continue;
-          const V p = L::set1(probabilities[r * kSpanKeys + key]);
-          for (size_t i = 0; i < kVectors; ++i) {
-            sums[r][i] = L::fma(p, L::load(scratch.block + key * padded + d + i * 16), sums[r][i]);
-          }
-        }
-      }
-    };
-    edge(all.first, common.first);
-    for (size_t key = common.first; key < common.last; ++key) {
-      V value[kVectors];
-      for (size_t i = 0; i < kVectors; ++i) value[i] = L::load(scratch.block + key * padded + d + i * 16);
+    const float* const scores = scratch.scores + first_row * kSpanKeys;
+    const float* const block = scratch.block + d;
+    weigh_edge(sums, ranges, first, common_first, scores, block);
+    const float* value = block + common_first * padded;
+    const float* p = scores + common_first;
+    for (const float* const end = scores + common_last; p < end; ++p, value += padded) {
+      V values[kVectors];
+      for (size_t i = 0; i < kVectors; ++i) values[i] = L::load(value + i * 16);
       for (size_t r = 0; r < kRows; ++r) {
-        const V p = L::set1(probabilities[r * kSpanKeys + key]);
-        for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(p, value[i], sums[r][i]);
+        for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(L::set1(p[r * kSpanKeys]), values[i], sums[r][i]);
       }
     }
-    edge(common.last, all.last);
+    weigh_edge(sums, ranges, common_last, last, scores, block);
     for (size_t r = 0; r < kRows; ++r) {
-      if (seen_by[r].first >= seen_by[r].last) continue;
+      if (ranges[r].first >= ranges[r].last) continue;
       const bool first_span = is_first_span(tile.rows[first_row + r], start);
       for (size_t i = 0; i < kVectors; ++i) {
         float* const values = state.values + (first_row + r) * padded + d + i * 16;
@@ -254,7 +295,8 @@ struct Attention {
     load_keys(start, range, scratch.block);
     for (size_t r = 0; r < whole; r += kRegisterRows) score_rows<kRegisterRows>(r, start, scratch);
     rest(whole, [&]<size_t kRows>() { score_rows<kRows>(whole, start, scratch); });
-    for (size_t r = 0; r < tile.row_count; ++r) softmax(r, start, state, scratch);
+    softmax_rows(start, scratch);
+    merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);
     load_values(start, range, scratch.block);
     for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
     rest(whole, [&]<size_t kRows>() { weigh_rows<kRows>(whole, start, state, scratch); });
@@ -267,19 +309,18 @@ struct Attention {
   }
 
   static void merge(const AttentionCall& call, const AttentionTile& tile, size_t span, AttentionState of_span,
-                    AttentionState state) {
+                    AttentionState state, AttentionScratch scratch) {
     const Attention self{call, tile, 0};
     const size_t start = span * kSpanKeys;
+    self.merge_sums(start, of_span.largest, of_span.sum, state, scratch.keep, scratch.take);
     for (size_t r = 0; r < tile.row_count; ++r) {
       const KeyRange range = self.seen(tile.rows[r], start);
       if (range.first >= range.last) continue;
       const bool first_span = self.is_first_span(tile.rows[r], start);
-      float keep, take;
-      self.merge_sum(r, start, of_span.largest[r], of_span.sum[r], state, &keep, &take);
+      const V keep = L::set1(scratch.keep[r]), take = L::set1(scratch.take[r]);
       for (size_t d = r * self.padded; d < (r + 1) * self.padded; d += 16) {
-        const V values = L::load(of_span.values + d);
-        L::store(state.values + d,
-                 first_span ? values : merge_values(L::load(state.values + d), L::set1(keep), values, L::set1(take)));
+        const V now = L::load(of_span.values + d);
+        L::store(state.values + d, first_span ? now : merge_values(L::load(state.values + d), keep, now, take));
       }
     }
   }

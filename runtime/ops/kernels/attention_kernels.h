@@ -21,7 +21,7 @@ struct AttentionTile {
   const AttentionRow* rows;
 };
 
-// Softmax numbers of the rows of a tile: over one span, or merged over several.
+// Softmax numbers of the rows of a tile: over one span, or merged over several. Rows are padded to a multiple of 16.
 struct AttentionState {
   float* largest;  // [row]
   float* sum;      // [row]
@@ -30,10 +30,12 @@ struct AttentionState {
 
 // What one thread needs while it works on a tile.
 struct AttentionScratch {
-  float* block;   // keys as [16-key vector][head_size][16], then values as [128][padded head size]
-  float* scores;  // [row][128]
-  float* keep;    // [row]: factor of what was merged before
-  float* take;    // [row]: factor of this span
+  float* block;    // keys as [16-key vector][head_size][16], then values as [128][padded head size]
+  float* scores;   // [row][128]
+  float* largest;  // [row] of this span
+  float* sum;      // [row] of this span
+  float* keep;     // [row]: factor of what was merged before
+  float* take;     // [row]: factor of this span
 };
 
 struct AttentionKernels {
@@ -43,7 +45,8 @@ struct AttentionKernels {
   void (*attend)(const AttentionCall&, const AttentionTile&, size_t first, size_t last, AttentionState,
                  AttentionScratch);
   // Merges span number `span`, attended alone, into the state of those before it.
-  void (*merge)(const AttentionCall&, const AttentionTile&, size_t span, AttentionState of_span, AttentionState);
+  void (*merge)(const AttentionCall&, const AttentionTile&, size_t span, AttentionState of_span, AttentionState,
+                AttentionScratch);
   // Writes the outputs.
   void (*finish)(const AttentionCall&, const AttentionTile&, AttentionState);
 };
