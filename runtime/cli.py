@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.command import EXIT_INTERRUPTED, Command, print_json
 from mxspec.runtime.engine import DrafterName, Engine
-from mxspec.runtime.events import Finished, Statistics, Token
-from mxspec.runtime.generation import Generation
+from mxspec.runtime.events import Event, Finished, Statistics, Token
 
-DRAFTED_STYLE = "green"
+DRAFTED_COLOUR = "green"
 
 
 @click.command(cls=Command)
@@ -65,16 +63,24 @@ def main(
         seed=seed,
         drafter=drafter,
     )
+    answer = Answer()
+    terminal = sys.stdout.isatty() and not json_output
+    if terminal:
+        click.secho(text, nl=False, bold=True)
+    try:
+        for event in generation:
+            answer.add(event)
+            if not json_output:
+                write(event, coloured=terminal)
+        exit_code = 0
+    except KeyboardInterrupt:
+        exit_code = EXIT_INTERRUPTED
     if json_output:
-        print_json(collect(generation, k))
-        return 0
-    console = Console(highlight=False, soft_wrap=True)
-    console.out(text, end="", highlight=False)
-    interrupted = stream(generation, console)
-    console.file.write("\n")
-    console.file.flush()
-    Console(stderr=True, highlight=False).print(closing_line(generation.statistics, k), style="dim")
-    return EXIT_INTERRUPTED if interrupted else 0
+        print_json(answer.as_json(generation.statistics, k))
+    else:
+        click.echo()
+        click.secho(closing_line(generation.statistics, k), err=not terminal, dim=True)
+    return exit_code
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
@@ -93,19 +99,12 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     return prompt
 
 
-def stream(generation: Generation, console: Console) -> bool:
-    """Write the text as it is made; True where Ctrl-C ended it."""
-    try:
-        for event in generation:
-            if isinstance(event, Token) and event.text:
-                style = DRAFTED_STYLE if event.drafted else ""
-                console.print(Text(event.text, style=style), end="")
-                console.file.flush()
-            elif isinstance(event, Finished):
-                console.print(Text(event.tail), end="")
-    except KeyboardInterrupt:
-        return True
-    return False
+def write(event: Event, *, coloured: bool) -> None:
+    """Write the text of an event as it stands, accepted draft tokens in green if `coloured`."""
+    if isinstance(event, Token) and event.text:
+        click.echo(click.style(event.text, fg=DRAFTED_COLOUR) if coloured and event.drafted else event.text, nl=False)
+    elif isinstance(event, Finished) and event.tail:
+        click.echo(event.tail, nl=False)
 
 
 def closing_line(statistics: Statistics, k: int) -> str:
@@ -120,29 +119,35 @@ def closing_line(statistics: Statistics, k: int) -> str:
     return " · ".join([*parts, f"{statistics.emitted} tokens in {statistics.rounds} rounds", f"K = {k}"])
 
 
-def collect(generation: Generation, k: int) -> dict[str, Any]:
-    """The whole answer as the one object that --json prints."""
-    tokens: list[Token] = []
-    tail = ""
-    for event in generation:
+@dataclass(slots=True)
+class Answer:
+    """What has been generated so far, whole."""
+
+    token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
         if isinstance(event, Token):
-            tokens.append(event)
+            self.token_ids.append(event.id)
+            self.pieces.append(event.text)
         elif isinstance(event, Finished):
-            tail = event.tail
-    statistics = generation.statistics
-    return {
-        "text": "".join(token.text for token in tokens) + tail,
-        "token_ids": [token.id for token in tokens],
-        "k": k,
-        "rounds": statistics.rounds,
-        "drafted": statistics.drafted,
-        "evaluated": statistics.evaluated,
-        "accepted": statistics.accepted,
-        "bonus": statistics.bonus,
-        "prefill_s": statistics.prefill_seconds,
-        "decode_s": statistics.decode_seconds,
-        "decode_tok_per_s": statistics.decode_tokens_per_second,
-    }
+            self.pieces.append(event.tail)
+
+    def as_json(self, statistics: Statistics, k: int) -> dict[str, Any]:
+        """The one object that --json prints; seconds and tokens a second as in Statistics."""
+        return {
+            "text": "".join(self.pieces),
+            "token_ids": self.token_ids,
+            "k": k,
+            "rounds": statistics.rounds,
+            "drafted": statistics.drafted,
+            "evaluated": statistics.evaluated,
+            "accepted": statistics.accepted,
+            "bonus": statistics.bonus,
+            "prefill_s": statistics.prefill_seconds,
+            "decode_s": statistics.decode_seconds,
+            "decode_tok_per_s": statistics.decode_tokens_per_second,
+        }
 
 
 if __name__ == "__main__":

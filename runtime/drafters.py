@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mxspec.runtime.distribution import Distribution
 from mxspec.runtime.model import Model
 from mxspec.runtime.randomness import Purpose, uniform
-from mxspec.runtime.sampling import Logits, Probs, Sampling, argmax_tokens, draw, shape_probs
+from mxspec.runtime.sampling import Logits, Sampling, argmax_tokens, shape
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Drafted tokens, and when sampling the distribution float64[vocab] that each was drawn from."""
+    """Drafted tokens, and when sampling the distribution that each was drawn from."""
 
     tokens: list[int] = field(default_factory=list)
-    probs: list[Probs] = field(default_factory=list)
+    distributions: list[Distribution] = field(default_factory=list)
 
 
 class Drafter(Protocol):
@@ -24,6 +25,10 @@ class Drafter(Protocol):
 
     def limit(self, length: int) -> int:
         """How many tokens can be proposed behind `length` tokens."""
+        ...
+
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """Read the prompt."""
         ...
 
     def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal: ...
@@ -39,6 +44,9 @@ class NoDrafter:
     def limit(self, length: int) -> int:
         return 0
 
+    def prefill(self, prompt: Sequence[int]) -> None:
+        pass
+
     def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal:
         return Proposal()
 
@@ -49,19 +57,23 @@ class NoDrafter:
 class ModelDrafter:
     """A small model that guesses ahead.
 
-    What it has not seen of the sequence is fed before the first guess: the prompt at first, one token in most rounds,
-    two where all was kept (its last own token, which it proposed but never read, and the target's).
+    What it has not seen of the sequence is fed before the first guess: one token in most rounds, two where all was kept
+    (its last own token, which it proposed but never read, and the target's).
     """
 
     def __init__(self, model: Model, real_vocab: int) -> None:
         self.model = model
         self.real_vocab = real_vocab
-        model.rollback(0)
+        model.begin(self)
 
     def limit(self, length: int) -> int:
         return max(self.model.capacity - length + 1, 0)
 
+    def prefill(self, prompt: Sequence[int]) -> None:
+        self.model.append(prompt[: self.model.capacity], 1)
+
     def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal:
+        self.model.require(self)
         proposal = Proposal()
         unseen = list(tokens[self.model.length :])
         for i in range(k):
@@ -76,6 +88,6 @@ class ModelDrafter:
     def _choose(self, logits: Logits, position: int, sampling: Sampling, proposal: Proposal) -> int:
         if sampling.greedy:
             return int(argmax_tokens(logits))
-        probs = shape_probs(logits, sampling)
-        proposal.probs.append(probs)
-        return draw(probs, uniform(sampling.seed, 0, position, Purpose.DRAFT))
+        distribution = shape(logits, sampling)
+        proposal.distributions.append(distribution)
+        return distribution.draw(uniform(sampling.seed, 0, position, Purpose.DRAFT))

@@ -24,9 +24,10 @@ class Round:
     drafted: int
     evaluated: int
     accepted: int
+    emitted: int
     draft_seconds: float
     target_seconds: float
-    seconds: float
+    seconds: float  # the two models and all around them, but not what the reader does between events
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Statistics:
     evaluated: int
     accepted: int
     bonus: int  # rounds in which all drafted tokens were kept
-    prefill_seconds: float  # from the request to the first token
-    decode_seconds: float  # from the first token to the last
+    prefill_seconds: float  # both models' reading of the prompt, up to the first token
+    decode_seconds: float  # all rounds behind the first token, of which
     draft_seconds: float
     target_seconds: float
 

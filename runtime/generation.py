@@ -13,7 +13,7 @@ from mxspec.runtime.drafters import Drafter, Proposal
 from mxspec.runtime.events import Event, Finished, FinishReason, Round, Statistics, Token
 from mxspec.runtime.model import Model
 from mxspec.runtime.randomness import Purpose, uniform
-from mxspec.runtime.sampling import Logits, Sampling, argmax_tokens, shape_probs
+from mxspec.runtime.sampling import Logits, Sampling, argmax_tokens, shape
 from mxspec.runtime.statistics import Tally
 from mxspec.runtime.text import TextStream
 from mxspec.runtime.verify import Verdict, verify_greedy, verify_mrs
@@ -40,11 +40,11 @@ class Generation(Iterator[Event]):
         self._request = request
         self._real_vocab = ids.vocab_size  # logits beyond it are padding and never looked at
         self._eos = frozenset(ids.eos_token_ids)
-        self._text = TextStream(tokenizer)
+        self._text = TextStream(tokenizer, request.prompt)
         self._tokens = list(request.prompt)  # after the first round, the target has read all of them but the last
         self._tally = Tally(len(request.prompt))
         self._events = self._run()
-        target.rollback(0)
+        target.begin(self)
 
     def __next__(self) -> Event:
         return next(self._events)
@@ -55,6 +55,9 @@ class Generation(Iterator[Event]):
 
     def _run(self) -> Iterator[Event]:
         """The rounds, until something ends the text. The first one drafts nothing: its call reads the prompt."""
+        began = time.perf_counter()
+        self._drafter.prefill(self._tokens)
+        self._tally.draft_prefill_seconds = time.perf_counter() - began
         reason: FinishReason | None = None
         while reason is None:
             began = time.perf_counter()
@@ -64,28 +67,32 @@ class Generation(Iterator[Event]):
             scored = time.perf_counter()
             verdict = self._verify(logits, proposal)
             new, reason = self._cut([*proposal.tokens[: verdict.accepted], verdict.next_token])
-            accepted = min(verdict.accepted, len(new))
-            for i, token in enumerate(new):
-                self._tally.add_token()
-                yield Token(token, self._text.push(token), drafted=i < accepted)
             self._keep(new)
-            seconds = (drafted - began, scored - drafted, time.perf_counter() - began)
-            counts = (len(proposal.tokens), min(verdict.evaluated, len(new)), accepted)
-            self._tally.rounds.append(Round(*counts, *seconds))
-            yield self._tally.rounds[-1]
+            counts = len(proposal.tokens), min(verdict.evaluated, len(new)), min(verdict.accepted, len(new))
+            tokens = [Token(token, self._text.push(token), i < verdict.accepted) for i, token in enumerate(new)]
+            ended = time.perf_counter()  # what the reader does with the events is not our time
+            done = Round(*counts, len(new), drafted - began, scored - drafted, ended - began)
+            self._tally.rounds.append(done)
+            yield from tokens
+            yield done
         yield Finished(reason, self.statistics, self._text.finish())
+
+    @property
+    def _emitted(self) -> int:
+        return len(self._tokens) - len(self._request.prompt)
 
     def _clamped_k(self) -> int:
         """How many tokens to draft: none before the first token, and never past the context or the tokens wanted."""
-        if not self._tally.emitted:
+        if not self._emitted:
             return 0
         length = len(self._tokens)
-        wanted = self._request.max_new_tokens - self._tally.emitted - 1
+        wanted = self._request.max_new_tokens - self._emitted - 1
         room = min(wanted, self._target.capacity - length, self._drafter.limit(length))
         return max(min(self._request.k, room), 0)
 
     def _score(self, proposal: Proposal) -> Logits:
         """One call of the target over what it has not read and all drafted tokens: float32[K + 1, vocab]."""
+        self._target.require(self)
         unread = self._tokens[self._target.length :] + proposal.tokens
         return self._target.append(unread, len(proposal.tokens) + 1)[:, : self._real_vocab]
 
@@ -93,13 +100,13 @@ class Generation(Iterator[Event]):
         sampling = self._request.sampling
         if sampling.greedy:
             return verify_greedy(argmax_tokens(logits), proposal.tokens)
-        first, count = len(self._tokens), len(proposal.tokens)
+        first = len(self._tokens)
         return verify_mrs(
-            [shape_probs(row, sampling) for row in logits],
-            proposal.probs,
+            lambda i: shape(logits[i], sampling),
+            proposal.distributions,
             proposal.tokens,
-            [uniform(sampling.seed, 0, first + i, Purpose.ACCEPT) for i in range(count)],
-            [uniform(sampling.seed, 0, first + i, Purpose.RESAMPLE) for i in range(count + 1)],
+            lambda i: uniform(sampling.seed, 0, first + i, Purpose.ACCEPT),
+            lambda i: uniform(sampling.seed, 0, first + i, Purpose.RESAMPLE),
         )
 
     def _cut(self, new: list[int]) -> tuple[list[int], FinishReason | None]:
@@ -107,7 +114,7 @@ class Generation(Iterator[Event]):
         end = next((i for i, token in enumerate(new) if token in self._eos), None)
         if end is not None:
             return new[: end + 1], "eos"
-        if self._tally.emitted + len(new) >= self._request.max_new_tokens:
+        if self._emitted + len(new) >= self._request.max_new_tokens:
             return new, "max_new_tokens"
         if len(self._tokens) + len(new) > self._target.capacity:
             return new, "context_end"

@@ -15,7 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import BundleError
+from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.sampling import Logits
@@ -58,12 +58,26 @@ class Model:
         self.entry = bundle.manifest.models[name]
         self.capacity = self.entry.context_length
         self.length = 0
+        self._user: object = None
         try:
             self.session = ort.InferenceSession(str(path), session_options(), providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise BundleError(f"{path}: ONNX Runtime does not load it: {error}") from None
         self._caches = self._make_caches()
         self._calls: dict[tuple[int, int], Call] = {}
+
+    def begin(self, user: object) -> None:
+        """Begin an empty sequence; whoever began one before hears of it from `require`, and reads no wrong cache."""
+        self._user = user
+        self.length = 0
+
+    def require(self, user: object) -> None:
+        """Raise GenerationError if the sequence is no longer the one that `user` began."""
+        if self._user is not user:
+            raise GenerationError(
+                f"engine: the {self.name}'s cache serves another text that was begun since; "
+                "finish one text before the next, or use an engine for each"
+            )
 
     def forward(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append tokens to the sequence and return float32[rows, vocab], the logits behind the last `rows` of them.
@@ -93,8 +107,10 @@ class Model:
 
     def score(self, tokens: Sequence[int], chunk: int = PREFILL_CHUNK) -> Iterator[Logits]:
         """Yield the logits behind every token of a new sequence, chunk by chunk; each is the reader's own copy."""
-        self.rollback(0)
+        user = object()
+        self.begin(user)
         for start in range(0, len(tokens), chunk):
+            self.require(user)
             piece = tokens[start : start + chunk]
             yield self.forward(piece, len(piece)).copy()
 

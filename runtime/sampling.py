@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.distribution import Distribution
 
 Logits = NDArray[np.float32]
-Probs = NDArray[np.float64]
 
 FIRST_CANDIDATES = 64  # top-p looks at this many of the likeliest tokens first, then at 8 times as many, and so on
+MIN_TEMPERATURE = 1e-30  # a float32 that is not yet subnormal
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,48 +56,37 @@ def check_logits(logits: Logits) -> None:
 def argmax_tokens(logits: Logits) -> NDArray[np.int64]:
     """int64[rows]: the likeliest token of each row of float32[rows, vocab], the lowest id of a tie."""
     check_logits(logits)
-    return logits.argmax(axis=-1)
+    tokens: NDArray[np.int64] = logits.argmax(axis=-1)
+    return tokens
 
 
-def shape_probs(logits: Logits, sampling: Sampling) -> Probs:
-    """float64[vocab] distribution of one row float32[vocab]; greedy gives all mass to one token."""
+def shape(logits: Logits, sampling: Sampling) -> Distribution:
+    """The distribution that a token is drawn from, of one row float32[vocab]."""
+    assert not sampling.greedy
     check_logits(logits)
-    if sampling.greedy:
-        probs = np.zeros(len(logits))
-        probs[int(logits.argmax())] = 1.0
-        return probs
-    scaled = (logits - logits.max()) * np.float32(1 / max(sampling.temperature, 1e-30))
-    weights = np.exp(scaled)
-    if 0 < sampling.top_k < len(weights):
-        weights = keep_top_k(weights, sampling.top_k)
+    peak, ids = logits.max(), None
+    if 0 < sampling.top_k < len(logits):
+        ids = np.sort(largest(logits, sampling.top_k))
+        logits = logits[ids]
+    with np.errstate(over="ignore"):  # a tiny temperature: minus infinity, and a weight of 0
+        weights = np.exp((logits - peak) / np.float32(max(sampling.temperature, MIN_TEMPERATURE)))
     if sampling.top_p < 1:
-        weights = keep_top_p(weights, sampling.top_p)
-    total = weights.sum(dtype=np.float64)
-    return weights.astype(np.float64) / total
+        kept = np.sort(nucleus(weights, sampling.top_p))
+        ids = kept if ids is None else ids[kept]
+        weights = weights[kept]
+    return Distribution.of(weights, ids)
 
 
-def keep_top_k(weights: NDArray[np.float32], k: int) -> NDArray[np.float32]:
-    """Zero all but the k largest weights."""
-    kept = np.zeros_like(weights)
-    ids = largest(weights, k)
-    kept[ids] = weights[ids]
-    return kept
-
-
-def keep_top_p(weights: NDArray[np.float32], top_p: float) -> NDArray[np.float32]:
-    """Zero all but the shortest list of likeliest tokens that holds at least top_p of the mass."""
+def nucleus(weights: NDArray[np.float32], top_p: float) -> NDArray[np.int64]:
+    """Indices of the shortest list of largest weights that holds at least the share `top_p` of their sum."""
     needed = top_p * weights.sum(dtype=np.float64)
     count = FIRST_CANDIDATES
     while True:
         ids = largest(weights, min(count, len(weights)))
         mass = np.cumsum(weights[ids], dtype=np.float64)
         if mass[-1] >= needed or len(ids) == len(weights):
-            break
+            return ids[: int(np.searchsorted(mass, needed)) + 1]
         count *= 8
-    kept = np.zeros_like(weights)
-    ids = ids[: int(np.searchsorted(mass, needed)) + 1]
-    kept[ids] = weights[ids]
-    return kept
 
 
 def largest(weights: NDArray[np.float32], count: int) -> NDArray[np.int64]:
@@ -108,10 +98,3 @@ def largest(weights: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     ties = np.flatnonzero(weights == bound)[: count - len(above)]
     ids = np.concatenate([above, ties])
     return ids[np.argsort(-weights[ids], kind="stable")]
-
-
-def draw(probs: Probs, uniform: float) -> int:
-    """The token at which the cumulative distribution passes `uniform`, in [0, 1); never one of probability zero."""
-    cumulative = np.cumsum(probs)
-    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    return token if token < len(probs) and probs[token] > 0 else int(np.flatnonzero(probs)[-1])

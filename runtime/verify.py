@@ -6,13 +6,13 @@ acceptance test and the residual use the distributions that the tokens were real
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.sampling import Probs, draw
+from mxspec.runtime.distribution import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +37,38 @@ def verify_greedy(target_tokens: Sequence[int] | NDArray[np.int64], drafted: Seq
 
 
 def verify_mrs(
-    target_probs: Sequence[Probs],
-    draft_probs: Sequence[Probs],
+    target: Callable[[int], Distribution],
+    draft: Sequence[Distribution],
     drafted: Sequence[int],
-    accept_uniforms: Sequence[float],
-    sample_uniforms: Sequence[float],
+    accept_uniform: Callable[[int], float],
+    sample_uniform: Callable[[int], float],
 ) -> Verdict:
     """Modified rejection sampling.
 
-    `target_probs` are K + 1 distributions float64[vocab], `draft_probs` the K that the drafted tokens int[K] were drawn
-    from; `accept_uniforms` [K] decide whether a token is kept, `sample_uniforms` [K + 1] draw the token that follows:
-    number i where i tokens were kept. A token is kept with probability min(1, target / draft); the first that is not
-    is replaced by a draw from the normalised positive part of target - draft.
+    `draft` are the distributions that the drafted tokens int[K] were drawn from, `target(i)` is the target's for the
+    i-th of them, and for the token behind them at i = K; `accept_uniform(i)` decides whether a token is kept,
+    `sample_uniform(i)` draws the token that follows i kept ones. All three are pure functions, not called for anything
+    behind the first rejection. A token is kept with probability min(1, target / draft); the first that is not is
+    replaced by a draw from the normalised positive part of target - draft.
     """
-    assert len(target_probs) == len(drafted) + 1 == len(sample_uniforms)
     for i, token in enumerate(drafted):
-        if accept_uniforms[i] * draft_probs[i][token] < target_probs[i][token]:
-            continue
-        return Verdict(i, i + 1, draw(residual(target_probs[i], draft_probs[i]), sample_uniforms[i]))
+        wanted = target(i)
+        if not keeps(wanted, draft[i], token, accept_uniform(i)):
+            return Verdict(i, i + 1, residual(wanted, draft[i]).draw(sample_uniform(i)))
     count = len(drafted)
-    return Verdict(count, count, draw(target_probs[count], sample_uniforms[count]))
+    return Verdict(count, count, target(count).draw(sample_uniform(count)))
 
 
-def residual(target: Probs, draft: Probs) -> Probs:
-    """The positive part of target - draft, not normalised; the target itself where rounding has left nothing of it."""
-    positive = np.maximum(target - draft, 0.0)
-    return positive if positive.any() else target
+def keeps(target: Distribution, draft: Distribution, token: int, uniform: float) -> bool:
+    """True with probability min(1, target / draft) of the token; one that the draft cannot have drawn is not kept."""
+    draft_probability = draft.probability(token)
+    return draft_probability > 0 and uniform * draft_probability < target.probability(token)
+
+
+def residual(target: Distribution, draft: Distribution) -> Distribution:
+    """The positive part of target - draft; the target itself where rounding has left nothing of it."""
+    surplus = target.probabilities(target.ids, len(target.weights)) - draft.probabilities(
+        target.ids, len(target.weights)
+    )
+    rest = Distribution.of(np.maximum(surplus, 0.0), target.ids)
+    return rest if rest.total > 0 else target
