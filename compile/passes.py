@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxscript.optimizer import optimize_ir
 from onnxscript.rewriter.rules.fusion._rms_normalization import fuse_rms_normalization
 
+from mxspec.compile.transposes import cancel_transposes
 from mxspec.formats.errors import UnsupportedModelError
 
 DOMAIN = "mxspec"
@@ -36,6 +37,9 @@ def make_reshapes_constant(model: ir.Model) -> None:
     for node in _nodes(model, "Reshape"):
         source, result = node.inputs[0], node.outputs[0]
         if source is None or source.shape is None or result.shape is None:
+            continue
+        if list(source.shape) == list(result.shape) and not result.is_graph_output():
+            result.replace_all_uses_with(source)
             continue
         target = _reshape_target(list(source.shape), list(result.shape))
         if target is None:
@@ -76,6 +80,7 @@ def simplify(model: ir.Model) -> None:
     with _quiet():
         optimize_ir(model, onnx_shape_inference=False)
         fuse_rms_normalization(model)
+        cancel_transposes(model)
 
 
 def store_embeddings_as_half(model: ir.Model, parameters: Iterable[str]) -> list[str]:

@@ -1,0 +1,211 @@
+"""What an exported graph is made of: the contract's names and types, fused nodes, weights without values."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from transformers import AutoConfig, PreTrainedModel
+
+from mxspec.compile.export import ExportedGraph, export_graph
+from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
+
+Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
+
+
+def export(
+    path: Path, weight_format: Callable[[str], str] = lambda _: "mxfp6_e3m2", context: int = 96
+) -> ExportedGraph:
+    return export_graph(path, weight_format=weight_format, context_length=context, cache_dtype="float16")
+
+
+def write_config(path: Path, model_type: str, **settings: object) -> Path:
+    AutoConfig.for_model(model_type, **settings).save_pretrained(path)
+    return path
+
+
+def ops(exported: ExportedGraph) -> Counter[str]:
+    return Counter(node.op_type for node in exported.model.graph)
+
+
+def nodes(exported: ExportedGraph, op_type: str) -> list[ir.Node]:
+    return [node for node in exported.model.graph if node.op_type == op_type]
+
+
+@pytest.fixture(scope="module")
+def llama(tiny_checkpoint: Checkpoints) -> ExportedGraph:
+    return export(tiny_checkpoint("llama-tied")[0])
+
+
+@pytest.fixture(scope="module")
+def gpt2(tiny_checkpoint: Checkpoints) -> ExportedGraph:
+    return export(tiny_checkpoint("gpt2")[0])
+
+
+def test_inputs_and_outputs_are_the_contract(llama) -> None:
+    def described(values) -> list[str]:
+        return [f"{value.name} {value.dtype.name} {value.shape}" for value in values]
+
+    def caches(tense: str) -> list[str]:
+        shape = "FLOAT16 [batch,2,capacity,16]"
+        return [f"{tense}_{what}.{layer} {shape}" for layer in range(2) for what in ("key", "value")]
+
+    assert described(llama.model.graph.inputs) == [
+        "input_ids INT64 [batch,sequence]",
+        "position_ids INT64 [batch,sequence]",
+        "past_lengths INT32 [batch]",
+        "new_lengths INT32 [batch]",
+        "logits_to_keep INT64 [batch,rows]",
+        *caches("past"),
+    ]
+    assert described(llama.model.graph.outputs) == ["logits FLOAT [batch,rows,121]", *caches("present")]
+    assert llama.model.graph.opset_imports["mxspec"] == 1
+    assert llama.model.graph.opset_imports[""] <= 26
+    assert llama.model.ir_version <= 13
+    assert (llama.layers, llama.kv_heads, llama.head_size, llama.vocab_size) == (2, 2, 16, 121)
+    assert (llama.architecture, llama.context_length, llama.cache_dtype) == ("LlamaForCausalLM", 96, "float16")
+
+
+def test_llama_has_no_node_too_many(llama) -> None:
+    expected = {
+        "PackedMatMul": 9,
+        "Split": 4,
+        "Reshape": 8,
+        "RotaryEmbedding": 4,
+        "Attention": 2,
+        "RMSNormalization": 5,
+    }
+    expected |= {"Add": 4, "Sigmoid": 2, "Mul": 4, "Gather": 3, "Cast": 1, "Unsqueeze": 1, "GatherND": 1}
+    assert ops(llama) == expected
+
+
+def test_gpt2_has_no_node_too_many(gpt2) -> None:
+    expected = {"PackedMatMul": 9, "Split": 2, "Reshape": 8, "Attention": 2, "LayerNormalization": 5, "Gelu": 2}
+    expected |= {"Add": 5, "Gather": 2, "Cast": 2, "Unsqueeze": 1, "GatherND": 1}
+    assert ops(gpt2) == expected
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "gpt2-untied"])
+def test_every_parameter_is_stored_once_and_a_tied_one_twice(name, tiny_checkpoint) -> None:
+    path, model = tiny_checkpoint(name)
+    exported = export(path)
+    tied = model.config.tie_word_embeddings
+    used = Counter(source for spec in exported.weights for source in spec.sources)
+    assert set(used) == {parameter for parameter, _ in model.named_parameters()}
+    assert [source for source, times in used.items() if times > 1] == (
+        ["model.embed_tokens.weight"] if name == "llama-tied" else ["transformer.wte.weight"] if tied else []
+    )
+    initializers = exported.model.graph.initializers
+    assert {spec.name for spec in exported.weights} == {
+        n for n, value in initializers.items() if value.const_value is None
+    }
+    for spec in exported.weights:
+        value = initializers[spec.name]
+        assert tuple(value.shape) == spec.stored_shape, spec
+        assert value.dtype.numpy() == spec.stored_dtype, spec
+    assert all(value.const_value is None or value.const_value.size <= 64 for value in initializers.values())
+
+
+def test_kinds_of_weights(llama, gpt2) -> None:
+    by_name = {spec.name: spec for spec in (*llama.weights, *gpt2.weights)}
+    assert by_name["model.embed_tokens.weight"].kind == "embedding"
+    assert by_name["transformer.wpe.weight"].kind == "embedding"
+    assert by_name["model.norm.weight"].kind == "float32"
+    assert by_name["transformer.h.0.attn.c_attn.weight"].transpose
+    assert by_name["transformer.h.0.attn.c_attn.weight"].shape == (192, 64)
+    assert by_name["model.rotary_emb.cos"].value.shape == (96, 16)
+    fused = by_name["model.layers.1.self_attn.q_proj+k_proj+v_proj.weight"]
+    assert (fused.shape, fused.stored_shape) == ((128, 64), (8, 800))
+    assert fused.sources == tuple(f"model.layers.1.self_attn.{part}_proj.weight" for part in "qkv")
+
+
+def test_only_equal_formats_and_whole_tiles_are_stacked(tmp_path, tiny_checkpoint) -> None:
+    path, _ = tiny_checkpoint("llama-tied")
+    mixed = export(path, lambda name: "fp16" if "k_proj" in name else "mxfp6_e2m3")
+    names = {spec.name: spec.format for spec in mixed.weights if spec.kind == "matmul"}
+    assert names["model.layers.0.self_attn.q_proj+v_proj.weight"] == "mxfp6_e2m3"
+    assert names["model.layers.0.self_attn.k_proj.weight"] == "fp16"
+    settings = json.loads((path / "config.json").read_text()) | {"intermediate_size": 72, "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    ragged = {spec.name for spec in export(tmp_path).weights}
+    assert {"model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"} <= ragged
+
+
+def test_attention_is_told_scale_softcap_and_window(tiny_checkpoint) -> None:
+    attributes = [
+        {name: attribute.value for name, attribute in node.attributes.items()}
+        for node in nodes(export(tiny_checkpoint("gemma2")[0]), "Attention")
+    ]
+    assert [a["window"] for a in attributes] == [8, 0]
+    assert [a["softcap"] for a in attributes] == [2.0, 2.0]
+    assert [a["scale"] for a in attributes] == pytest.approx([24**-0.5] * 2)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "phi", "gpt_neox", "qwen3"])
+def test_no_transposes_around_attention(name, tiny_checkpoint) -> None:
+    assert ops(export(tiny_checkpoint(name)[0]))["Transpose"] == 0
+
+
+def test_a_large_model_needs_no_memory(tmp_path) -> None:
+    def anonymous_bytes() -> int:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("RssAnon:")[1].split()[0])
+
+    sizes = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_key_value_heads": 8}
+    write_config(tmp_path, "llama", **sizes, num_hidden_layers=1, vocab_size=128256, max_position_embeddings=2048)
+    before = anonymous_bytes()
+    exported = export(tmp_path)
+    assert sum(spec.stored_bytes for spec in exported.weights) > 2e9
+    assert anonymous_bytes() - before < 2e8
+
+
+ROPE = {"rope_theta": 10000.0, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "message"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", **ROPE}}, "'dynamic' rotary embedding"),
+        ("bloom", {}, "model type 'bloom' is not carried"),
+        ("bert", {}, "model type 'bert' is not carried"),
+        ("mixtral", {}, "model type 'mixtral' is not carried .did you mean 'mistral'"),
+        ("gpt2", {"add_cross_attention": True}, "sets add_cross_attention"),
+        ("llama", {"head_dim": 18}, "multiple of 4, got keys of 18"),
+    ],
+)
+def test_unsupported_models_are_refused_in_one_line(model_type, settings, message, tmp_path) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 120}
+    write_config(tmp_path, model_type, **sizes, **settings)
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        export(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_longrope_is_refused(tmp_path) -> None:
+    """transformers traces its data-dependent branch away: the graph would export, and be wrong."""
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 64}
+    sizes = {
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "vocab_size": 120,
+        "pad_token_id": None,
+    }
+    rope = {"rope_type": "longrope", **factors, **ROPE}
+    write_config(tmp_path, "phi3", **sizes, original_max_position_embeddings=64, rope_parameters=rope)
+    with pytest.raises(UnsupportedModelError, match="'longrope' rotary embedding"):
+        export(tmp_path)
+
+
+def test_positions_beyond_the_model_and_missing_configs_are_refused(tmp_path, tiny_checkpoint) -> None:
+    with pytest.raises(RecipeError, match="context_length is 129, expected 1 to 128"):
+        export(tiny_checkpoint("gpt2")[0], context=129)
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        export(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(MxspecError, match="transformers cannot read"):
+        export(tmp_path)
