@@ -13,11 +13,12 @@ import numpy.typing as npt
 from mxspec.compile.checkpoint import CheckpointTensor
 from mxspec.compile.convert import convert
 from mxspec.compile.graph import WeightSpec
+from mxspec.compile.overlap import WriteBehind, read_ahead
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TensorEntry
 from mxspec.formats.safetensors_file import Layout, SafetensorsWriter, plan_layout
 from mxspec.formats.storage import stored_as
-from mxspec.formats.tiles import ELEMENT_OF_FORMAT, TILE_ROWS, PackStatistics, pack_fp16, quantize_pack
+from mxspec.formats.tiles import ELEMENT_OF_FORMAT, TILE_ROWS, PackedMatrix, PackStatistics, pack_fp16, quantize_pack
 
 PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
 
@@ -47,14 +48,17 @@ def pack_weights(
     entries = []
     offsets = layout.offsets
     with SafetensorsWriter(path, layout) as writer:
-        for spec in specs:
-            writer.begin(spec.name)
-            statistics = PackStatistics()
-            for parameter in spec.sources:
-                statistics += _pack_source(spec, sources[parameter], writer, advance)
-            if spec.value is not None:
-                writer.append(np.ascontiguousarray(spec.value).tobytes())
-            entries.append(_entry(spec, [sources[parameter] for parameter in spec.sources], offsets, statistics))
+        with WriteBehind() as behind:
+            for spec in specs:
+                behind(writer.begin, spec.name)
+                statistics = PackStatistics()
+                for parameter in spec.sources:
+                    for packed, taken in _stream(spec, sources[parameter], advance):
+                        behind(writer.append, packed.data)
+                        statistics += taken
+                if spec.value is not None:
+                    behind(writer.append, np.ascontiguousarray(spec.value).tobytes())
+                entries.append(_entry(spec, [sources[parameter] for parameter in spec.sources], offsets, statistics))
         return PackedWeights(tuple(entries), writer.finish())
 
 
@@ -65,17 +69,13 @@ def format_name(spec: WeightSpec) -> str:
     return {"float16": "fp16"}.get(spec.stored_dtype.name, spec.stored_dtype.name)
 
 
-def _pack_source(
-    spec: WeightSpec, source: CheckpointTensor, writer: SafetensorsWriter, advance: Advance
-) -> PackStatistics:
-    statistics = PackStatistics()
-    for values in _pieces(spec, source):
-        packed, taken = _pack(spec, source.dtype, values)
-        statistics += taken
-        _check_values(source, taken)
-        writer.append(packed.data)
+def _stream(
+    spec: WeightSpec, source: CheckpointTensor, advance: Advance
+) -> Iterator[tuple[npt.NDArray[Any], PackStatistics]]:
+    """The packed bytes of one checkpoint tensor, piece by piece, and what packing did to each."""
+    for values in read_ahead(_pieces(spec, source)):
+        yield _pack(spec, source, values)
         advance(values.nbytes)
-    return statistics
 
 
 def _pieces(spec: WeightSpec, source: CheckpointTensor) -> Iterator[npt.NDArray[Any]]:
@@ -88,22 +88,26 @@ def _pieces(spec: WeightSpec, source: CheckpointTensor) -> Iterator[npt.NDArray[
         yield read(begin, min(begin + step, rows))
 
 
-def _pack(spec: WeightSpec, dtype: str, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], PackStatistics]:
+def _pack(
+    spec: WeightSpec, source: CheckpointTensor, values: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], PackStatistics]:
     if spec.kind != "matmul":
-        return convert(values, dtype, np.float16 if spec.kind == "embedding" else np.float32)
-    if spec.format == "fp16":
-        packed = pack_fp16(values, transpose=spec.transpose, dtype=dtype)
+        packed, statistics = convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
     else:
-        packed = quantize_pack(values, ELEMENT_OF_FORMAT[spec.format], transpose=spec.transpose, dtype=dtype)
-    return packed.data, packed.statistics
-
-
-def _check_values(source: CheckpointTensor, statistics: PackStatistics) -> None:
+        matrix = _pack_tiles(spec, source.dtype, values)
+        packed, statistics = matrix.data, matrix.statistics
     where = f"tensor {source.name!r} of {source.shard}"
     if statistics.nonfinite:
         raise CheckpointError(f"{where} holds NaN or infinity; the checkpoint is damaged")
     if statistics.overflow:
         raise CheckpointError(f"{where} holds values beyond 65504, the largest fp16; choose an MXFP6 format for it")
+    return packed, statistics
+
+
+def _pack_tiles(spec: WeightSpec, dtype: str, values: npt.NDArray[Any]) -> PackedMatrix:
+    if spec.format == "fp16":
+        return pack_fp16(values, transpose=spec.transpose, dtype=dtype)
+    return quantize_pack(values, ELEMENT_OF_FORMAT[spec.format], transpose=spec.transpose, dtype=dtype)
 
 
 def _check_shapes(spec: WeightSpec, sources: Sequence[CheckpointTensor]) -> None:

@@ -8,16 +8,14 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
-import onnx_ir as ir
-
+from mxspec.compile.check_model import check_model, check_twin
 from mxspec.compile.fetch import fetch_checkpoint
-from mxspec.compile.pack import Advance, pack_weights
 from mxspec.compile.pair import Vocabulary, check_logits, check_pair
-from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.skeleton import load_config
 from mxspec.compile.special_tokens import read_special_tokens
-from mxspec.compile.specialize import check_specializations
+from mxspec.compile.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
@@ -48,10 +46,15 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         contents: dict[str, FileEntry] = {}
         for plan in plans:
             with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
-                entries[plan.name] = write_model(plan, writer, contents, advance)
+                written = write_model(plan, writer.folder, advance)
+            entry = entries[plan.name] = written.entry
+            contents[entry.graph] = writer.entry(entry.graph)
+            contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
         for plan in plans:
             with stages.step(f"check {plan.name}"):
-                check_specializations(writer.folder, entries[plan.name], vocabulary.size, plan.specializations)
+                complete = check_model(plan, writer.folder, entries[plan.name], vocabulary.size)
+                if not complete:
+                    check_twin(plan, folders[plan.name], models[plan.name], recipe)
 
         copy_tokenizer(folders["target"], writer, contents)
         manifest = Manifest(
@@ -98,49 +101,6 @@ def common_context(recipe: Recipe, folders: dict[ModelName, Path]) -> int:
     if not known:
         raise UnsupportedModelError("neither model says how many positions it knows; set context_length in the recipe")
     return int(min(known))
-
-
-def write_model(plan: ModelPlan, writer: BundleWriter, contents: dict[str, FileEntry], advance: Advance) -> ModelEntry:
-    """Write a model's weights and graph into the bundle's folder, and note both in `contents`."""
-    graph, weights = f"{plan.name}.onnx", f"{plan.name}.safetensors"
-    exported = plan.exported
-    packed = pack_weights(exported.weights, plan.sources, plan.layout, writer.folder / weights, advance)
-    point_into(exported.model, plan, weights)
-    ir.save(exported.model, writer.folder / graph)
-    contents[graph] = writer.entry(graph)
-    contents[weights] = writer.entry(weights, packed.sha256)
-    return ModelEntry(
-        graph=graph,
-        weights=weights,
-        architecture=exported.architecture,
-        format=plan.weight_format,
-        layers=exported.layers,
-        kv_heads=exported.kv_heads,
-        head_size=exported.head_size,
-        cache_dtype="float32" if exported.cache_dtype == "float32" else "float16",
-        vocab_size=exported.vocab_size,
-        context_length=exported.context_length,
-        specializations=plan.specializations,
-        tensors=packed.entries,
-        ignored=plan.ignored,
-    )
-
-
-def point_into(model: ir.Model, plan: ModelPlan, weights: str) -> None:
-    """Have the graph's initializers point into the weights file; each must have a value afterwards."""
-    offsets = plan.layout.offsets
-    for spec in plan.exported.weights:
-        value = model.graph.initializers[spec.name]
-        value.const_value = ir.ExternalTensor(
-            weights,
-            offsets[spec.name],
-            spec.stored_bytes,
-            ir.DataType.from_numpy(spec.stored_dtype),
-            shape=ir.Shape(spec.stored_shape),
-            name=spec.name,
-        )
-    empty = [name for name, value in model.graph.initializers.items() if value.const_value is None]
-    assert not empty, f"initializers without a value: {empty}"
 
 
 def copy_tokenizer(folder: Path, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:

@@ -94,12 +94,13 @@ def _model_table(name: str, entry: ModelEntry) -> Table:
     lossy = any(group.underflowed for group in groups)
     table = Table(
         box=SIMPLE_HEAD,
+        pad_edge=False,
         title=f"{name}: {entry.architecture}, {entry.format}, context {entry.context_length}, checked at {lengths}",
         title_justify="left",
     )
-    table.add_column("tensors", overflow="fold", min_width=20)
+    table.add_column("tensors (MB)", overflow="fold", min_width=20)
     table.add_column("format")
-    for column in ("count", "MB before", "MB after", "error", *(["to zero"] if lossy else [])):
+    for column in ("count", "before", "after", "error", *(["to zero"] if lossy else [])):
         table.add_column(column, justify="right")
     for group in groups:
         error = "" if group.worst_error is None else f"{group.worst_error:.2e}" if group.worst_error else "0"

@@ -1,0 +1,45 @@
+"""Reading ahead and writing behind, so that the disk and the packer work at the same time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+Item = TypeVar("Item")
+
+
+def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items; the next is made on a thread while the caller works on one."""
+    with ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(next, items, None)
+        while (item := pending.result()) is not None:
+            pending = thread.submit(next, items, None)
+            yield item
+
+
+class WriteBehind:
+    """Runs calls in their order on a thread, at most two behind; an error comes up at a later call or at the end."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._pending: deque[Future[Any]] = deque()
+
+    def __call__(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Queue a call, waiting for the one before the last."""
+        self._pending.append(self._thread.submit(call, *arguments))
+        while len(self._pending) > 2:
+            self._pending.popleft().result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(cancel_futures=kind is not None)
+        if kind is None:
+            for pending in self._pending:
+                pending.result()
