@@ -58,7 +58,8 @@ def as_matrix(values: NDArray[np.generic], dtype: str | None, transpose: bool) -
     lines, length = values.shape
     line_bytes, step = values.strides
     if (length > 1 and step != values.itemsize) or (lines > 1 and line_bytes < length * values.itemsize):
-        raise ValueError("values: the last axis is not contiguous: copy the array with numpy.ascontiguousarray")
+        got = f"values: got strides {list(values.strides)} for {list(values.shape)} of {values.dtype}"
+        raise ValueError(f"{got}, expected contiguous rows in rising order: copy it with numpy.ascontiguousarray")
     if not values.flags.aligned or line_bytes % values.itemsize:
         raise ValueError("values: the array is not aligned to its entries: copy it")
     stride = line_bytes // values.itemsize if lines > 1 else length

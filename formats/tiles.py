@@ -22,7 +22,9 @@ BLOCK_BYTES = {"mxfp6_e3m2": 400, "mxfp6_e2m3": 400, "fp16": 1024}
 
 
 def packed_shape(weight_format: str, n: int, k: int) -> tuple[int, int]:
-    """Shape (n_tiles, row_tile_bytes) of a packed n x k matrix."""
+    """Shape (n_tiles, row_tile_bytes) of a packed n x k matrix. Raises ValueError."""
+    if n < 1 or k < 1:
+        raise ValueError(f"n and k: got {n} and {k}, expected at least 1")
     return -(-n // TILE_ROWS), blocks(k) * choose("format", weight_format, BLOCK_BYTES)
 
 
