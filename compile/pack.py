@@ -100,7 +100,8 @@ def _pack(
     if statistics.nonfinite:
         raise CheckpointError(f"{where} holds NaN or infinity; the checkpoint is damaged")
     if statistics.overflow:
-        raise CheckpointError(f"{where} holds values beyond 65504, the largest fp16; choose an MXFP6 format for it")
+        hint = "; give it an MXFP6 format" if spec.kind == "matmul" else ""
+        raise CheckpointError(f"{where} holds values beyond 65504 and cannot be stored as fp16{hint}")
     return packed, statistics
 
 

@@ -76,7 +76,7 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     """One table for each model, then what the bundle is as a whole."""
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
-        console.print(_packed_line(entry), highlight=False)
+        console.print(_packed_line(entry), highlight=False, soft_wrap=True)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
@@ -85,7 +85,7 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     console.print(
         f"{path}: {_megabytes(total)} MB, K up to {manifest.k_max}, {manifest.tokenizer.vocab_size} token ids"
     )
-    console.print(f"  made by {made_by}", highlight=False)
+    console.print(f"  made by {made_by}", highlight=False, soft_wrap=True)
 
 
 def _model_table(name: str, entry: ModelEntry) -> Table:
