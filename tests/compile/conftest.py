@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from mxspec.compile.export import ExportedGraph, export_graph
 
 # torch dumps every graph into this log as soon as somebody listens, and pytest's log capture does: half a test's time.
 logging.getLogger("torch.__trace").propagate = False
@@ -55,12 +58,21 @@ _GEMMA = {
 
 _ONE = {**_COMMON, "num_hidden_layers": 1}  # for the architectures that need no second layer to be told apart
 
+# No dimension is a multiple of a tile's 16 rows or 32 columns.
+_RAGGED = {
+    "hidden_size": 60,
+    "intermediate_size": 90,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "vocab_size": 121,
+}
+
 # name → (model type, configuration)
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {**_COMMON, "tie_word_embeddings": False}),
     "llama-tied": ("llama", {**_COMMON, "tie_word_embeddings": True, "vocab_size": 121}),
     "llama-rope3": ("llama", {**_ONE, "rope_parameters": _LLAMA3_ROPE}),
-    "llama-bias": ("llama", {**_ONE, "attention_bias": True, "mlp_bias": True}),
+    "llama-ragged": ("llama", {**_ONE, **_RAGGED, "attention_bias": True, "mlp_bias": True}),
     "gpt2": ("gpt2", _GPT2),
     "gpt2-untied": ("gpt2", {**_GPT2, "n_layer": 1, "tie_word_embeddings": False}),
     "mistral": ("mistral", {**_ONE, "head_dim": 16, "sliding_window": 8}),
@@ -97,14 +109,26 @@ def make_model(name: str) -> PreTrainedModel:
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, PreTrainedModel]]:
     """Call it with a name of TINY for the checkpoint directory (float16 safetensors, config) and the float32 model."""
-    made: dict[str, tuple[Path, PreTrainedModel]] = {}
 
+    @cache
     def make(name: str) -> tuple[Path, PreTrainedModel]:
-        if name not in made:
-            model = make_model(name)
-            path = tmp_path_factory.mktemp("checkpoints") / name
-            copy.deepcopy(model).half().save_pretrained(path)  # a copy: half() would round the rotary buffers as well
-            made[name] = path, model
-        return made[name]
+        model = make_model(name)
+        path = tmp_path_factory.mktemp("checkpoints") / name
+        copy.deepcopy(model).half().save_pretrained(path)  # a copy: half() would round the rotary buffers as well
+        return path, model
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tiny_export(
+    tiny_checkpoint: Callable[[str], tuple[Path, PreTrainedModel]],
+) -> Callable[[str, str, str], ExportedGraph]:
+    """Call it with a name of TINY, a weight format and a cache type for the exported graph: shared, to be read only."""
+
+    @cache
+    def export(name: str, weight_format: str, cache_dtype: str) -> ExportedGraph:
+        path, _ = tiny_checkpoint(name)
+        return export_graph(path, weight_format=lambda _: weight_format, context_length=96, cache_dtype=cache_dtype)
+
+    return export
