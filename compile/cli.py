@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -92,9 +94,9 @@ def _compile(
         raise MxspecError(f"compiling needs {missing.name}: pip install 'mxspec[compile]'") from None
 
     console = report_console(json_output=json_output)
-    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: the half-written bundle is removed
     start = time.perf_counter()
-    manifest = compile_bundle(recipe, output, with_baseline=with_baseline, force=force, stages=Stages(console))
+    with _termination_as_interrupt():
+        manifest = compile_bundle(recipe, output, with_baseline=with_baseline, force=force, stages=Stages(console))
     seconds = time.perf_counter() - start
     if json_output:
         print_json(as_json(output, manifest) | {"seconds": round(seconds, 3)})
@@ -103,5 +105,15 @@ def _compile(
         console.print(f"compiled in {seconds:.1f} s")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Have SIGTERM end the work as Ctrl-C does, so that a half-written bundle is removed."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

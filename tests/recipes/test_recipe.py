@@ -1,0 +1,120 @@
+"""Recipes: what they say, and what they may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mxspec.formats.errors import RecipeError
+from mxspec.recipes.recipe import Recipe, find_recipe, shipped_recipes
+
+GOOD = """
+name = "pair"
+k_max = 6
+[target]
+checkpoint = "./big"
+keep_fp16 = ["lm_head.*"]
+[draft]
+checkpoint = "org/small"
+revision = "main"
+"""
+
+
+def load(folder: Path, text: str) -> Recipe:
+    path = folder / "pair.toml"
+    path.write_text(text)
+    return Recipe.load(path)
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        load(folder, text)
+    assert "\n" not in str(caught.value)
+    assert "pair.toml" in str(caught.value)
+    return str(caught.value)
+
+
+def test_values_and_defaults(tmp_path: Path) -> None:
+    recipe = load(tmp_path, GOOD)
+    assert (recipe.name, recipe.k_max, recipe.context_length) == ("pair", 6, None)
+    assert (recipe.target.format, recipe.draft.format) == ("mxfp6_e3m2", "fp16")
+    assert recipe.target.keep_fp16 == ("lm_head.*",)
+    assert recipe.draft.revision == "main"
+
+
+def test_checkpoints_are_beside_the_recipe_or_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load(tmp_path, GOOD)
+    (tmp_path / "big").mkdir()
+    monkeypatch.chdir("/")
+    assert recipe.local_folder("./big") == tmp_path / "big"
+    assert recipe.local_folder("big") == tmp_path / "big"
+    assert recipe.local_folder(str(tmp_path / "big")) == tmp_path / "big"
+    assert recipe.local_folder("org/small") is None
+    (tmp_path / "org" / "small").mkdir(parents=True)
+    assert recipe.local_folder("org/small") == tmp_path / "org" / "small"
+
+
+@pytest.mark.parametrize("checkpoint", ["./demo/target", "../x/y", "/x/y", "~/x", "x", "a/b/c", ".hidden/x"])
+def test_a_path_is_never_looked_up_on_the_hub(tmp_path: Path, checkpoint: str) -> None:
+    with pytest.raises(RecipeError, match="no directory"):
+        load(tmp_path, GOOD).local_folder(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("k_max", "kmax", "unknown key 'kmax' (did you mean 'k_max'?)"),
+        ("keep_fp16", "keep_fp_16", "unknown key 'target.keep_fp_16' (did you mean 'keep_fp16'?)"),
+        ("[draft]", "[drafd]", "unknown key 'drafd' (did you mean 'draft'?)"),
+        ("revision", "revison", "unknown key 'draft.revison' (did you mean 'revision'?)"),
+        ('checkpoint = "./big"', "", "key 'target.checkpoint' is missing"),
+        ('checkpoint = "./big"', "checkpoint = 3", "target.checkpoint"),
+        ('checkpoint = "./big"', 'checkpoint = " "', "expected a directory or a hub id"),
+        ("k_max = 6", "k_max = 0", "k_max: Input should be greater than 0, got 0"),
+        ("k_max = 6", 'k_max = "6"', "k_max"),
+        ("k_max = 6", "k_max = 2021-01-01", "k_max"),
+        ("k_max = 6", "k_max = nan", "k_max"),
+        ("k_max = 6", "k_max = ", "not valid TOML"),
+        ("k_max = 6", "k_max = 6\nk_max = 7", "not valid TOML"),
+        ('keep_fp16 = ["lm_head.*"]', 'keep_fp16 = "lm_head.*"', "target.keep_fp16"),
+        ('keep_fp16 = ["lm_head.*"]', 'format = "mxfp6_e4m1"', "target.format"),
+        ('name = "pair"', 'name = "../pair"', "name"),
+        ('name = "pair"', "", "key 'name' is missing"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in GOOD
+    assert says in refused(tmp_path, GOOD.replace(old, new, 1))
+
+
+def test_changes_from_the_command_line(tmp_path: Path) -> None:
+    recipe = load(tmp_path, GOOD)
+    changed = recipe.with_changes(
+        k_max=2, context_length=None, target={"format": "mxfp6_e2m3", "keep_fp16": None}, draft={"format": None}
+    )
+    assert (changed.k_max, changed.target.format, changed.target.keep_fp16) == (2, "mxfp6_e2m3", ("lm_head.*",))
+    assert changed.draft == recipe.draft
+    assert recipe.k_max == 6
+    (tmp_path / "big").mkdir()
+    assert changed.local_folder("./big") == tmp_path / "big"
+    with pytest.raises(RecipeError, match="k_max"):
+        recipe.with_changes(k_max=-1)
+
+
+def test_shipped_recipes_load_and_are_found_by_name() -> None:
+    assert {"demo", "tinyllama"} <= shipped_recipes().keys()
+    for name in shipped_recipes():
+        assert Recipe.load(find_recipe(name)).name == name
+
+
+def test_recipes_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="did you mean 'demo'"):
+        find_recipe("deno")
+    with pytest.raises(RecipeError, match="no recipe"):
+        find_recipe(str(tmp_path))
+    with pytest.raises(RecipeError, match="No such file"):
+        Recipe.load(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(RecipeError, match="not valid TOML"):
+        Recipe.load(tmp_path / "binary.toml")
