@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from mxspec.compile.pack import Advance, pack_weights
+from mxspec.compile.pack import Advance, PackedWeights, pack_weights
 from mxspec.compile.plan import ModelPlan
 from mxspec.formats.manifest import ModelEntry
 
@@ -22,9 +22,17 @@ class WrittenModel:
 
 def write_model(plan: ModelPlan, folder: Path, advance: Advance) -> WrittenModel:
     """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` is told the checkpoint bytes that are done."""
-    graph, weights = f"{plan.name}.onnx", f"{plan.name}.safetensors"
-    exported = plan.exported
-    packed = pack_weights(exported.weights, plan.sources, plan.layout, folder / weights, advance)
+    packed = pack_weights(plan.exported.weights, plan.sources, plan.layout, folder / weights_name(plan), advance)
+    return write_graph(plan, folder, packed)
+
+
+def weights_name(plan: ModelPlan) -> str:
+    return f"{plan.name}.safetensors"
+
+
+def write_graph(plan: ModelPlan, folder: Path, packed: PackedWeights) -> WrittenModel:
+    """Write `NAME.onnx` over the weights that lie in the folder already."""
+    graph, weights, exported = f"{plan.name}.onnx", weights_name(plan), plan.exported
     point_into(weights, plan)
     ir.save(exported.model, folder / graph)
     entry = ModelEntry(

@@ -68,7 +68,8 @@ class Comparison:
 def log_softmax(logits: Logits) -> NDArray[np.float64]:
     """float64[rows, vocab] natural logarithms of the softmax of each row."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    logs: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return logs
 
 
 def compare_logits(target: Logits, baseline: Logits, next_ids: NDArray[np.int64]) -> Comparison:

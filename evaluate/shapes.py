@@ -32,3 +32,8 @@ SHAPES = {
         Shape("llama-2-7b", 4096, 11008, layers=32, heads=32, kv_heads=32, vocab_size=32000),
     )
 }
+
+
+def draft_shape(target: Shape) -> Shape:
+    """The demo's draft with the target's vocabulary."""
+    return Shape("demo-draft", 128, 384, layers=2, heads=4, kv_heads=2, vocab_size=target.vocab_size)

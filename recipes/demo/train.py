@@ -31,7 +31,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = Path(__file__).resolve().parent
-END_OF_TEXT = "<|endoftext|>"
+END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the first special token that the trainer numbers
 VOCAB_SIZE = 4096
 CONTEXT = 1024  # tokens a training sequence, and the models' max_position_embeddings
 CONSOLE = Console(stderr=True)
@@ -61,8 +61,8 @@ class Plan:
             num_key_value_heads=self.kv_heads,
             max_position_embeddings=CONTEXT,
             tie_word_embeddings=True,
-            bos_token_id=0,
-            eos_token_id=0,
+            bos_token_id=END_OF_TEXT_ID,
+            eos_token_id=END_OF_TEXT_ID,
         )
 
 
@@ -92,11 +92,10 @@ def read_source(path: Path) -> str:
 
 def encode(tokenizer: Tokenizer, files: list[Path]) -> torch.Tensor:
     """uint16[n] token ids of the files, each closed by the end-of-text id."""
-    end = tokenizer.token_to_id(END_OF_TEXT)
     ids: list[int] = []
     for encoding in tokenizer.encode_batch([read_source(path) for path in files]):
         ids += encoding.ids
-        ids.append(end)
+        ids.append(END_OF_TEXT_ID)
     return torch.from_numpy(np.asarray(ids, dtype=np.uint16))
 
 
@@ -146,7 +145,8 @@ def sequences(tokens: torch.Tensor, step: int, batch: int) -> torch.Tensor:
 
 def logits_of(model: LlamaForCausalLM, inputs: torch.Tensor) -> torch.Tensor:
     with torch.autocast(inputs.device.type, torch.bfloat16):
-        return model(input_ids=inputs, use_cache=False).logits.float().flatten(0, 1)
+        logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits
+    return logits.float().flatten(0, 1)
 
 
 def training_loss(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, batch: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,151 @@
+"""Bundles with random weights, to measure the speed of a shape without its checkpoint.
+
+The graph is exported from a configuration as for a real model; the packed bytes are drawn at random. Every byte is read
+and decoded as a trained one would be, so the speed is that of the shape. The text is noise.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig
+
+from mxspec.compile.export import export_graph
+from mxspec.compile.graph import WeightSpec
+from mxspec.compile.pack import PackedWeights, format_name
+from mxspec.compile.plan import ModelPlan, specializations
+from mxspec.compile.write_model import WrittenModel, weights_name, write_graph
+from mxspec.evaluate.record import versions
+from mxspec.evaluate.shapes import Shape, draft_shape
+from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName, TensorEntry, TokenizerEntry
+from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
+from mxspec.formats.storage import stored_as
+from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe, WeightFormat
+
+PIECE_ROWS = 64  # of what is written at once: row tiles, or rows of a table
+SCALE_BYTE = 118  # 2^-9: random E3M2 elements then have about the size of trained weights
+WEIGHT_SIZE = 0.02  # standard deviation of random fp16 weights
+
+
+def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxfp6_e3m2", k_max: int = 16) -> Path:
+    """The path of the bundle in `folder`, made there if it is not there yet: the shape, and a draft as the demo's."""
+    path = folder / f"{shape.name}-{target_format}.bundle"
+    if path.exists():
+        return path
+    recipe = Recipe(
+        name=shape.name,
+        k_max=k_max,
+        context_length=shape.context_length,
+        prefill_chunk=512,
+        target=TargetRecipe(checkpoint="random", format=target_format),
+        draft=DraftRecipe(checkpoint="random"),
+    )
+    shapes: dict[ModelName, Shape] = {"target": shape, "draft": draft_shape(shape)}
+    formats: dict[ModelName, WeightFormat] = {"target": target_format, "draft": "fp16"}
+    entries: dict[ModelName, ModelEntry] = {}
+    contents: dict[str, FileEntry] = {}
+    with BundleWriter(path) as writer:
+        for name in shapes:
+            written = write_random_model(plan_random(name, shapes[name], formats[name], recipe), writer.folder)
+            entry = entries[name] = written.entry
+            contents[entry.graph] = writer.entry(entry.graph)
+            contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
+        write_tokenizer(writer.folder / TOKENIZER, shape.vocab_size)
+        contents[TOKENIZER] = writer.entry(TOKENIZER)
+        writer.publish(
+            Manifest(
+                name=shape.name,
+                k_max=k_max,
+                recipe=recipe.as_dict(),
+                models=entries,
+                tokenizer=TokenizerEntry(sha256=contents[TOKENIZER].sha256, vocab_size=shape.vocab_size),
+                files=contents,
+                versions=versions(),
+            )
+        )
+    return path
+
+
+def plan_random(name: ModelName, shape: Shape, weight_format: WeightFormat, recipe: Recipe) -> ModelPlan:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config_of(shape)))
+        exported = export_graph(
+            Path(folder),
+            weight_format=lambda parameter: weight_format,
+            context_length=shape.context_length,
+            cache_dtype=recipe.cache_dtype,
+        )
+    layout = plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in exported.weights])
+    lengths = specializations(name, recipe, shape.context_length)
+    return ModelPlan(name, weight_format, exported, {}, (), layout, lengths)
+
+
+def config_of(shape: Shape) -> dict[str, Any]:
+    config = LlamaConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.context_length,
+    )
+    return {**config.to_dict(), "architectures": ["LlamaForCausalLM"]}
+
+
+def write_random_model(plan: ModelPlan, folder: Path) -> WrittenModel:
+    rng = np.random.default_rng(0)
+    entries = []
+    with SafetensorsWriter(folder / weights_name(plan), plan.layout) as writer:
+        for spec in plan.exported.weights:
+            writer.begin(spec.name)
+            for piece in random_pieces(spec, rng):
+                writer.append(piece.tobytes())
+            entries.append(
+                TensorEntry(
+                    name=spec.name,
+                    sources=spec.sources,
+                    format=format_name(spec),
+                    shape=spec.shape,
+                    offset=plan.layout.offsets[spec.name],
+                    bytes=spec.stored_bytes,
+                    source_bytes=0,
+                )
+            )
+        packed = PackedWeights(tuple(entries), writer.finish())
+    return write_graph(plan, folder, packed)
+
+
+def random_pieces(spec: WeightSpec, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+    """The stored values of one weight, some rows at a time."""
+    if spec.value is not None:
+        yield np.ascontiguousarray(spec.value)
+        return
+    rows, *width = spec.stored_shape
+    for first in range(0, rows, PIECE_ROWS):
+        shape = (min(PIECE_ROWS, rows - first), *width)
+        if spec.kind == "float32":
+            yield np.ones(shape, np.float32)  # norms
+        elif spec.kind == "matmul" and spec.format != "fp16":
+            piece = rng.integers(0, 256, shape, np.uint8)
+            codes = shape[1] // 400 * 384  # of a row tile; its scales follow
+            piece[:, codes:] = SCALE_BYTE
+            yield piece
+        else:
+            halves = shape if spec.kind == "embedding" else (shape[0], shape[1] // 2)
+            yield (rng.standard_normal(halves, np.float32) * WEIGHT_SIZE).astype(np.float16)
+
+
+def write_tokenizer(path: Path, vocab_size: int) -> None:
+    """One word a token, so that the bundle is whole: nobody reads what random weights write."""
+    tokenizer = Tokenizer(models.WordLevel({f"<{i}>": i for i in range(vocab_size)}, unk_token="<0>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(path))
