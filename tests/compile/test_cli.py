@@ -1,0 +1,340 @@
+"""speccompile from end to end on tiny random pairs, and everything that may go wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from mxspec.compile import fetch, pipeline
+from mxspec.compile.cli import main
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import CheckFailed
+from mxspec.runtime.ops import library_path
+
+VOCABULARY = 120
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
+LLAMA = {"intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, **IDS}
+GPT2 = {"n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY, **IDS}
+# The targets have padded vocabularies or tied heads, the drafts are narrower.
+PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llama": (
+        "llama",
+        {**LLAMA, "hidden_size": 64, "vocab_size": VOCABULARY + 8, "max_position_embeddings": 96},
+        {**LLAMA, "hidden_size": 32, "vocab_size": VOCABULARY, "tie_word_embeddings": True},
+    ),
+    "gpt2": ("gpt2", {**GPT2, "n_embd": 64}, {**GPT2, "n_embd": 32, "tie_word_embeddings": False}),
+}
+
+
+def write_tokenizer(folder: Path, *, swap: bool = False) -> None:
+    """A tokenizer of whole words; `swap` exchanges two ids, which leaves the size as it is."""
+    words = [f"w{i}" for i in range(VOCABULARY)]
+    if swap:
+        words[3], words[5] = words[5], words[3]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def random_model(model_type: str, settings: dict[str, Any]) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))
+    return model.half().float().eval()
+
+
+def write_pair(folder: Path, name: str, **recipe: object) -> Path:
+    """Checkpoints, tokenizers and recipe of a pair; returns the path of the recipe."""
+    model_type, *both = PAIRS[name]
+    for role, settings in zip(("target", "draft"), both, strict=True):
+        random_model(model_type, settings).half().save_pretrained(folder / role)
+        write_tokenizer(folder / role)
+    lines = [f'name = "{name}"', "k_max = 4", "prefill_chunk = 16"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in recipe.items()]
+    (folder / "recipe.toml").write_text(
+        "\n".join([*lines, "[target]", 'checkpoint = "./target"', "[draft]", 'checkpoint = "./draft"'])
+    )
+    return folder / "recipe.toml"
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Recipes of the pairs, made once; nothing may be changed there."""
+    made: dict[str, Path] = {}
+
+    def recipe(name: str) -> Path:
+        if name not in made:
+            made[name] = write_pair(tmp_path_factory.mktemp(name), name)
+        return made[name]
+
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def compiled(recipes: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The Llama pair compiled with a baseline, and how the command ended."""
+    path = tmp_path_factory.mktemp("compiled") / "llama.bundle"
+    return path, speccompile(recipes("llama"), "-o", path, "--with-baseline", "--json")
+
+
+def speccompile(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+def failed(result: Result, exit_code: int = 1) -> str:
+    """The last line on standard error of a command that failed as it should."""
+    assert result.exit_code == exit_code, result.output
+    assert result.stdout == ""
+    line = result.stderr.rstrip().splitlines()[-1]
+    assert line.startswith("error: ")
+    return line
+
+
+def test_a_llama_pair_becomes_a_bundle(compiled: tuple[Path, Result]) -> None:
+    path, result = compiled
+    assert result.exit_code == 0, result.output
+    bundle = Bundle.open(path)
+    bundle.verify()
+    target, draft, baseline = (bundle.manifest.models[name] for name in ("target", "draft", "baseline"))
+    assert (target.vocab_size, draft.vocab_size, bundle.manifest.tokenizer.vocab_size) == (128, 120, 120)
+    assert (target.format, draft.format, baseline.format) == ("mxfp6_e3m2", "fp16", "fp16")
+    assert (target.specializations, draft.specializations) == ((1, 5, 16), (1, 2, 16))
+    assert target.context_length == draft.context_length == 96  # the shorter of both
+    assert (bundle.manifest.tokenizer.bos_token_id, bundle.manifest.tokenizer.eos_token_ids) == (1, (2,))
+    assert bundle.manifest.recipe["target"]["checkpoint"] == "./target"
+    assert {"mxspec", "torch", "transformers", "onnx", "onnxruntime", "python"} <= bundle.manifest.versions.keys()
+    assert [entry.name for entry in path.parent.iterdir()] == ["llama.bundle"]
+
+
+def test_json_is_one_object(compiled: tuple[Path, Result]) -> None:
+    path, result = compiled
+    report = json.loads(result.stdout)
+    assert report["bundle"] == str(path)
+    groups = {group["name"]: group for group in report["models"]["target"]["groups"]}
+    assert groups["mlp.down_proj"]["format"] == "mxfp6_e3m2"
+    assert groups["mlp.down_proj"]["tensors"] == 2
+    assert groups["mlp.down_proj"]["bytes"] == 2 * 4 * 3 * 400  # layers × row tiles of 64 rows × blocks of 96 × tile
+    assert 0.03 < groups["mlp.down_proj"]["worst_error"] < 0.08
+    assert groups["lm_head"]["format"] == "mxfp6_e3m2"
+    assert groups["embed_tokens"]["format"] == "fp16"
+    assert report["models"]["draft"]["groups"][0]["worst_error"] == 0  # the checkpoint is fp16
+
+
+@pytest.mark.parametrize("name", ["draft", "baseline"])
+def test_fp16_models_give_the_logits_of_transformers(
+    compiled: tuple[Path, Result], recipes: Callable[[str], Path], name: str
+) -> None:
+    bundle = Bundle.open(compiled[0])
+    entry = bundle.manifest.models["draft" if name == "draft" else "baseline"]
+    checkpoint = recipes("llama").parent / ("draft" if name == "draft" else "target")
+    tokens = np.arange(3, 15)[None]
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)(
+            torch.from_numpy(tokens)
+        ).logits
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(library_path()))
+    session = ort.InferenceSession(bundle.path / entry.graph, options, providers=["CPUExecutionProvider"])
+    cache = np.zeros((1, entry.kv_heads, 12, entry.head_size), entry.cache_dtype)
+    positions = np.arange(12)[None]
+    feeds = {
+        "input_ids": tokens,
+        "position_ids": positions,
+        "logits_to_keep": positions,
+        "past_lengths": np.array([0], np.int32),
+        "new_lengths": np.array([12], np.int32),
+    } | {f"past_{kind}.{layer}": cache for kind in ("key", "value") for layer in range(entry.layers)}
+    logits = session.run(["logits"], feeds)[0]
+    np.testing.assert_allclose(logits, expected.numpy(), atol=2e-3 * float(expected.abs().max()))
+
+
+def test_a_gpt2_pair_with_options(recipes: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "gpt2.bundle"
+    options = ["--target-format", "mxfp6_e2m3", "--draft-format", "mxfp6_e3m2", "--k-max", 2, "--context-length", 8]
+    result = speccompile(recipes("gpt2"), "-o", path, *options, "--keep-fp16", "lm_head.*", "--keep-fp16", "*.0.mlp.*")
+    assert result.exit_code == 0, result.output
+    assert "packed matrices" in result.stderr  # standard output is piped here
+    manifest = Bundle.open(path).manifest
+    target = manifest.models["target"]
+    formats = {tensor.name: tensor.format for tensor in target.tensors}
+    assert formats["transformer.h.0.mlp.c_fc.weight"] == "fp16_tiles"
+    assert formats["transformer.h.1.mlp.c_fc.weight"] == "mxfp6_e2m3"
+    assert formats["lm_head.weight"] == "fp16_tiles"  # tied: the pattern names one of its two names
+    assert manifest.models["draft"].format == "mxfp6_e3m2"
+    assert (manifest.k_max, target.context_length, target.specializations) == (2, 8, (1, 3))
+    assert manifest.recipe["target"]["keep_fp16"] == ["lm_head.*", "*.0.mlp.*"]
+    assert "baseline" not in manifest.models
+
+
+def test_inspect(compiled: tuple[Path, Result]) -> None:
+    path, _ = compiled
+    result = speccompile("--inspect", path, "--verify")
+    assert result.exit_code == 0, result.output
+    assert "gate_proj+up_proj" in result.stderr
+    assert "all 7 files are what speccompile wrote" in result.stderr
+    report = json.loads(speccompile("--inspect", path, "--verify", "--json").stdout)
+    assert report["changed_files"] == []
+    assert report["models"].keys() == {"target", "draft", "baseline"}
+
+
+def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Path) -> None:
+    path = tmp_path / "copy.bundle"
+    shutil.copytree(compiled[0], path)
+    content = bytearray((path / "target.safetensors").read_bytes())
+    content[-1] ^= 1
+    (path / "target.safetensors").write_bytes(content)
+    assert speccompile("--inspect", path).exit_code == 0
+    result = speccompile("--inspect", path, "--verify", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["changed_files"] == ["target.safetensors"]
+    assert "SHA-256 differs for target.safetensors" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "give either a RECIPE to compile or --inspect BUNDLE"),
+        (["demo", "--inspect", "x"], "give either"),
+        (["demo", "--verify"], "--verify goes with --inspect"),
+        (["--inspect", "x", "--force"], "--force goes with a RECIPE"),
+        (["--inspect", "x", "--k-max", "3"], "--k-max goes with a RECIPE"),
+        (["demo", "--target-format", "mxfp4"], "--target-format"),
+        (["demo", "--k-max", "0"], "--k-max"),
+        (["demo", "--kmax", "3"], "--kmax"),
+        (["deno"], "did you mean 'demo'"),
+        (["--inspect", "nowhere"], "no such directory"),
+    ],
+)
+def test_usage_errors(args: list[str], says: str) -> None:
+    assert says in failed(speccompile(*args))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where a bundle is not to appear; checked afterwards by `nothing_left`."""
+    return tmp_path / "place" / "x.bundle"
+
+
+def nothing_left(place: Path) -> bool:
+    return not place.parent.exists() or not list(place.parent.iterdir())
+
+
+def test_an_existing_bundle_is_refused_and_replaced_with_force_only_after_success(
+    compiled: tuple[Path, Result], recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(compiled[0], place)
+    before = (place / "manifest.json").read_bytes()
+    assert "--force" in failed(speccompile(recipes("gpt2"), "-o", place))
+
+    def fail(*args: object) -> None:
+        raise CheckFailed("row 3 differs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "plan_model", fail)
+        assert "row 3 differs" in failed(speccompile(recipes("gpt2"), "-o", place, "--force"), exit_code=2)
+    assert (place / "manifest.json").read_bytes() == before
+    assert list(place.parent.iterdir()) == [place]
+
+    result = speccompile(recipes("gpt2"), "-o", place, "--force")
+    assert result.exit_code == 0, result.output
+    assert Bundle.open(place).manifest.name == "gpt2"
+    assert list(place.parent.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "termination"])
+def test_an_interrupt_leaves_nothing(
+    recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def interrupted(plan: object, folder: Path, advance: object) -> None:
+        assert not nothing_left(place)
+        (folder / "target.safetensors").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGINT if how == "ctrl-c" else signal.SIGTERM)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(pipeline, "plan_model", lambda name, *rest: fake_plan(name))
+    monkeypatch.setattr(pipeline, "write_model", interrupted)
+    result = speccompile(recipes("llama"), "-o", place)
+    assert failed(result, exit_code=130) == "error: interrupted"
+    assert nothing_left(place)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def fake_plan(name: str) -> Any:
+    return SimpleNamespace(
+        name=name, exported=SimpleNamespace(vocab_size=128), layout=SimpleNamespace(file_bytes=1 << 20), read_bytes=1
+    )
+
+
+def test_a_full_disk(recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "plan_model", lambda name, *rest: fake_plan(name))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    assert "the disk has 0.00 GB free" in failed(speccompile(recipes("llama"), "-o", place))
+    assert nothing_left(place)
+
+
+def test_a_broken_weight_is_named(tmp_path: Path, place: Path) -> None:
+    recipe = write_pair(tmp_path, "llama")
+    weights = tmp_path / "target" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.layers.1.mlp.up_proj.weight"][70, 3] = float("nan")
+    save_file(tensors, weights)
+    line = failed(speccompile(recipe, "-o", place))
+    assert "tensor 'model.layers.1.mlp.up_proj.weight' of model.safetensors holds NaN" in line
+    assert nothing_left(place)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (
+            lambda folder: write_tokenizer(folder / "draft", swap=True),
+            "2 tokens differ, such as 'w3', id 3 in the target",
+        ),
+        (lambda folder: (folder / "draft" / "tokenizer.json").unlink(), "no tokenizer.json"),
+        (lambda folder: (folder / "target" / "config.json").unlink(), "no config.json"),
+        (lambda folder: shutil.rmtree(folder / "draft"), "no directory"),
+        (lambda folder: (folder / "recipe.toml").write_text("nam = 3"), "unknown key 'nam' (did you mean 'name'?)"),
+    ],
+)
+def test_bad_pairs(tmp_path: Path, place: Path, damage: Callable[[Path], object], says: str) -> None:
+    recipe = write_pair(tmp_path, "llama")
+    damage(tmp_path)
+    assert says in failed(speccompile(recipe, "-o", place))
+    assert nothing_left(place)
+
+
+def test_a_pattern_that_names_nothing(recipes: Callable[[str], Path], place: Path) -> None:
+    line = failed(speccompile(recipes("llama"), "-o", place, "--keep-fp16", "lm_haed.weight"))
+    assert "no matrix is named 'lm_haed.weight' (did you mean 'lm_head.weight'?)" in line
+    assert nothing_left(place)
+
+
+def test_hub_ids(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = write_pair(tmp_path, "llama")
+    recipe.write_text(recipe.read_text().replace('"./draft"', '"org/small"\nrevision = "v1"'))
+    asked: list[tuple[str, object]] = []
+
+    def download(repository: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((repository, revision))
+        assert "config.json" in allow_patterns
+        raise OSError("no network\nand a second line")
+
+    monkeypatch.setattr(fetch, "snapshot_download", download)
+    line = failed(speccompile(recipe, "-o", place))
+    assert line == "error: org/small: cannot be fetched from the hub: no network"
+    assert asked == [("org/small", "v1")]
+    assert nothing_left(place)
