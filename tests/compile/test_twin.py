@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import AutoConfig
@@ -12,7 +13,7 @@ from transformers import AutoConfig
 from mxspec.compile import check_model
 from mxspec.compile.check_model import check_twin
 from mxspec.compile.checkpoint import Checkpoint
-from mxspec.compile.plan import plan_model
+from mxspec.compile.specialize import check_specializations
 from mxspec.compile.twin import shrink, write_twin
 from mxspec.formats.manifest import ModelEntry
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
@@ -51,20 +52,18 @@ def test_a_twin_is_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_twin_is_run_at_all_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "large"
-    AutoConfig.for_model("gpt2", n_layer=3, n_embd=32, n_head=2, n_positions=64, vocab_size=600).save_pretrained(folder)
-    write_twin(folder, folder)  # weights for it, too: the twin of a twin
+    AutoConfig.for_model("gpt2", n_layer=3, n_embd=32, n_head=2, n_positions=64, vocab_size=600).save_pretrained(
+        tmp_path
+    )
     ran: list[tuple[int, ...]] = []
 
     def run(folder: Path, entry: ModelEntry, vocab_size: int, lengths: Sequence[int]) -> None:
         ran.append(tuple(lengths))
-        check(folder, entry, vocab_size, lengths)
+        check_specializations(folder, entry, vocab_size, lengths)
 
-    check = check_model.check_specializations
     monkeypatch.setattr(check_model, "check_specializations", run)
-    wanted = TargetRecipe(checkpoint="x", keep_fp16=("*.h.1.*",))
+    wanted = TargetRecipe(checkpoint="x", keep_fp16=("*.h.2.*",))  # a layer that the twin does not have
     recipe = Recipe(name="x", k_max=3, prefill_chunk=8, target=wanted, draft=DraftRecipe(checkpoint="x"))
-    with ExitStack() as files:
-        plan = plan_model("target", folder, wanted, recipe, 32, files)
-        check_twin(plan, folder, wanted, recipe)
-        assert ran == [(1, 4, 8)]
+    plan: Any = SimpleNamespace(name="target", exported=SimpleNamespace(context_length=32))
+    check_twin(plan, tmp_path, wanted, recipe)
+    assert ran == [(1, 4, 8)]
