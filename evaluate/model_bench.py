@@ -1,0 +1,123 @@
+"""Times of one model's calls: so many tokens in one call, behind so many in the cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mxspec.evaluate.memory import anonymous_bytes
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.manifest import ModelName
+from mxspec.runtime import ops
+from mxspec.runtime.model import Model
+from mxspec.runtime.ops.timing import time_read
+
+STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
+PREFILLS = (128, 512)
+CACHED = (128, 1000)
+READ_BYTES = 512 << 20  # of the plain read loop: far more than the caches hold
+CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes their median
+
+
+class ModelBench:
+    """A model made ready to be timed; a call is one run of the session."""
+
+    def __init__(self, bundle: Path, threads: int | None = None, name: ModelName = "target") -> None:
+        if threads is not None:
+            ops.set_threads(threads)
+        began = time.perf_counter()
+        opened = Bundle.open(bundle)
+        self.model = Model(opened, name)
+        self.load_seconds = time.perf_counter() - began
+        self.weights_file_bytes = opened.manifest.files[self.model.entry.weights].bytes
+        self.model.begin(self)
+        self._rng = np.random.default_rng(0)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the matrices that every call reads once."""
+        packed = ("fp16_tiles", "mxfp6_e3m2", "mxfp6_e2m3")
+        return sum(tensor.bytes for tensor in self.model.entry.tensors if tensor.format in packed)
+
+    def cache_bytes(self, cached: int) -> int:
+        """Bytes of keys and values of `cached` tokens."""
+        entry = self.model.entry
+        itemsize = np.dtype(entry.cache_dtype).itemsize
+        return 2 * entry.layers * entry.kv_heads * entry.head_size * cached * itemsize
+
+    def fill(self, cached: int) -> None:
+        """Have exactly `cached` tokens in the cache."""
+        if self.model.length < cached:
+            self.model.append(self._tokens(cached - self.model.length), 1)
+        self.model.rollback(cached)
+
+    def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
+        """Median seconds of calls of `tokens` tokens behind `cached`; logits of the last `rows` (all, by default)."""
+        self.fill(cached)
+        ids, rows = self._tokens(tokens), rows or tokens
+        trials: list[float] = []
+        ended = time.perf_counter() + CALL_SECONDS
+        while len(trials) < 3 or time.perf_counter() < ended:
+            began = time.perf_counter()
+            self.model.forward(ids, rows)
+            trials.append(time.perf_counter() - began)
+            self.model.rollback(cached)
+        return float(np.median(trials))
+
+    def _tokens(self, count: int) -> list[int]:
+        return [int(token) for token in self._rng.integers(0, self.model.entry.vocab_size, count)]
+
+
+def measure(
+    bundle: Path, threads: int | None, repetitions: int, told: Callable[[str], object] = lambda text: None
+) -> dict[str, Any]:
+    """Time all calls and the plain read loop in turns; medians, and every trial."""
+    before = anonymous_bytes()
+    bench = ModelBench(bundle, threads)
+    longest = bench.model.capacity
+    points = [(s, c) for c in CACHED for s in STEPS if s + c <= longest] + [(p, 0) for p in PREFILLS if p <= longest]
+    data = np.ones(READ_BYTES, np.uint8)
+    trials: dict[tuple[int, int], list[float]] = {point: [] for point in points}
+    reads = []
+    for repetition in range(repetitions):
+        told(f"repetition {repetition + 1} of {repetitions}")
+        reads.append(READ_BYTES / float(np.median(time_read(data, 3))))
+        for tokens, cached in points:
+            rows = 1 if tokens in PREFILLS else tokens
+            trials[tokens, cached].append(bench.seconds(tokens, cached, rows))
+    anonymous = anonymous_bytes() - before - READ_BYTES
+    bandwidth = float(np.median(reads))
+    file_bytes = bench.weights_file_bytes
+    return {
+        "threads": ops.threads(),
+        "weight_bytes": bench.weight_bytes,
+        "weights_file_bytes": file_bytes,
+        "read_bytes_per_second": bandwidth,
+        "read_trials": reads,
+        "load_seconds": bench.load_seconds,
+        "anonymous_bytes": anonymous,
+        "anonymous_share": anonymous / file_bytes,
+        "calls": [_describe(bench, point, trials, bandwidth) for point in points],
+    }
+
+
+def _describe(
+    bench: ModelBench, point: tuple[int, int], trials: dict[tuple[int, int], list[float]], bandwidth: float
+) -> dict[str, Any]:
+    tokens, cached = point
+    seconds = float(np.median(trials[point]))
+    one = trials.get((1, cached), trials[1, CACHED[0]])
+    return {
+        "tokens": tokens,
+        "cached": cached,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "bytes_per_second": bench.weight_bytes / seconds,
+        "share_of_read": bench.weight_bytes / seconds / bandwidth,
+        "over_one_token": seconds / float(np.median(one)),
+        "trials_seconds": trials[point],
+    }

@@ -1,0 +1,112 @@
+"""The packed product alone, beside what the memory gives in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.formats.tiles import packed_shape
+from mxspec.runtime import ops
+from mxspec.runtime.ops.timing import ISAS, time_matmul, time_read
+
+FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "fp16")
+ROWS = (1, 2, 4, 8, 16, 128, 512)
+BEYOND_CACHES = 256 << 20  # bytes of all matrices that are read in turns, so that none is still in a cache
+SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection
+PREFILL_ROWS = 64  # from here on a trial takes long enough alone
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One product to time."""
+
+    isa: str
+    weight_format: str
+    rows: int
+
+
+def random_matrices(weight_format: str, n: int, k: int) -> NDArray[np.uint8]:
+    """uint8[matrices, n_tiles, row_tile_bytes] of random weights, of the size that trained ones have."""
+    shape = packed_shape(weight_format, n, k)
+    count = -(-BEYOND_CACHES // int(np.prod(shape)))
+    rng = np.random.default_rng(0)
+    if weight_format == "fp16":
+        one = (rng.standard_normal((shape[0], shape[1] // 2), np.float32) * 0.02).astype(np.float16).view(np.uint8)
+    else:
+        one = rng.integers(0, 256, shape, np.uint8)
+        one[:, shape[1] // 400 * 384 :] = 118  # scales of 2^-9
+    return np.tile(one, (count, 1, 1))
+
+
+def cases(isas: Sequence[str], formats: Sequence[str], rows: Sequence[int]) -> list[Case]:
+    """Every product to time; the scalar reference only for one row, since it is there to be right."""
+    return [Case(i, f, m) for f in formats for i in isas for m in rows if i != "scalar" or m == 1]
+
+
+def available(isas: Sequence[str]) -> list[str]:
+    """Those of the instruction sets that this machine has."""
+    packed = np.zeros((1, *packed_shape("fp16", 16, 32)), np.uint8)
+    a = np.zeros((1, 32), np.float32)
+    return [isa for isa in isas if time_matmul("fp16", packed, 16, a, isa=isa, repetitions=1) is not None]
+
+
+def measure(
+    isas: Sequence[str] = ISAS,
+    formats: Sequence[str] = FORMATS,
+    rows: Sequence[int] = ROWS,
+    repetitions: int = 5,
+    told: Callable[[str], object] = lambda text: None,
+) -> dict[str, Any]:
+    """Time every case and the plain read loop in turns; medians, and every trial."""
+    n, k = SHAPE
+    matrices = {f: random_matrices(f, n, k) for f in formats}
+    wanted = cases(available(isas), formats, rows)
+    activations = np.random.default_rng(1).standard_normal((max(rows), k), np.float32)
+    trials: dict[Case, list[float]] = {case: [] for case in wanted}
+    reads: list[float] = []
+    for repetition in range(repetitions):
+        told(f"repetition {repetition + 1} of {repetitions}")
+        for weight_format, packed in matrices.items():
+            reads.append(packed.nbytes / float(np.median(time_read(packed, 3))))
+            for case in wanted:
+                if case.weight_format == weight_format:
+                    calls = 3 if case.rows >= PREFILL_ROWS or case.isa == "scalar" else len(packed)
+                    seconds = time_matmul(
+                        weight_format, packed, n, activations[: case.rows].copy(), isa=case.isa, repetitions=calls
+                    )
+                    assert seconds is not None
+                    trials[case].append(float(np.median(seconds)))
+    bandwidth = float(np.median(reads))
+    return {
+        "threads": ops.threads(),
+        "n": n,
+        "k": k,
+        "read_bytes_per_second": bandwidth,
+        "read_trials": reads,
+        "products": [_describe(case, trials[case], matrices, bandwidth, (n, k)) for case in wanted],
+    }
+
+
+def _describe(
+    case: Case,
+    trials: list[float],
+    matrices: dict[str, NDArray[np.uint8]],
+    bandwidth: float,
+    shape: tuple[int, int],
+) -> dict[str, Any]:
+    seconds = float(np.median(trials))
+    bytes_per_second = matrices[case.weight_format][0].nbytes / seconds
+    return {
+        "isa": case.isa,
+        "format": case.weight_format,
+        "rows": case.rows,
+        "seconds": seconds,
+        "bytes_per_second": bytes_per_second,
+        "share_of_read": bytes_per_second / bandwidth,
+        "multiply_adds_per_second": case.rows * shape[0] * shape[1] / seconds,
+        "trials_seconds": trials,
+    }

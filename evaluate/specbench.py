@@ -1,0 +1,251 @@
+"""`specbench`: is a bundle fast?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from mxspec.evaluate import model_bench, ops_bench, speculate_bench
+from mxspec.evaluate.record import write_record
+from mxspec.evaluate.shapes import SHAPES
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime import ops
+from mxspec.runtime.command import Group, print_json, report_console
+from mxspec.runtime.ops.timing import ISAS
+
+
+@click.group(cls=Group)
+@click.version_option(package_name="mxspec")
+def main() -> None:
+    """Measure kernels, models and speculation: medians of interleaved repetitions, beside the machine's limit."""
+
+
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]"),
+        click.option("--json", "json_output", is_flag=True, help="Print one JSON object."),
+        click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run."),
+    ):
+        command = option(command)
+    return command
+
+
+def shape_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.argument("bundle", required=False, type=click.Path(path_type=Path)),
+        click.option("--shape", type=click.Choice(sorted(SHAPES)), help="A bundle of random weights, in its place."),
+        click.option(
+            "--work",
+            type=click.Path(file_okay=False, path_type=Path),
+            default=Path(tempfile.gettempdir()) / "mxspec-shapes",
+            help="Bundles of random weights are kept here.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def choose_bundle(bundle: Path | None, shape: str | None, work: Path) -> Path:
+    if (bundle is None) == (shape is None):
+        raise MxspecError("expected either BUNDLE or --shape")
+    if bundle is not None:
+        return bundle
+    try:
+        from mxspec.evaluate.random_bundle import random_bundle
+    except ModuleNotFoundError as error:
+        raise MxspecError(f"--shape exports a graph, which needs {error.name}: pip install mxspec[compile]") from None
+    assert shape is not None
+    work.mkdir(parents=True, exist_ok=True)
+    return random_bundle(SHAPES[shape], work)
+
+
+def finish(result: dict[str, Any], table: Table, json_output: bool, record: Path | None) -> None:
+    if record is not None:
+        write_record(record, result)
+    if json_output:
+        print_json(result)
+    else:
+        report_console().print(table)
+
+
+@main.command("ops")
+@click.option("--isa", "isas", multiple=True, type=click.Choice(ISAS), help="Only this one (may be repeated).")
+@click.option("--format", "formats", multiple=True, type=click.Choice(ops_bench.FORMATS), help="Likewise.")
+@click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Likewise.")
+@click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
+@common_options
+def bench_ops(
+    isas: tuple[str, ...],
+    formats: tuple[str, ...],
+    rows: tuple[int, ...],
+    repetitions: int,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Time the packed product alone, on every instruction set, beside a plain read loop."""
+    if threads is not None:
+        ops.set_threads(threads)
+    console = report_console(json_output=json_output)
+    with console.status("allocating") as status:
+        result = ops_bench.measure(
+            isas or ISAS, formats or ops_bench.FORMATS, rows or ops_bench.ROWS, repetitions, status.update
+        )
+    title = f"a[rows, {result['k']}] x packed[{result['n']}, {result['k']}], {result['threads']} threads; "
+    table = Table(
+        "format",
+        "instructions",
+        "rows",
+        "us a call",
+        "GB/s",
+        "of read",
+        "G multiply-adds/s",
+        title=title + f"plain read: {result['read_bytes_per_second'] / 1e9:.1f} GB/s",
+        title_justify="left",
+    )
+    for row in result["products"]:
+        table.add_row(
+            row["format"],
+            row["isa"],
+            str(row["rows"]),
+            f"{row['seconds'] * 1e6:.1f}",
+            f"{row['bytes_per_second'] / 1e9:.2f}",
+            f"{row['share_of_read']:.1%}",
+            f"{row['multiply_adds_per_second'] / 1e9:.1f}",
+        )
+    finish(result, table, json_output, record)
+
+
+@main.command("model")
+@shape_options
+@click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
+@common_options
+def bench_model(
+    bundle: Path | None,
+    shape: str | None,
+    work: Path,
+    repetitions: int,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Time a whole target: decoding, scoring, prefill, loading, memory."""
+    console = report_console(json_output=json_output)
+    with console.status("preparing") as status:
+        path = choose_bundle(bundle, shape, work)
+        result = model_bench.measure(path, threads, repetitions, status.update)
+    table = Table(
+        "tokens a call",
+        "cached",
+        "ms",
+        "tok/s",
+        "GB/s",
+        "of read",
+        "over S = 1",
+        title=(
+            f"{path.name}, {result['threads']} threads; weights {result['weight_bytes'] / 1e6:.0f} MB, plain read "
+            f"{result['read_bytes_per_second'] / 1e9:.1f} GB/s, load {result['load_seconds']:.2f} s, anonymous memory "
+            f"{result['anonymous_bytes'] / 1e6:.0f} MB ({result['anonymous_share']:.2f} of the weights file)"
+        ),
+        title_justify="left",
+    )
+    for row in result["calls"]:
+        table.add_row(
+            str(row["tokens"]),
+            str(row["cached"]),
+            f"{row['seconds'] * 1e3:.2f}",
+            f"{row['tokens_per_second']:.1f}",
+            f"{row['bytes_per_second'] / 1e9:.2f}",
+            f"{row['share_of_read']:.1%}",
+            f"{row['over_one_token']:.2f}",
+        )
+    finish(result, table, json_output, record)
+
+
+@main.command("speculate")
+@shape_options
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from.")
+@click.option("--prompts", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
+@click.option("--acceptance", type=click.FloatRange(0, 1), help="Impose it: random weights agree on nothing.")
+@click.option("--repetitions", default=3, show_default=True, type=click.IntRange(min=1))
+@common_options
+def bench_speculate(
+    bundle: Path | None,
+    shape: str | None,
+    work: Path,
+    text_file: Path | None,
+    prompts: int,
+    new_tokens: int,
+    acceptance: float | None,
+    repetitions: int,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Time speculative against plain decoding for K = 1 to 8, beside what the formula predicts."""
+    if threads is not None:
+        ops.set_threads(threads)
+    console = report_console(json_output=json_output)
+    with console.status("preparing") as status:
+        path = choose_bundle(bundle, shape, work)
+        token_ids = read_tokens(path, text_file, prompts)
+        bench = speculate_bench.SpeculateBench(
+            path, speculate_bench.prompts_of(token_ids, prompts), new_tokens, acceptance
+        )
+        ks = range(1, min(8, bench.engine.bundle.manifest.k_max) + 1)
+        result = speculate_bench.measure(bench, ks, repetitions, status.update)
+    table = Table(
+        "K",
+        "acceptance",
+        "tokens a round",
+        "v",
+        "speedup",
+        "predicted",
+        "measured/predicted",
+        "outside the models",
+        title=(
+            f"{path.name}, {result['threads']} threads; plain {1 / result['plain_seconds_per_token']:.1f} tok/s, "
+            f"c = {result['c']:.3f}"
+        ),
+        title_justify="left",
+    )
+    for row in result["rows"]:
+        table.add_row(
+            str(row["k"]),
+            f"{row['acceptance']:.3f}",
+            f"{row['tokens_per_round']:.2f}",
+            f"{row['v']:.2f}",
+            f"{row['speedup']:.2f}",
+            f"{row['predicted']:.2f}",
+            f"{row['measured_over_predicted']:.2f}",
+            f"{row['outside_models']:.1%}",
+        )
+    finish(result, table, json_output, record)
+
+
+def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:
+    """Tokens of the text; of random ids where there is none."""
+    from mxspec.formats.bundle import Bundle
+    from mxspec.runtime.text import load_tokenizer
+
+    opened = Bundle.open(bundle)
+    if text_file is None:
+        count = prompts * speculate_bench.PROMPT_TOKENS
+        ids = np.random.default_rng(0).integers(0, opened.manifest.tokenizer.vocab_size, count)
+        return [int(token) for token in ids]
+    try:
+        text = text_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MxspecError(f"--text {text_file}: cannot be read as UTF-8 text: {error}") from None
+    return list(load_tokenizer(opened.tokenizer_path).encode(text).ids)
+
+
+if __name__ == "__main__":
+    main()

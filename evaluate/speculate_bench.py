@@ -1,0 +1,186 @@
+"""Does speculation pay, and as much as the formula says? Plain and speculative decoding in turns, for every K.
+
+Leviathan et al. (2023), theorem 3.8, with the cost v of scoring K + 1 tokens in one call, over that of one step, in the
+place of 1: speedup = (1 - a^(K+1)) / ((1 - a) (c K + v)).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mxspec.evaluate.model_bench import ModelBench
+from mxspec.runtime import ops
+from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter, Proposal
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Round
+from mxspec.runtime.generation import Generation, Request
+from mxspec.runtime.sampling import Sampling
+
+PROMPT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The rounds of one answer behind its first token, which comes from reading the prompt."""
+
+    rounds: list[Round]
+
+    @property
+    def emitted(self) -> int:
+        return sum(r.emitted for r in self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        return sum(r.seconds for r in self.rounds)
+
+
+class GuidedDrafter(ModelDrafter):
+    """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing."""
+
+    def __init__(self, drafter: ModelDrafter, text: Sequence[int], acceptance: float) -> None:
+        super().__init__(drafter.model, drafter.real_vocab)
+        self._text = text  # what the target alone writes, prompt included
+        self._acceptance = acceptance
+
+    def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal:
+        proposal = super().propose(tokens, k, sampling)
+        right = self._text[len(tokens) : len(tokens) + k]
+        draws = np.random.default_rng(len(tokens)).random(len(right))
+        guesses = [
+            token if draw < self._acceptance else (token + 1) % self.real_vocab
+            for token, draw in zip(right, draws, strict=True)
+        ]
+        return Proposal(guesses + proposal.tokens[len(guesses) :])
+
+
+def prompts_of(token_ids: Sequence[int], count: int) -> list[list[int]]:
+    """`count` stretches of a text, evenly spread."""
+    step = max((len(token_ids) - PROMPT_TOKENS) // count, 1)
+    found = [list(token_ids[i * step : i * step + PROMPT_TOKENS]) for i in range(count)]
+    return [prompt for prompt in found if prompt]
+
+
+def formula(acceptance: float, k: int, c: float, v: float) -> float:
+    """The expected speedup over plain decoding."""
+    tokens = k + 1 if acceptance == 1 else (1 - acceptance ** (k + 1)) / (1 - acceptance)
+    return tokens / (c * k + v)
+
+
+class SpeculateBench:
+    """An engine, its prompts, and what to time with them."""
+
+    def __init__(
+        self, bundle: Path, prompts: Sequence[Sequence[int]], new_tokens: int, acceptance: float | None = None
+    ) -> None:
+        self.engine = Engine(bundle)
+        self.prompts = prompts
+        self.new_tokens = new_tokens
+        self.acceptance = acceptance
+        self._plain_text: dict[int, list[int]] = {}
+        self.target = ModelBench(bundle, name="target")
+        self.draft = ModelBench(bundle, name="draft")
+
+    def run(self, prompt: int, k: int) -> Run:
+        """One greedy answer at K = k."""
+        tokens = list(self.prompts[prompt])
+        request = Request(tokens, Sampling(), k, self.new_tokens)
+        manifest = self.engine.bundle.manifest
+        drafter = self._drafter(prompt, k)
+        generation = Generation(
+            self.engine.model("target"), drafter, request, self.engine.tokenizer, manifest.tokenizer
+        )
+        rounds, answer = [], []
+        for event in generation:
+            if isinstance(event, Round):
+                rounds.append(event)
+            elif hasattr(event, "id"):
+                answer.append(event.id)
+        if k == 0:
+            self._plain_text[prompt] = tokens + answer
+        else:
+            assert self._plain_text[prompt] == tokens + answer, "speculative text differs from plain text"
+        return Run(rounds[1:])
+
+    def _drafter(self, prompt: int, k: int) -> Drafter:
+        if k == 0:
+            return NoDrafter()
+        vocab = self.engine.bundle.manifest.tokenizer.vocab_size
+        drafter = ModelDrafter(self.engine.model("draft"), vocab)
+        if self.acceptance is None:
+            return drafter
+        return GuidedDrafter(drafter, self._plain_text[prompt], self.acceptance)
+
+    def costs(self, ks: Sequence[int]) -> dict[str, Any]:
+        """Seconds of a draft step, of a target step, and of scoring K + 1 tokens, in turns."""
+        cached = PROMPT_TOKENS + self.new_tokens // 2
+        return {
+            "draft": self.draft.seconds(1, cached),
+            "step": self.target.seconds(1, cached),
+            "score": {k: self.target.seconds(k + 1, cached) for k in ks},
+        }
+
+
+def measure(
+    bench: SpeculateBench, ks: Sequence[int], repetitions: int, told: Callable[[str], object] = lambda text: None
+) -> dict[str, Any]:
+    """All K in turns for each prompt and repetition, plain decoding first; speedups are medians over the pairs."""
+    runs: dict[int, list[Run]] = {k: [] for k in (0, *ks)}
+    costs = []
+    for repetition in range(repetitions):
+        costs.append(bench.costs(ks))
+        for prompt in range(len(bench.prompts)):
+            told(f"repetition {repetition + 1} of {repetitions}, prompt {prompt + 1} of {len(bench.prompts)}")
+            for k in runs:
+                runs[k].append(bench.run(prompt, k))
+    draft = statistics.median(cost["draft"] for cost in costs)
+    step = statistics.median(cost["step"] for cost in costs)
+    rows = []
+    for k in ks:
+        score = statistics.median(cost["score"][k] for cost in costs)
+        rows.append(_row(k, runs[0], runs[k], draft / step, score / step))
+    plain = sum(run.seconds for run in runs[0]) / sum(run.emitted for run in runs[0])
+    return {
+        "threads": ops.threads(),
+        "new_tokens": bench.new_tokens,
+        "prompts": len(bench.prompts),
+        "imposed_acceptance": bench.acceptance,
+        "plain_seconds_per_token": plain,
+        "draft_step_seconds": draft,
+        "target_step_seconds": step,
+        "c": draft / step,
+        "rows": rows,
+    }
+
+
+def _row(k: int, plain: Sequence[Run], runs: Sequence[Run], c: float, v: float) -> dict[str, Any]:
+    full = [r for run in runs for r in run.rounds]
+    evaluated = sum(r.evaluated for r in full)
+    acceptance = sum(r.accepted for r in full) / evaluated if evaluated else 0.0
+    speedups = list(_speedups(plain, runs))
+    measured, predicted = statistics.median(speedups), formula(acceptance, k, c, v)
+    models = sum(r.draft_seconds + r.target_seconds for r in full)
+    return {
+        "k": k,
+        "acceptance": acceptance,
+        "tokens_per_round": sum(r.emitted for r in full) / len(full),
+        "c": c,
+        "v": v,
+        "speedup": measured,
+        "predicted": predicted,
+        "measured_over_predicted": measured / predicted,
+        "outside_models": 1 - models / sum(r.seconds for r in full),
+        "trials_speedup": speedups,
+    }
+
+
+def _speedups(plain: Sequence[Run], runs: Sequence[Run]) -> Iterator[float]:
+    """Speedup of each answer over the plain one of the same prompt and repetition."""
+    for before, after in zip(plain, runs, strict=True):
+        if before.emitted and after.emitted:
+            yield (before.seconds / before.emitted) / (after.seconds / after.emitted)
