@@ -12,8 +12,9 @@
 namespace mxspec {
 namespace {
 
-// Below this many tiles the spans of each become tasks of their own, so that few heads still fill the threads evenly.
-constexpr size_t kEnoughTiles = 8;
+// From this many tiles a thread on, tiles are tasks. With fewer that do not divide evenly, the spans of each become
+// tasks of their own, so that few heads still fill the threads.
+constexpr size_t kEnoughTilesAThread = 4;
 // Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
 constexpr size_t kSerialWork = 1 << 18;
 
@@ -83,10 +84,10 @@ class Plan {
   const std::vector<Tile>& tiles() const { return tiles_; }
 
   size_t state_floats() const { return most_rows() * (2 + padded_); }
-  size_t scratch_floats() const { return kSpanKeys * padded_ + most_rows() * (kSpanKeys + 4); }
+  size_t scratch_floats() const { return kSpanKeys * call_.head_size + most_rows() * (kSpanKeys + 4); }
   AttentionState state_in(float* memory) const { return {memory, memory + most_rows(), memory + 2 * most_rows()}; }
   AttentionScratch scratch_in(float* memory) const {
-    float* const scores = memory + kSpanKeys * padded_;
+    float* const scores = memory + kSpanKeys * call_.head_size;
     float* const rows = scores + most_rows() * kSpanKeys;
     return {memory, scores, rows, rows + most_rows(), rows + 2 * most_rows(), rows + 3 * most_rows()};
   }
@@ -218,8 +219,9 @@ void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel) 
     for (size_t i = 0; i < stores; ++i) store(i);
   }
 
-  if (plan.tiles().size() >= kEnoughTiles || work < kSerialWork) {
-    run(plan.tiles().size(), [&](size_t i) { attend_tile(call, kernels, plan, plan.tiles()[i]); });
+  const size_t tiles = plan.tiles().size();
+  if (tiles >= kEnoughTilesAThread * parallel.threads || tiles % parallel.threads == 0 || work < kSerialWork) {
+    run(tiles, [&](size_t i) { attend_tile(call, kernels, plan, plan.tiles()[i]); });
   } else {
     thread_local Buffer states;
     SplitTiles split(call, kernels, plan, states);

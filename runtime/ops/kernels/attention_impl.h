@@ -13,6 +13,26 @@ struct KeyRange {
   size_t first, last;
 };
 
+// Memory that the next step reads, asked for line by line between the multiply-adds of this one. Without it the memory
+// idles while a span is computed: one row at 1,000 cached tokens, cold, took 137 us on one core, with it 78 us.
+class Ahead {
+ public:
+  template <class T>
+  void set(const T* from, size_t count) {
+    next_ = reinterpret_cast<uintptr_t>(from);
+    end_ = next_ + count * sizeof(T);
+  }
+  // A step of the loop that follows asks for one line; a copy of this object lives in registers there.
+  size_t stride() const { return next_ < end_ ? 64 : 0; }
+  void fetch(size_t stride) {
+    __builtin_prefetch(reinterpret_cast<const void*>(next_));
+    next_ += stride;
+  }
+
+ private:
+  uintptr_t next_ = 0, end_ = 0;
+};
+
 template <class L, class Cache>
 struct Attention {
   using V = typename L::Vector;
@@ -23,12 +43,16 @@ struct Attention {
   const AttentionCall& call;
   const AttentionTile& tile;
   const size_t begin;  // the state holds nothing of the positions before this one
+  Ahead ahead = {};
   const size_t head_size = call.head_size;
   const size_t padded = (call.head_size + 15) / 16 * 16;
 
   static const Cache* cache_of(const AttentionCall& call, const void* cache, size_t batch, size_t kv_head) {
     return static_cast<const Cache*>(cache) + (batch * call.kv_heads + kv_head) * call.capacity * call.head_size;
   }
+
+  const Cache* keys() const { return cache_of(call, call.key_cache, tile.batch, tile.kv_head); }
+  const Cache* values() const { return cache_of(call, call.value_cache, tile.batch, tile.kv_head); }
 
   static void store(const AttentionCall& call, size_t batch, size_t kv_head) {
     const size_t past = static_cast<size_t>(call.past_lengths[batch]);
@@ -65,32 +89,20 @@ struct Attention {
 
   // Keys to [16-key vector][head_size][16]. A vector that reaches past the range repeats its last key.
   void load_keys(size_t start, KeyRange range, float* block) const {
-    const Cache* const keys = cache_of(call, call.key_cache, tile.batch, tile.kv_head) + start * head_size;
+    const Cache* const from = keys() + start * head_size;
     for (size_t v = range.first / 16; v * 16 < range.last; ++v) {
       const Cache* rows[16];
       for (size_t j = 0; j < 16; ++j) {
         const size_t key = v * 16 + j;
-        rows[j] = keys + (key < range.first ? range.first : key < range.last ? key : range.last - 1) * head_size;
+        rows[j] = from + (key < range.first ? range.first : key < range.last ? key : range.last - 1) * head_size;
       }
       L::transpose(rows, head_size, block + v * head_size * 16);
     }
   }
 
-  // Values to [128][padded], zeros behind head_size.
-  void load_values(size_t start, KeyRange range, float* block) const {
-    const size_t size = head_size, stride = padded;  // the compiler cannot know that the stores do not change them
-    const Cache* from = cache_of(call, call.value_cache, tile.batch, tile.kv_head) + (start + range.first) * size;
-    float* to = block + range.first * stride;
-    for (size_t key = range.first; key < range.last; ++key, from += size, to += stride) {
-      size_t d = 0;
-      for (; d + 16 <= size; d += 16) L::store(to + d, L::load(from + d));
-      if (d < size) L::store(to + d, L::load(from + d, size - d));
-    }
-  }
-
   // scores[r][16 v ...] = scale * (query_r . key), one chain of fused multiply-adds in the order of the head's entries.
   template <size_t kRows, size_t kVectors>
-  void score_tile(size_t first_row, size_t v, AttentionScratch scratch) const {
+  void score_tile(size_t first_row, size_t v, AttentionScratch scratch) {
     const float* queries[kRows];
     for (size_t r = 0; r < kRows; ++r) queries[r] = tile.rows[first_row + r].query;
     const float* const keys = scratch.block + v * head_size * 16;
@@ -98,7 +110,10 @@ struct Attention {
     for (size_t r = 0; r < kRows; ++r) {
       for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
     }
+    Ahead fetching = ahead;
+    const size_t stride = fetching.stride();
     for (size_t d = 0; d < head_size; ++d) {
+      fetching.fetch(stride);
       V key[kVectors];
       for (size_t i = 0; i < kVectors; ++i) key[i] = L::load(keys + (i * head_size + d) * 16);
       for (size_t r = 0; r < kRows; ++r) {
@@ -106,6 +121,7 @@ struct Attention {
         for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(query, key[i], sums[r][i]);
       }
     }
+    ahead = fetching;
     const V scale = L::set1(call.scale);
     for (size_t r = 0; r < kRows; ++r) {
       float* const scores = scratch.scores + (first_row + r) * kSpanKeys + v * 16;
@@ -114,7 +130,7 @@ struct Attention {
   }
 
   template <size_t kRows>
-  void score_rows(size_t first_row, size_t start, AttentionScratch scratch) const {
+  void score_rows(size_t first_row, size_t start, AttentionScratch scratch) {
     const KeyRange range = seen_by_any(first_row, kRows, start);
     // Whole register tiles: scores beyond the range are of whatever the block held, and nobody looks at them.
     size_t v = range.first / 16 / L::kWide * L::kWide;
@@ -209,17 +225,21 @@ struct Attention {
 
   static V merge_values(V before, V keep, V of_span, V take) { return L::fma(before, keep, L::mul(of_span, take)); }
 
+  static V value_at(const Cache* value, size_t i, size_t count) {
+    return count == 0 ? L::load(value + i * 16) : L::load(value, count);
+  }
+
   // The keys from..to-1, which some of the rows see.
   template <size_t kRows, size_t kVectors>
   void weigh_edge(V (&sums)[kRows][kVectors], const KeyRange* ranges, size_t from, size_t to, const float* scores,
-                  const float* block) const {
+                  const Cache* values, size_t count) const {
     for (size_t r = 0; r < kRows; ++r) {
       const size_t first = from > ranges[r].first ? from : ranges[r].first;
       const size_t last = to < ranges[r].last ? to : ranges[r].last;
       for (size_t key = first; key < last; ++key) {
         const V p = L::set1(scores[r * kSpanKeys + key]);
         for (size_t i = 0; i < kVectors; ++i) {
-          sums[r][i] = L::fma(p, L::load(block + key * padded + i * 16), sums[r][i]);
+          sums[r][i] = L::fma(p, value_at(values + key * head_size, i, count), sums[r][i]);
         }
       }
     }
@@ -227,8 +247,8 @@ struct Attention {
 
   // values[r][d...] merged with sum over keys of p_j v_j: one chain of fused multiply-adds in the order of the keys. A
   // key that a row does not see is left out, not multiplied by zero: its value may be NaN.
-  template <size_t kRows, size_t kVectors>
-  void weigh_tile(size_t first_row, size_t start, size_t d, AttentionState state, AttentionScratch scratch) const {
+  template <size_t kRows, size_t kVectors, bool kTail = false>
+  void weigh_tile(size_t first_row, size_t start, size_t d, AttentionState state, AttentionScratch scratch) {
     // The rows' ranges, their union, and what all of them see.
     KeyRange ranges[kRows];
     size_t first = kSpanKeys, last = 0, common_first = 0, common_last = kSpanKeys;
@@ -246,18 +266,23 @@ struct Attention {
       for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
     }
     const float* const scores = scratch.scores + first_row * kSpanKeys;
-    const float* const block = scratch.block + d;
-    weigh_edge(sums, ranges, first, common_first, scores, block);
-    const float* value = block + common_first * padded;
+    const size_t size = head_size, count = kTail ? size - d : 0;
+    const Cache* const span_values = values() + start * size + d;
+    weigh_edge(sums, ranges, first, common_first, scores, span_values, count);
+    const Cache* value = span_values + common_first * size;
     const float* p = scores + common_first;
-    for (const float* const end = scores + common_last; p < end; ++p, value += padded) {
+    Ahead fetching = ahead;
+    const size_t stride = fetching.stride();
+    for (const float* const end = scores + common_last; p < end; ++p, value += size) {
+      fetching.fetch(stride);
       V values[kVectors];
-      for (size_t i = 0; i < kVectors; ++i) values[i] = L::load(value + i * 16);
+      for (size_t i = 0; i < kVectors; ++i) values[i] = value_at(value, i, count);
       for (size_t r = 0; r < kRows; ++r) {
         for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(L::set1(p[r * kSpanKeys]), values[i], sums[r][i]);
       }
     }
-    weigh_edge(sums, ranges, common_last, last, scores, block);
+    ahead = fetching;
+    weigh_edge(sums, ranges, common_last, last, scores, span_values, count);
     for (size_t r = 0; r < kRows; ++r) {
       if (ranges[r].first >= ranges[r].last) continue;
       const bool first_span = is_first_span(tile.rows[first_row + r], start);
@@ -271,12 +296,13 @@ struct Attention {
   }
 
   template <size_t kRows>
-  void weigh_rows(size_t first_row, size_t start, AttentionState state, AttentionScratch scratch) const {
+  void weigh_rows(size_t first_row, size_t start, AttentionState state, AttentionScratch scratch) {
     size_t d = 0;
-    for (; d + L::kWide * 16 <= padded; d += L::kWide * 16) {
+    for (; d + L::kWide * 16 <= head_size; d += L::kWide * 16) {
       weigh_tile<kRows, L::kWide>(first_row, start, d, state, scratch);
     }
-    for (; d < padded; d += 16) weigh_tile<kRows, 1>(first_row, start, d, state, scratch);
+    for (; d + 16 <= head_size; d += 16) weigh_tile<kRows, 1>(first_row, start, d, state, scratch);
+    if (d < head_size) weigh_tile<kRows, 1, true>(first_row, start, d, state, scratch);
   }
 
   // The one to three rows that fill no register tile.
@@ -288,23 +314,26 @@ struct Attention {
     if (count == 3) body.template operator()<3>();
   }
 
-  void span(size_t start, AttentionState state, AttentionScratch scratch) const {
+  void span(size_t start, AttentionState state, AttentionScratch scratch) {
     const KeyRange range = seen_by_any(0, tile.row_count, start);
     if (range.first >= range.last) return;
     const size_t whole = tile.row_count / kRegisterRows * kRegisterRows;
     load_keys(start, range, scratch.block);
+    ahead.set(values() + (start + range.first) * head_size, (range.last - range.first) * head_size);
     for (size_t r = 0; r < whole; r += kRegisterRows) score_rows<kRegisterRows>(r, start, scratch);
     rest(whole, [&]<size_t kRows>() { score_rows<kRows>(whole, start, scratch); });
     softmax_rows(start, scratch);
     merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);
-    load_values(start, range, scratch.block);
+    const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].position + 1;
+    ahead.set(keys() + next * head_size,
+              next < end ? (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size : 0);
     for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
     rest(whole, [&]<size_t kRows>() { weigh_rows<kRows>(whole, start, state, scratch); });
   }
 
   static void attend(const AttentionCall& call, const AttentionTile& tile, size_t first, size_t last,
                      AttentionState state, AttentionScratch scratch) {
-    const Attention self{call, tile, first * kSpanKeys};
+    Attention self{call, tile, first * kSpanKeys};
     for (size_t i = first; i < last; ++i) self.span(i * kSpanKeys, state, scratch);
   }
 

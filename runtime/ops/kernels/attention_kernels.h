@@ -30,7 +30,7 @@ struct AttentionState {
 
 // What one thread needs while it works on a tile.
 struct AttentionScratch {
-  float* block;    // keys as [16-key vector][head_size][16], then values as [128][padded head size]
+  float* block;    // keys as [16-key vector][head_size][16]
   float* scores;   // [row][128]
   float* largest;  // [row] of this span
   float* sum;      // [row] of this span
