@@ -61,9 +61,8 @@ class ModelDrafter:
     (its last own token, which it proposed but never read, and the target's).
     """
 
-    def __init__(self, model: Model, real_vocab: int) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
-        self.real_vocab = real_vocab
         model.begin(self)
 
     def limit(self, length: int) -> int:
@@ -77,7 +76,7 @@ class ModelDrafter:
         proposal = Proposal()
         unseen = list(tokens[self.model.length :])
         for i in range(k):
-            logits = self.model.append(unseen, 1)[0, : self.real_vocab]
+            logits = self.model.append(unseen, 1)[0]
             unseen = [self._choose(logits, len(tokens) + i, sampling, proposal)]
             proposal.tokens.append(unseen[0])
         return proposal

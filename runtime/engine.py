@@ -85,12 +85,12 @@ class Engine:
         self._check_prompt(tokens, manifest.models["target"].context_length)
         request = Request(tokens, sampling, k, max_new_tokens)
         proposer = self._drafter(drafter if k else "none")
-        return Generation(self.model("target"), proposer, request, self.tokenizer, manifest.tokenizer)
+        return Generation(self.model("target"), proposer, request, self.tokenizer, manifest.tokenizer.eos_token_ids)
 
     def _drafter(self, name: DrafterName) -> Drafter:
         if name == "none":
             return NoDrafter()
-        return ModelDrafter(self.model("draft"), self.bundle.manifest.tokenizer.vocab_size)
+        return ModelDrafter(self.model("draft"))
 
     def _check_prompt(self, tokens: Sequence[int], limit: int) -> None:
         vocab = self.bundle.manifest.tokenizer.vocab_size

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from mxspec.formats.manifest import TokenizerEntry
 from mxspec.runtime.drafters import Drafter, Proposal
 from mxspec.runtime.events import Event, Finished, FinishReason, Round, Statistics, Token
 from mxspec.runtime.model import Model
@@ -33,13 +32,12 @@ class Generation(Iterator[Event]):
     """The events of one answer; `statistics` may be asked for at any time, also after an interruption."""
 
     def __init__(
-        self, target: Model, drafter: Drafter, request: Request, tokenizer: Tokenizer, ids: TokenizerEntry
+        self, target: Model, drafter: Drafter, request: Request, tokenizer: Tokenizer, eos_token_ids: Iterable[int]
     ) -> None:
         self._target = target
         self._drafter = drafter
         self._request = request
-        self._real_vocab = ids.vocab_size  # logits beyond it are padding and never looked at
-        self._eos = frozenset(ids.eos_token_ids)
+        self._eos = frozenset(eos_token_ids)
         self._text = TextStream(tokenizer, request.prompt)
         self._tokens = list(request.prompt)  # after the first round, the target has read all of them but the last
         self._tally = Tally(len(request.prompt))
@@ -94,7 +92,7 @@ class Generation(Iterator[Event]):
         """One call of the target over what it has not read and all drafted tokens: float32[K + 1, vocab]."""
         self._target.require(self)
         unread = self._tokens[self._target.length :] + proposal.tokens
-        return self._target.append(unread, len(proposal.tokens) + 1)[:, : self._real_vocab]
+        return self._target.append(unread, len(proposal.tokens) + 1)
 
     def _verify(self, logits: Logits, proposal: Proposal) -> Verdict:
         sampling = self._request.sampling

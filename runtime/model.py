@@ -20,7 +20,6 @@ from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.sampling import Logits
 
-PREFILL_CHUNK = 128  # tokens a call; larger calls are hardly faster and need more memory
 KEPT_CALLS = 16  # prepared calls of different sizes kept for use again
 
 
@@ -57,6 +56,8 @@ class Model:
         path = bundle.graph_path(name)
         self.entry = bundle.manifest.models[name]
         self.capacity = self.entry.context_length
+        self.real_vocab = bundle.manifest.tokenizer.vocab_size  # logits beyond it are padding: never looked at
+        self.chunk = max(self.entry.specializations)  # tokens a call, where there are many
         self.length = 0
         self._user: object = None
         try:
@@ -93,25 +94,24 @@ class Model:
         call.past_lengths[0] = self.length
         self.session.run_with_iobinding(call.binding)
         self.length += count
-        logits: Logits = call.logits[0]
-        return logits
+        return call.logits[0, :, : self.real_vocab]
 
     def append(self, tokens: Sequence[int], rows: int) -> Logits:
-        """forward(), with all that no logits are wanted of in calls of at most PREFILL_CHUNK tokens before it."""
+        """forward(), with all that no logits are wanted of in calls of at most `chunk` tokens before it."""
         first = 0
-        while len(tokens) - first > max(rows, PREFILL_CHUNK):
-            count = min(PREFILL_CHUNK, len(tokens) - first - rows)
+        while len(tokens) - first > max(rows, self.chunk):
+            count = min(self.chunk, len(tokens) - first - rows)
             self.forward(tokens[first : first + count], 1)
             first += count
         return self.forward(tokens[first:], rows)
 
-    def score(self, tokens: Sequence[int], chunk: int = PREFILL_CHUNK) -> Iterator[Logits]:
+    def score(self, tokens: Sequence[int]) -> Iterator[Logits]:
         """Yield the logits behind every token of a new sequence, chunk by chunk; each is the reader's own copy."""
         user = object()
         self.begin(user)
-        for start in range(0, len(tokens), chunk):
+        for start in range(0, len(tokens), self.chunk):
             self.require(user)
-            piece = tokens[start : start + chunk]
+            piece = tokens[start : start + self.chunk]
             yield self.forward(piece, len(piece)).copy()
 
     def rollback(self, length: int) -> None:

@@ -79,13 +79,16 @@ def shape(logits: Logits, sampling: Sampling) -> Distribution:
 
 def nucleus(weights: NDArray[np.float32], top_p: float) -> NDArray[np.int64]:
     """Indices of the shortest list of largest weights that holds at least the share `top_p` of their sum."""
-    needed = top_p * weights.sum(dtype=np.float64)
+    total = weights.sum(dtype=np.float64)
+    # All weights below this one together are less than what may be left out.
+    candidates = np.flatnonzero(weights >= (1 - top_p) * total / len(weights))
+    weights = weights[candidates]
     count = FIRST_CANDIDATES
     while True:
         ids = largest(weights, min(count, len(weights)))
         mass = np.cumsum(weights[ids], dtype=np.float64)
-        if mass[-1] >= needed or len(ids) == len(weights):
-            return ids[: int(np.searchsorted(mass, needed)) + 1]
+        if mass[-1] >= top_p * total or len(ids) == len(weights):
+            return candidates[ids[: int(np.searchsorted(mass, top_p * total)) + 1]]
         count *= 8
 
 

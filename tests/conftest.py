@@ -1,0 +1,133 @@
+"""Bundles to generate from, compiled once a session: a tiny random target with two drafts, and the demo pair."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from mxspec.formats.bundle import Bundle
+
+CONTEXT = 96
+PREFILL_CHUNK = 16
+WEIGHT_SCALE = 2.5  # greedy texts that do not fall into a loop at once
+K_MAX = 8
+VOCAB = 259  # 256 bytes and three special tokens
+BOS, EOS, END = 256, 257, 258
+DEMO = Path(__file__).parents[1] / "recipes" / "demo"
+
+
+def make_byte_tokenizer() -> Tokenizer:
+    """A tokenizer without merges: ids 0 to 255 are bytes, so any text and half of any character can come up."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}  # GPT-2's
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<bos>", "<eos>", "<end>"])
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> Tokenizer:
+    return make_byte_tokenizer()
+
+
+def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0) -> Path:
+    """A random Llama with `logits` ≥ VOCAB logits, the ones beyond VOCAB far too likely: they must be masked."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=logits,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=BOS,
+        eos_token_id=[EOS, END],
+        pad_token_id=None,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Row by row, so that the same seed gives the same model with more logits too.
+            parameter.copy_(
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed + parameter.ndim))
+            )
+            if parameter.ndim == 1:
+                parameter.mul_(0.2).add_(1)
+            else:
+                parameter.mul_(WEIGHT_SCALE * parameter.shape[-1] ** -0.5)
+            parameter.add_(torch.randn_like(parameter), alpha=noise * parameter.std().item())
+        model.lm_head.weight[VOCAB:] *= 30
+        model.lm_head.weight[[BOS, EOS, END]] = 0  # logit 0: possible when sampling, never the largest
+    folder.mkdir(parents=True)
+    model.half().save_pretrained(folder)
+    make_byte_tokenizer().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def compile_pair(folder: Path, target: Path, draft: Path, **settings: Any) -> Path:
+    """Compile two checkpoints with what speccompile is made of; the bundle's directory."""
+    from rich.console import Console
+
+    from mxspec.compile.pipeline import compile_bundle
+    from mxspec.compile.progress import Stages
+    from mxspec.recipes.recipe import Recipe
+
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    recipe = folder / "pair.toml"
+    recipe.write_text(
+        "\n".join(
+            ['name = "pair"', *lines, "[target]", f'checkpoint = "{target}"', "[draft]", f'checkpoint = "{draft}"', ""]
+        )
+    )
+    output = folder / "pair.bundle"
+    stages = Stages(Console(quiet=True))
+    compile_bundle(Recipe.load(recipe), output, with_baseline=False, force=False, stages=stages)
+    return output
+
+
+def scramble_draft(bundle: Path, folder: Path) -> Path:
+    """A copy of a bundle whose draft has the same weights in random places: a draft that knows nothing."""
+    shutil.copytree(bundle, folder)
+    manifest = Bundle.open(folder).manifest
+    weights = np.memmap(folder / manifest.models["draft"].weights, np.uint8, "r+")
+    rng = np.random.default_rng(3)
+    for tensor in manifest.models["draft"].tensors:
+        if tensor.format in ("fp16", "fp16_tiles"):
+            values = weights[tensor.offset : tensor.offset + tensor.bytes].view(np.uint16)
+            values[:] = rng.permutation(values)
+    weights.flush()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same random target with a draft that is often right ("near") and one that hardly ever is ("random")."""
+    folder = tmp_path_factory.mktemp("tiny")
+    target = save_checkpoint(folder / "target", seed=5, logits=272)
+    draft = save_checkpoint(folder / "draft", seed=5, logits=264, noise=0.1)
+    near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK)
+    return {"near": near, "random": scramble_draft(near, folder / "random.bundle")}
+
+
+@pytest.fixture(scope="session")
+def demo_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The demo pair ("real"), and its target with a draft that knows nothing ("random")."""
+    if not (DEMO / "target" / "model.safetensors").is_file():
+        pytest.skip("recipes/demo/target: not there; recipes/demo/train.py makes it")
+    folder = tmp_path_factory.mktemp("demo")
+    real = compile_pair(folder, DEMO / "target", DEMO / "draft", k_max=K_MAX)
+    return {"real": real, "random": scramble_draft(real, folder / "random.bundle")}
