@@ -44,7 +44,7 @@ class GuidedDrafter(ModelDrafter):
     """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing."""
 
     def __init__(self, drafter: ModelDrafter, text: Sequence[int], acceptance: float) -> None:
-        super().__init__(drafter.model, drafter.real_vocab)
+        super().__init__(drafter.model)
         self._text = text  # what the target alone writes, prompt included
         self._acceptance = acceptance
 
@@ -53,7 +53,7 @@ class GuidedDrafter(ModelDrafter):
         right = self._text[len(tokens) : len(tokens) + k]
         draws = np.random.default_rng(len(tokens)).random(len(right))
         guesses = [
-            token if draw < self._acceptance else (token + 1) % self.real_vocab
+            token if draw < self._acceptance else (token + 1) % self.model.real_vocab
             for token, draw in zip(right, draws, strict=True)
         ]
         return Proposal(guesses + proposal.tokens[len(guesses) :])
@@ -90,11 +90,9 @@ class SpeculateBench:
         """One greedy answer at K = k."""
         tokens = list(self.prompts[prompt])
         request = Request(tokens, Sampling(), k, self.new_tokens)
-        manifest = self.engine.bundle.manifest
+        eos = self.engine.bundle.manifest.tokenizer.eos_token_ids
         drafter = self._drafter(prompt, k)
-        generation = Generation(
-            self.engine.model("target"), drafter, request, self.engine.tokenizer, manifest.tokenizer
-        )
+        generation = Generation(self.engine.model("target"), drafter, request, self.engine.tokenizer, eos)
         rounds, answer = [], []
         for event in generation:
             if isinstance(event, Round):
@@ -110,8 +108,7 @@ class SpeculateBench:
     def _drafter(self, prompt: int, k: int) -> Drafter:
         if k == 0:
             return NoDrafter()
-        vocab = self.engine.bundle.manifest.tokenizer.vocab_size
-        drafter = ModelDrafter(self.engine.model("draft"), vocab)
+        drafter = ModelDrafter(self.engine.model("draft"))
         if self.acceptance is None:
             return drafter
         return GuidedDrafter(drafter, self._plain_text[prompt], self.acceptance)

@@ -64,7 +64,7 @@ def main(
         drafter=drafter,
     )
     answer = Answer()
-    terminal = sys.stdout.isatty() and not json_output
+    terminal = on_terminal() and not json_output
     if terminal:
         click.secho(text, nl=False, bold=True)
     try:
@@ -81,6 +81,11 @@ def main(
         click.echo()
         click.secho(closing_line(generation.statistics, k), err=not terminal, dim=True)
     return exit_code
+
+
+def on_terminal() -> bool:
+    """Whether somebody watches: then the prompt stands before the text, and colours are worth something."""
+    return sys.stdout.isatty()
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:

@@ -28,7 +28,7 @@ class Drafter(Protocol):
         ...
 
     def prefill(self, prompt: Sequence[int]) -> None:
-        """Read the prompt."""
+        """Begin a text: read its prompt."""
         ...
 
     def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal: ...
@@ -63,12 +63,12 @@ class ModelDrafter:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        model.begin(self)
 
     def limit(self, length: int) -> int:
         return max(self.model.capacity - length + 1, 0)
 
     def prefill(self, prompt: Sequence[int]) -> None:
+        self.model.begin(self)
         self.model.append(prompt[: self.model.capacity], 1)
 
     def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal:

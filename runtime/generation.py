@@ -42,7 +42,6 @@ class Generation(Iterator[Event]):
         self._tokens = list(request.prompt)  # after the first round, the target has read all of them but the last
         self._tally = Tally(len(request.prompt))
         self._events = self._run()
-        target.begin(self)
 
     def __next__(self) -> Event:
         return next(self._events)
@@ -54,6 +53,7 @@ class Generation(Iterator[Event]):
     def _run(self) -> Iterator[Event]:
         """The rounds, until something ends the text. The first one drafts nothing: its call reads the prompt."""
         began = time.perf_counter()
+        self._target.begin(self)
         self._drafter.prefill(self._tokens)
         self._tally.draft_prefill_seconds = time.perf_counter() - began
         reason: FinishReason | None = None
