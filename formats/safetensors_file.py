@@ -55,7 +55,7 @@ def read_header(path: Path, error: type[MxspecError]) -> dict[str, StoredTensor]
         with path.open("rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
-            if file_bytes < 8 or length > min(HEADER_LIMIT, file_bytes - 8):
+            if length > min(HEADER_LIMIT, file_bytes - 8):
                 raise error(f"{path.name}: header of {length} bytes in a file of {file_bytes}; the file is cut short")
             text = file.read(length)
     except OSError as problem:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
+from mxspec.formats import bundle as bundle_module
+from mxspec.formats import safetensors_file
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
 
@@ -114,6 +116,7 @@ def set_tensor(**values: object) -> Callable[[Json], object]:
         (lambda m: m["tokenizer"].update(sha256="0" * 64), "not the hash that files gives"),
         (lambda m: m["files"]["target.onnx"].update(bytes=7), "60 bytes, the manifest says 7"),
         (lambda m: m["files"].update({"more.onnx": m["files"]["target.onnx"]}), "'more.onnx' is missing"),
+        (lambda m: m["files"].pop("tokenizer.json"), "not the hash that files gives for tokenizer.json"),
         (lambda m: m["files"].pop("draft.onnx"), "'draft.onnx' is not in files"),
         (set_tensor(name="other"), "'other' of the manifest is not in the file"),
         (set_tensor(name="padding.1"), "'padding.1' of the manifest is not in the file"),
@@ -210,6 +213,31 @@ def shift(name: str, begin: int, end: int) -> Callable[[Json], object]:
 def test_headers_that_lie(bundle_path: Path, edit: Callable[[Json], object], data_bytes: int, says: str) -> None:
     edit_header(bundle_path, edit, data_bytes=data_bytes)
     assert says in refused(bundle_path)
+
+
+def test_a_header_longer_than_any_honest_one(bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safetensors_file, "HEADER_LIMIT", 100)
+    assert "target.safetensors: header" in refused(bundle_path)
+
+
+def test_a_manifest_longer_than_any_honest_one(bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_module, "MANIFEST_LIMIT", 100)
+    assert "at most 100 expected" in refused(bundle_path)
+
+
+def test_tensors_off_the_alignment(bundle_path: Path) -> None:
+    file = bundle_path / "target.safetensors"
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    file.write_bytes((length + 8).to_bytes(8, "little") + content[8 : 8 + length] + b" " * 8 + content[8 + length :])
+
+    def shifted(manifest: Json) -> None:
+        manifest["files"]["target.safetensors"]["bytes"] += 8
+        for tensor in manifest["models"]["target"]["tensors"]:
+            tensor["offset"] += 8
+
+    edit_manifest(bundle_path, shifted)
+    assert "is not a multiple of 64" in refused(bundle_path)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{", b'{"a":1,"a":1}', b"null", b'"' * 5])
