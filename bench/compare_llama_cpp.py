@@ -26,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mxspec.evaluate.model_bench import ModelBench
+from mxspec.evaluate.random_bundle import random_bundle
 from mxspec.evaluate.record import write_record
-from mxspec.evaluate.shapes import SHAPES, Shape, random_bundle
+from mxspec.evaluate.shapes import SHAPES, Shape
 
 PACKAGE = "llama-cpp-python==0.3.36"
 CONSOLE = Console(stderr=True)
@@ -149,11 +150,9 @@ def peer_model(folder: Path, shape: Shape, weights: str) -> Path:
 
 def peer_seconds(binary: Path, model: Path, point: Point, threads: int) -> float:
     """Seconds of one call of `point.tokens` tokens, as llama-bench measures it (median of its repetitions)."""
-    if point.tokens == 1:
-        work = ["-p", "0", "-n", "16", "-r", "3"]
-    else:
-        work = ["-p", str(point.tokens), "-n", "0", "-r", "3"]
-    command = [str(binary), "-m", str(model), "-t", str(threads), "-d", str(point.cached), "-o", "json", *work]
+    prompt, generate = (0, 16) if point.tokens == 1 else (point.tokens, 0)
+    work = ["-p", str(prompt), "-n", str(generate), "-d", str(point.cached), "-r", "3"]
+    command = [str(binary), "-m", str(model), "-t", str(threads), "-o", "json", *work]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (result,) = json.loads(output)
     return point.tokens / statistics.median(result["samples_ts"])
@@ -223,7 +222,7 @@ def main(
     binary = build_peer(work)
     ours = ModelBench(random_bundle(shape, work), threads)
     runners: dict[str, Callable[[Point], float]] = {
-        "mxspec": lambda point: ours.seconds(tokens=point.tokens, cached=point.cached)
+        "mxspec": lambda point: ours.seconds(point.tokens, point.cached, 1 if point.cached == 0 else point.tokens)
     }
     for weights in peer_formats:
         model = peer_model(work, shape, weights)

@@ -1,0 +1,150 @@
+"""Write the README's tables from the records, so that no figure there is typed by hand.
+
+    python bench/tables.py           # rewrite the tables in README.md
+    python bench/tables.py --check   # exit with 1 where a table is not what the records say
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; TABLES says which records make it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "bench" / "records"
+
+
+def record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RECORDS / f"{name}.json").read_text())
+    return found
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def source(*records: dict[str, Any]) -> str:
+    """Where the figures come from: commands, machine, commit."""
+    first = records[0]
+    machine = f"{first['machine']['cpu']}, {first['machine']['cores']} cores"
+    commands = "; ".join(f"`{r['command']}`" for r in records)
+    return f"\n\nFrom {commands} on {machine}, commit {first['commit']}."
+
+
+def accuracy() -> str:
+    records = [record("accuracy_e3m2"), record("accuracy_e2m3")]
+    rows = [
+        [
+            r["result"]["format"],
+            f"{r['result']['tokens']:,}",
+            f"{r['result']['baseline_perplexity']:.3f}",
+            f"{r['result']['target_perplexity']:.3f}",
+            f"{r['result']['ratio']:.4f}",
+            f"{r['result']['mean_kl_divergence']:.5f}",
+            f"{r['result']['same_top_share']:.1%}",
+        ]
+        for r in records
+    ]
+    header = ["format", "tokens", "perplexity, fp16", "packed", "ratio", "KL (nats)", "same top token"]
+    return markdown(header, rows) + source(*records)
+
+
+def ops() -> str:
+    found = record("ops")
+    products = [p for p in found["result"]["products"] if p["isa"] == "avx512vnni"]
+    rows = [
+        [
+            f"{p['format']}, {p['rows']} rows",
+            f"{p['seconds'] * 1e6:.0f}",
+            f"{p['bytes_per_second'] / 1e9:.1f}",
+            f"{p['share_of_read']:.0%}",
+        ]
+        for p in products
+        if p["rows"] in (1, 2, 4, 8, 16, 128) and p["format"] != "mxfp6_e2m3"
+    ]
+    read = found["result"]["read_bytes_per_second"] / 1e9
+    return markdown(["product", "us a call", "GB/s", f"of the {read:.1f} GB/s that a read gives"], rows) + source(found)
+
+
+def model() -> str:
+    found = record("model_tinyllama")
+    rows = [
+        [
+            f"{c['tokens']} behind {c['cached']:,}",
+            f"{c['seconds'] * 1e3:.2f}",
+            f"{c['tokens_per_second']:.1f}",
+            f"{c['bytes_per_second'] / 1e9:.1f}",
+            f"{c['share_of_read']:.0%}",
+            f"{c['over_one_token']:.2f}",
+        ]
+        for c in found["result"]["calls"]
+    ]
+    return markdown(["tokens a call", "ms", "tok/s", "GB/s", "of read", "over one token"], rows) + source(found)
+
+
+def llama_cpp() -> str:
+    found = record("llama_cpp")
+    points = found["result"]["points"]
+    peers = [name for name in points[0]["tokens_per_second"] if name != "mxspec"]
+    rows = [
+        [p["point"], f"{p['tokens_per_second']['mxspec']:.1f}"]
+        + [f"{p['tokens_per_second'][peer]:.1f} ({p['speedup'][peer]:.2f} x)" for peer in peers]
+        for p in points
+    ]
+    return markdown(["tok/s (mxspec's speedup)", "mxspec", *peers], rows) + source(found)
+
+
+def speculate() -> str:
+    found = record("speculate_demo")
+    rows = [
+        [
+            str(r["k"]),
+            f"{r['acceptance']:.3f}",
+            f"{r['tokens_per_round']:.2f}",
+            f"{r['v']:.2f}",
+            f"{r['speedup']:.2f}",
+            f"{r['predicted']:.2f}",
+            f"{r['outside_models']:.1%}",
+        ]
+        for r in found["result"]["rows"]
+    ]
+    header = ["K", "acceptance", "tokens a round", "v", "speedup", "predicted", "outside the models"]
+    return markdown(header, rows) + source(found)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "accuracy": accuracy,
+    "ops": ops,
+    "model": model,
+    "llama_cpp": llama_cpp,
+    "speculate": speculate,
+}
+
+
+def render(text: str) -> str:
+    """The text with every table made anew."""
+
+    def replace(match: re.Match[str]) -> str:
+        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    made = render(text)
+    if "--check" in sys.argv[1:]:
+        return int(made != text)
+    readme.write_text(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
