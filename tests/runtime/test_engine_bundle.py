@@ -1,0 +1,272 @@
+"""The engine on compiled bundles: speculative text is plain text, and scored rows are single steps, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mxspec import Engine
+from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.runtime import ops
+from mxspec.runtime.events import Event, Finished, Round, Token
+from mxspec.runtime.model import Model
+
+CONTEXT, K_MAX, CHUNK, VOCAB = 96, 8, 16, 259  # of the tiny bundles in tests/conftest.py
+PROMPTS = ["hello there", "x", "a prompt that is longer than one chunk of sixteen tokens"]
+DEMO_PROMPTS = ["def read_lines(path):\n    ", "import os\nimport sys\n\n\nclass "]
+
+
+@pytest.fixture(scope="module", params=["near", "random"])
+def tiny(request: pytest.FixtureRequest, tiny_bundles: dict[str, Path]) -> Engine:
+    return Engine(tiny_bundles[request.param])
+
+
+@pytest.fixture(scope="module")
+def near(tiny_bundles: dict[str, Path]) -> Engine:
+    return Engine(tiny_bundles["near"])
+
+
+@pytest.fixture(scope="module", params=["real", "random"])
+def demo(request: pytest.FixtureRequest, demo_bundles: dict[str, Path]) -> tuple[str, Engine]:
+    return request.param, Engine(demo_bundles[request.param])
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = ops.threads()
+    ops.set_threads(2)
+    yield
+    ops.set_threads(before)
+
+
+def ids_of(events: Iterator[Event]) -> list[int]:
+    return [event.id for event in events if isinstance(event, Token)]
+
+
+def poison(model: Model) -> None:
+    """Write NaN into every cache entry behind the valid ones."""
+    for cache in model._caches.values():
+        cache.numpy()[:, :, model.length :] = np.nan
+
+
+def poison_always(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, every roll-back and every new text leaves NaN behind the valid entries."""
+    rollback, begin = model.rollback, model.begin
+
+    def rollback_and_poison(length: int) -> None:
+        rollback(length)
+        poison(model)
+
+    def begin_and_poison(user: object) -> None:
+        begin(user)
+        poison(model)
+
+    monkeypatch.setattr(model, "rollback", rollback_and_poison)
+    monkeypatch.setattr(model, "begin", begin_and_poison)
+
+
+def single_steps(model: Model, ids: Sequence[int]) -> NDArray[np.float32]:
+    model.begin(None)
+    return np.stack([model.forward([token], 1)[0].copy() for token in ids])
+
+
+@pytest.mark.parametrize("k", range(1, K_MAX + 1))
+def test_greedy_text_is_the_plain_text(tiny: Engine, k: int) -> None:
+    for prompt in PROMPTS:
+        plain = ids_of(tiny.generate(prompt, max_new_tokens=40, drafter="none"))
+        text = tiny.generate(prompt, max_new_tokens=40, k=k)
+        assert ids_of(text) == plain
+        assert text.statistics.drafted > 0
+
+
+def test_the_near_draft_is_often_right_and_the_random_one_hardly_ever(tiny_bundles: dict[str, Path]) -> None:
+    """Otherwise the equality above would show less than it seems to."""
+    acceptance = {}
+    for name, path in tiny_bundles.items():
+        engine = Engine(path)
+        texts = [engine.generate(prompt, max_new_tokens=40, k=4) for prompt in PROMPTS]
+        assert all(len(set(ids_of(text))) > 5 for text in texts)
+        acceptance[name] = sum(t.statistics.accepted for t in texts) / sum(t.statistics.evaluated for t in texts)
+    assert 0.2 < acceptance["near"] < 0.95
+    assert acceptance["random"] < 0.1
+
+
+@pytest.mark.demo
+@pytest.mark.parametrize("k", range(1, K_MAX + 1))
+def test_greedy_demo_text_is_the_plain_text(demo: tuple[str, Engine], k: int) -> None:
+    name, engine = demo
+    for prompt in DEMO_PROMPTS:
+        plain = ids_of(engine.generate(prompt, max_new_tokens=60, drafter="none"))
+        text = engine.generate(prompt, max_new_tokens=60, k=k)
+        assert ids_of(text) == plain
+        acceptance = text.statistics.acceptance
+        assert acceptance is not None
+        assert acceptance < 0.2 if name == "random" else 0 < acceptance < 1
+
+
+@pytest.mark.parametrize("model", ["target", "draft"])
+def test_scored_rows_are_single_steps_bit_for_bit(near: Engine, model: Any, two_threads: None) -> None:
+    ids = near.encode(PROMPTS[2])
+    steps = single_steps(near.model(model), ids)
+    assert steps.shape == (len(ids), VOCAB)
+    np.testing.assert_array_equal(np.concatenate(list(near.score(ids, model=model))), steps)
+    for width in range(2, K_MAX + 2):
+        scorer = near.model(model)
+        scorer.begin(None)
+        rows = [scorer.append(ids[i : i + width], len(ids[i : i + width])).copy() for i in range(0, len(ids), width)]
+        np.testing.assert_array_equal(np.concatenate(rows), steps)
+    ops.set_threads(1)
+    np.testing.assert_array_equal(np.concatenate(list(near.score(ids, model=model))), steps)
+
+
+@pytest.mark.demo
+def test_scored_demo_rows_are_single_steps_bit_for_bit(demo: tuple[str, Engine]) -> None:
+    _, engine = demo
+    ids = engine.encode(DEMO_PROMPTS[0] * 12)
+    steps = single_steps(engine.model("target"), ids)
+    np.testing.assert_array_equal(np.concatenate(list(engine.score(ids))), steps)
+    scorer = engine.model("target")
+    scorer.begin(None)
+    rows = [scorer.append(ids[i : i + 5], len(ids[i : i + 5])).copy() for i in range(0, len(ids), 5)]
+    np.testing.assert_array_equal(np.concatenate(rows), steps)
+
+
+def test_scores_come_in_chunks_and_predict_the_next_token(near: Engine) -> None:
+    ids = near.encode(PROMPTS[0])
+    answer = ids_of(near.generate(ids, max_new_tokens=30))
+    chunks = list(near.score([*ids, *answer]))
+    assert [len(chunk) for chunk in chunks] == [16, 16, len(ids) + 30 - 32]
+    best = np.concatenate(chunks).argmax(axis=1)
+    assert list(best[len(ids) - 1 : -1]) == answer
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_stale_cache_entries_never_leak(
+    near: Engine, tiny_bundles: dict[str, Path], temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"k": 5, "max_new_tokens": 60, "temperature": temperature, "seed": 4}
+    clean = ids_of(near.generate(PROMPTS[0], **settings))
+    poisoned = Engine(tiny_bundles["near"])
+    for name in ("target", "draft"):
+        poison_always(poisoned.model(name), monkeypatch)  # type: ignore[arg-type]
+    assert ids_of(poisoned.generate(PROMPTS[0], **settings)) == clean
+    assert np.isnan(poisoned.model("target")._caches["key.0"].numpy()).any()
+
+
+def test_the_text_ends_with_the_context(tiny: Engine) -> None:
+    prompt = [1] * (CONTEXT - 20)
+    plain = list(tiny.generate(prompt, max_new_tokens=1000, drafter="none"))
+    for k in (1, 4, 8):
+        events = list(tiny.generate(prompt, max_new_tokens=1000, k=k))
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason == "context_end"
+        assert ids_of(iter(events)) == ids_of(iter(plain))
+        assert len(ids_of(iter(events))) == 21
+
+
+def test_padding_ids_are_never_chosen_nor_scored(near: Engine) -> None:
+    """The tiny models have more logits than ids, and those beyond are by far the largest."""
+    assert near.bundle.manifest.models["target"].vocab_size == 272
+    assert near.bundle.manifest.models["draft"].vocab_size == 264
+    for temperature in (0.0, 1.0):
+        assert max(ids_of(near.generate("pad", k=4, max_new_tokens=50, temperature=temperature))) < VOCAB
+    assert next(near.score([1, 2, 3])).shape == (3, VOCAB)
+
+
+def test_an_end_of_text_of_the_manifest_ends_a_sampled_text(near: Engine) -> None:
+    reasons = set()
+    for seed in range(20):
+        events = list(near.generate("end", k=3, max_new_tokens=80, temperature=3.0, seed=seed))
+        ids = ids_of(iter(events))
+        assert isinstance(events[-1], Finished)
+        assert (events[-1].reason == "eos") == (ids[-1] in (257, 258))
+        assert not {257, 258} & set(ids[:-1])
+        reasons.add(events[-1].reason)
+    assert "eos" in reasons
+
+
+def test_sampling_repeats_with_its_seed_and_differs_with_another(near: Engine) -> None:
+    settings: dict[str, Any] = {"k": 4, "max_new_tokens": 40, "temperature": 1.0, "top_k": 20, "top_p": 0.9}
+    texts = [ids_of(near.generate("seed", seed=seed, **settings)) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_events_come_round_by_round_and_end_with_finished(near: Engine) -> None:
+    events = list(near.generate(PROMPTS[0], k=4, max_new_tokens=20))
+    tokens, rounds = 0, 0
+    for event in events[:-1]:
+        tokens += isinstance(event, Token)
+        rounds += isinstance(event, Round)
+        if isinstance(event, Round):
+            assert tokens == event.emitted
+            tokens = 0
+    assert events[-1] == Finished("max_new_tokens", events[-1].statistics, events[-1].tail)  # type: ignore[union-attr]
+    assert events[-1].statistics.rounds == rounds  # type: ignore[union-attr]
+
+
+def test_a_text_whose_cache_was_given_to_another_says_so(near: Engine) -> None:
+    first = near.generate(PROMPTS[0], k=2)
+    next(first)
+    second = near.generate(PROMPTS[1], k=2, max_new_tokens=10)
+    begun = next(second)
+    with pytest.raises(GenerationError, match="another text"):
+        list(first)
+    assert len([begun, *ids_of(second)]) == 10
+    scores = near.score([1] * (CHUNK + 1))
+    next(scores)
+    list(near.generate(PROMPTS[1], k=2, max_new_tokens=3))
+    with pytest.raises(GenerationError, match="another text"):
+        next(scores)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "says"),
+    [
+        ("", {}, "got 0 tokens"),
+        ([], {}, "got 0 tokens"),
+        ([1] * (CONTEXT + 1), {}, f"got {CONTEXT + 1} tokens, expected 1 to {CONTEXT}"),
+        ([VOCAB], {}, "token ids outside"),
+        ([-1], {}, "token ids outside"),
+        ("x", {"k": K_MAX + 1}, f"got {K_MAX + 1}, expected 0 to {K_MAX}"),
+        ("x", {"k": -1}, "got -1"),
+        ("x", {"max_new_tokens": 0}, "max_new_tokens: got 0"),
+        ("x", {"temperature": -1.0}, "temperature: got -1"),
+        ("x", {"top_p": 0.0}, "top_p: got 0"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_one_line(
+    near: Engine, prompt: str | list[int], settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(GenerationError, match=says) as caught:
+        near.generate(prompt, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_keyword_is_not_swallowed(near: Engine) -> None:
+    with pytest.raises(TypeError, match="max_tokens"):
+        near.generate("x", max_tokens=3)  # type: ignore[call-arg]
+
+
+def test_what_is_no_bundle_or_lacks_a_model_says_so(near: Engine, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no such directory"):
+        Engine(tmp_path / "none")
+    with pytest.raises(BundleError, match="holds no baseline"):
+        near.score([1, 2], model="baseline")
+    with pytest.raises(GenerationError, match="threads: got 0"):
+        Engine(near.bundle.path, threads=0)
+
+
+def test_the_cache_is_written_in_place(near: Engine) -> None:
+    """The valid entries of the very buffers that are bound change, and only those."""
+    model = near.model("target")
+    model.begin(None)
+    poison(model)
+    model.append([5, 6, 7], 1)
+    for cache in model._caches.values():
+        assert np.isfinite(cache.numpy()[:, :, :3]).all()
+        assert np.isnan(cache.numpy()[:, :, 3:]).all()
