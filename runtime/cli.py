@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.command import EXIT_INTERRUPTED, Command, print_json
-from mxspec.runtime.engine import DrafterName, Engine
 from mxspec.runtime.events import Event, Finished, Statistics, Token
+
+if TYPE_CHECKING:
+    from mxspec.runtime.engine import DrafterName
 
 DRAFTED_COLOUR = "green"
 
@@ -50,6 +52,8 @@ def main(
     The prompt is an argument, a file (--prompt-file), or standard input where it is "-" or left out. The text is
     written as it is made; on a terminal, tokens that the draft guessed are coloured.
     """
+    from mxspec.runtime.engine import Engine  # late: --help and mistakes need no ONNX Runtime, and Ctrl-C is heard
+
     text = read_prompt(prompt, prompt_file)
     engine = Engine(bundle, threads=threads)
     k = 0 if drafter == "none" else engine.default_k if k is None else k
