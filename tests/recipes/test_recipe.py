@@ -103,7 +103,7 @@ def test_changes_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_shipped_recipes_load_and_are_found_by_name() -> None:
-    assert {"demo", "tinyllama"} <= shipped_recipes().keys()
+    assert {"demo", "smollm2"} <= shipped_recipes().keys()
     for name in shipped_recipes():
         assert Recipe.load(find_recipe(name)).name == name
 
