@@ -7,8 +7,7 @@
 namespace mxspec {
 namespace {
 
-// The keys of a span, relative to its first position, that a row (or any row of several) sees. Empty where first >=
-// last.
+// Keys of a span, counted from its first position, that a row (or any of several) sees. Empty where first >= last.
 struct KeyRange {
   size_t first, last;
 };
@@ -325,8 +324,7 @@ struct Attention {
     softmax_rows(start, scratch);
     merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);
     const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].position + 1;
-    ahead.set(keys() + next * head_size,
-              next < end ? (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size : 0);
+    if (next < end) ahead.set(keys() + next * head_size, (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size);
     for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
     rest(whole, [&]<size_t kRows>() { weigh_rows<kRows>(whole, start, state, scratch); });
   }
