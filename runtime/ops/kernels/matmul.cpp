@@ -90,110 +90,106 @@ void prepare_rows(const Call& call, size_t group) {
   }
 }
 
-// acc float[rows][tiles][16] to the rows of a group.
-void store(const Call& call, size_t group, size_t first_tile, size_t tiles, const float* acc) {
-  const size_t n = call.shape.n;
-  for (size_t r = 0; r < call.groups.rows(group); ++r) {
-    for (size_t t = 0; t < tiles; ++t, acc += kTileRows) {
-      const size_t column = (first_tile + t) * kTileRows;
-      const size_t count = std::min(kTileRows, n - column);
-      float* out = call.operands.out + (call.groups.first(group) + r) * n + column;
-      if (call.operands.bias == nullptr) {
-        std::memcpy(out, acc, count * sizeof(float));
-      } else {
-        for (size_t i = 0; i < count; ++i) out[i] = acc[i] + call.operands.bias[column + i];
-      }
-    }
-  }
-}
+// The row tiles of one call of a kernel. `count` are computed; only the first `kept` are wanted. Where these are fewer,
+// all are the first one (tile_bytes = 0).
+struct Tiles {
+  size_t first, count, kept;
 
-void multiply_packed_tiles(const Call& call, size_t first, size_t last) {
-  alignas(kAlignment) float acc[kMostRows * kTileRows];
-  const MultiplyPacked multiply = call.kernels.multiply_packed[call.groups.rows(0)];
-  for (size_t tile = first; tile < last; ++tile) {
-    multiply(call.row_tile(tile), call.weight_scales(tile), call.shape.k_blocks(), mxfp6_element(call.format),
-             call.quantised(0, 0), acc);
-    store(call, 0, tile, 1, acc);
-  }
-}
-
-// A panel: a few k blocks of a few row tiles, decoded.
-struct Panel {
-  alignas(kAlignment) int16_t weights[kPanelBlocks * kTileVectors * 2 * 32];
-  alignas(kAlignment) float scales[kPanelBlocks * 2 * kTileRows];
+  size_t bytes(const Call& call) const { return kept < count ? 0 : call.shape.row_tile_bytes(call.format); }
 };
 
-void decode_panel(const Call& call, size_t first_tile, size_t tiles, size_t block, size_t blocks, Panel& panel) {
-  for (size_t t = 0; t < tiles; ++t) {
-    const uint8_t* codes = call.row_tile(first_tile + t) + block * kMxfp6TileBytes;
-    const uint8_t* scales = call.weight_scales(first_tile + t) + block * kTileRows;
-    call.kernels.decode(codes, blocks, mxfp6_element(call.format), tiles, panel.weights + t * 32);
-    for (size_t b = 0; b < blocks; ++b) {
-      for (size_t i = 0; i < kTileRows; ++i) {
-        const uint32_t bits = std::max(static_cast<uint32_t>(scales[b * kTileRows + i]) << 23, 0x00400000u);
-        panel.scales[(b * tiles + t) * kTileRows + i] = std::bit_cast<float>(bits);
+// acc float[rows][count][16] to the rows of a group.
+void store(const Call& call, size_t group, const Tiles& tiles, const float* acc) {
+  const size_t n = call.shape.n, first_row = call.groups.first(group), rows = call.groups.rows(group);
+  const float* bias = call.operands.bias;
+  for (size_t r = 0; r < rows; ++r, acc += tiles.count * kTileRows) {
+    for (size_t t = 0; t < tiles.kept; ++t) {
+      const size_t column = (tiles.first + t) * kTileRows;
+      const float* sums = acc + t * kTileRows;
+      float* out = call.operands.out + (first_row + r) * n + column;
+      if (column + kTileRows <= n) {  // of constant size: no call
+        std::memcpy(out, sums, kTileRows * sizeof(float));
+      } else {
+        std::memcpy(out, sums, (n - column) * sizeof(float));
       }
+      if (bias == nullptr) continue;
+      for (size_t i = 0; i < std::min(kTileRows, n - column); ++i) out[i] = sums[i] + bias[column + i];
     }
   }
 }
 
-// The groups [first, last) that share the panels of some row tiles.
+// The groups [first, last): at most kPanelRows rows, which share the weights of some row tiles.
 struct GroupRange {
   size_t first, last;
 };
 
-// Each range holds at most kPanelRows rows.
+// Each group's part of acc float[rows of the range][count][16] to body(group, part).
 template <class Body>
-void for_group_ranges(const RowGroups& groups, Body body) {
-  const size_t each = kPanelRows / groups.rows(0);
-  for (size_t first = 0; first < groups.count; first += each) {
-    body(GroupRange{first, std::min(groups.count, first + each)});
+void for_groups(const Call& call, const Tiles& tiles, GroupRange range, float* acc, Body body) {
+  for (size_t group = range.first; group < range.last; ++group) {
+    body(group, acc);
+    acc += call.groups.rows(group) * tiles.count * kTileRows;
   }
 }
 
-void multiply_decoded_tiles(const Call& call, size_t first_tile, size_t tiles, GroupRange range) {
+void multiply_packed_tiles(const Call& call, const Tiles& tiles) {
+  alignas(kAlignment) float acc[kMostRows * kMostTiles * kTileRows];
+  call.kernels.multiply_packed[call.groups.rows(0)](call.row_tile(tiles.first), call.weight_scales(tiles.first),
+                                                    tiles.bytes(call), call.shape.k_blocks(),
+                                                    mxfp6_element(call.format), call.quantised(0, 0), acc);
+  store(call, 0, tiles, acc);
+}
+
+// A panel: a few k blocks of a few row tiles, decoded.
+struct Panel {
+  alignas(kAlignment) int16_t weights[kPanelBlocks * kTileVectors * kDecodedTiles * 32];
+  alignas(kAlignment) float scales[kPanelBlocks * kDecodedTiles * kTileRows];
+};
+
+void decode_panel(const Call& call, const Tiles& tiles, size_t block, size_t blocks, Panel& panel) {
+  for (size_t t = 0; t < tiles.count; ++t) {
+    const uint8_t* codes = call.row_tile(tiles.first) + t * tiles.bytes(call) + block * kMxfp6TileBytes;
+    const uint8_t* scales = call.weight_scales(tiles.first) + t * tiles.bytes(call) + block * kTileRows;
+    call.kernels.decode(codes, blocks, mxfp6_element(call.format), tiles.count, panel.weights + t * 32);
+    for (size_t b = 0; b < blocks; ++b) {
+      for (size_t i = 0; i < kTileRows; ++i) {
+        const uint32_t bits = std::max(static_cast<uint32_t>(scales[b * kTileRows + i]) << 23, 0x00400000u);
+        panel.scales[(b * tiles.count + t) * kTileRows + i] = std::bit_cast<float>(bits);
+      }
+    }
+  }
+}
+
+void multiply_decoded_tiles(const Call& call, const Tiles& tiles, GroupRange range) {
   Panel panel;
-  alignas(kAlignment) float acc[kPanelRows * 2 * kTileRows] = {};
-  const MultiplyDecoded* multiply = call.kernels.multiply_decoded[tiles == 1 ? 0 : 1];
+  alignas(kAlignment) float acc[kPanelRows * kDecodedTiles * kTileRows] = {};
   for (size_t block = 0; block < call.shape.k_blocks(); block += kPanelBlocks) {
     const size_t blocks = std::min(kPanelBlocks, call.shape.k_blocks() - block);
-    decode_panel(call, first_tile, tiles, block, blocks, panel);
-    float* group_acc = acc;
-    for (size_t group = range.first; group < range.last; ++group) {
-      const size_t rows = call.groups.rows(group);
-      multiply[rows](panel.weights, panel.scales, blocks, call.quantised(group, block), group_acc);
-      group_acc += rows * tiles * kTileRows;
-    }
+    decode_panel(call, tiles, block, blocks, panel);
+    for_groups(call, tiles, range, acc, [&](size_t group, float* part) {
+      call.kernels.multiply_decoded[call.groups.rows(group)](panel.weights, panel.scales, blocks,
+                                                             call.quantised(group, block), part);
+    });
   }
-  const float* group_acc = acc;
-  for (size_t group = range.first; group < range.last; ++group) {
-    store(call, group, first_tile, tiles, group_acc);
-    group_acc += call.groups.rows(group) * tiles * kTileRows;
-  }
+  for_groups(call, tiles, range, acc, [&](size_t group, const float* part) { store(call, group, tiles, part); });
 }
 
-void multiply_fp16_tiles(const Call& call, size_t first_tile, size_t tiles, GroupRange range) {
+void multiply_fp16_tiles(const Call& call, const Tiles& tiles, GroupRange range) {
   alignas(kAlignment) float acc[kPanelRows * kMostTiles * kTileRows];
-  std::memset(acc, 0, (range.last - range.first) * call.groups.rows(0) * tiles * kTileRows * sizeof(float));
-  const MultiplyFp16* multiply = call.kernels.multiply_fp16[tiles == 1 ? 0 : 1];
-  const size_t row_tile_bytes = call.shape.row_tile_bytes(call.format);
-  const size_t all = call.shape.k_blocks();
-  const size_t panel_blocks = range.last - range.first == 1 ? all : kFp16PanelBlocks;
-  for (size_t block = 0; block < all; block += panel_blocks) {
+  std::memset(acc, 0, (range.last - range.first) * call.groups.rows(0) * tiles.count * kTileRows * sizeof(float));
+  const size_t k_blocks = call.shape.k_blocks();
+  const bool one_group = range.last - range.first == 1;
+  const size_t panel_blocks = one_group ? k_blocks : kFp16PanelBlocks;
+  const size_t next = one_group ? (tiles.count - 1) * tiles.bytes(call) : 0;
+  for (size_t block = 0; block < k_blocks; block += panel_blocks) {
     const size_t k_count = std::min(panel_blocks * kBlock, call.shape.k - block * kBlock);
-    const uint8_t* weights = call.row_tile(first_tile) + block * kFp16TileBytes;
-    float* group_acc = acc;
-    for (size_t group = range.first; group < range.last; ++group) {
-      const size_t rows = call.groups.rows(group);
-      multiply[rows](weights, row_tile_bytes, k_count, call.copied(group, block), group_acc);
-      group_acc += rows * tiles * kTileRows;
-    }
+    const uint8_t* weights = call.row_tile(tiles.first) + block * kFp16TileBytes;
+    for_groups(call, tiles, range, acc, [&](size_t group, float* part) {
+      call.kernels.multiply_fp16[call.groups.rows(group)](weights, tiles.bytes(call), next, k_count,
+                                                          call.copied(group, block), part);
+    });
   }
-  const float* group_acc = acc;
-  for (size_t group = range.first; group < range.last; ++group) {
-    store(call, group, first_tile, tiles, group_acc);
-    group_acc += call.groups.rows(group) * tiles * kTileRows;
-  }
+  for_groups(call, tiles, range, acc, [&](size_t group, const float* part) { store(call, group, tiles, part); });
 }
 
 // One output of an extreme row, in float64 where float32 has not the range; the same code for all instruction sets.
@@ -234,35 +230,38 @@ void overwrite_special_rows(const Call& call, size_t first, size_t last) {
   }
 }
 
+bool multiplies_packed(const Call& call) { return call.mxfp6() && call.shape.m <= call.kernels.packed_rows; }
+
 // Row tiles that one call of a kernel takes.
 size_t tiles_at_once(const Call& call) {
-  if (!call.mxfp6()) return call.kernels.fp16_tiles[call.groups.rows(0)];
-  return call.shape.m <= call.kernels.packed_rows ? 1 : call.kernels.decoded_tiles;
+  const size_t rows = call.groups.rows(0);
+  if (!call.mxfp6()) return call.kernels.fp16_tiles[rows];
+  return multiplies_packed(call) ? call.kernels.packed_tiles[rows] : call.kernels.decoded_tiles;
 }
 
 void multiply_tiles(const Call& call, size_t first, size_t last) {
-  if (call.mxfp6() && call.shape.m <= call.kernels.packed_rows) {
-    multiply_packed_tiles(call, first, last);
-  } else {
-    const size_t most = tiles_at_once(call);
-    for_group_ranges(call.groups, [&](GroupRange range) {
-      for (size_t tile = first; tile < last;) {
-        const size_t tiles = last - tile >= most ? most : 1;
-        if (call.mxfp6()) {
-          multiply_decoded_tiles(call, tile, tiles, range);
-        } else {
-          multiply_fp16_tiles(call, tile, tiles, range);
-        }
-        tile += tiles;
+  const size_t count = tiles_at_once(call), groups_at_once = kPanelRows / call.groups.rows(0);
+  for (size_t group = 0; group < call.groups.count; group += groups_at_once) {
+    const GroupRange range{group, std::min(call.groups.count, group + groups_at_once)};
+    for (size_t tile = first; tile < last;) {
+      const Tiles tiles{tile, count, last - tile >= count ? count : 1};
+      if (multiplies_packed(call)) {
+        multiply_packed_tiles(call, tiles);
+      } else if (call.mxfp6()) {
+        multiply_decoded_tiles(call, tiles, range);
+      } else {
+        multiply_fp16_tiles(call, tiles, range);
       }
-    });
+      tile += tiles.kept;
+    }
   }
   overwrite_special_rows(call, first, last);
 }
 
+// All rows as one group where a kernel takes so many.
 RowGroups group_rows(size_t m, WeightFormat format, const MatmulKernels& kernels) {
-  if (format == WeightFormat::kFp16) return RowGroups(m, kernels.fp16_rows);
-  return RowGroups(m, m <= kernels.packed_rows ? kernels.packed_rows : kernels.decoded_rows);
+  const size_t alone = format == WeightFormat::kFp16 ? kernels.fp16_rows : kernels.packed_rows;
+  return RowGroups(m, m <= alone ? m : kernels.group_rows);
 }
 
 // A task is worth handing to another thread from about this time on.

@@ -10,7 +10,7 @@ struct MaddAdd {
   }
 };
 
-constexpr MatmulKernels kKernels = kernels_avx512<MaddAdd>();
+constexpr MatmulKernels kKernels = kernels_avx512<MaddAdd>(std::make_index_sequence<kMostRows>{});
 
 }  // namespace
 

@@ -10,13 +10,17 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
+#include <utility>
+
 #include "runtime/ops/kernels/matmul_kernels.h"
 
 namespace mxspec {
 namespace {
 
 #define MXSPEC_INLINE inline __attribute__((always_inline))
-#define MXSPEC_UNROLL _Pragma("GCC unroll 32")
+#define MXSPEC_LAMBDA __attribute__((always_inline))
+// Loops over rows and tiles must vanish, or the arrays of sums do not live in registers.
+#define MXSPEC_UNROLL _Pragma("GCC unroll 64")
 
 MXSPEC_INLINE __m512i load(const void* bytes) { return _mm512_loadu_si512(bytes); }
 
@@ -34,20 +38,29 @@ struct Table {
   MXSPEC_INLINE __m512i operator()(__m512i codes) const { return _mm512_permutex2var_epi16(low, codes, high); }
 };
 
-// Hands the eight vectors of half a tile (192 bytes; matmul_scalar.cpp has the picture) to use(v, weights).
-template <class Use>
-MXSPEC_INLINE void for_decoded_half(const uint8_t* codes, const Table& table, Use use) {
-  const __m512i w0 = load(codes), w1 = load(codes + 64), w2 = load(codes + 128);
-  const __m512i high_bits = _mm512_set1_epi16(0x30);
-  constexpr int kOrAnd = 0xF8;  // a | (b & c)
-  use(0, table(w0));
-  use(1, table(_mm512_srli_epi16(w0, 6)));
-  use(2, table(w1));
-  use(3, table(_mm512_srli_epi16(w1, 6)));
-  use(4, table(w2));
-  use(5, table(_mm512_srli_epi16(w2, 6)));
-  use(6, table(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w0, 12), _mm512_srli_epi16(w2, 8), high_bits, kOrAnd)));
-  use(7, table(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w1, 12), _mm512_srli_epi16(w2, 10), high_bits, kOrAnd)));
+// Hands the eight vectors of half a tile (192 bytes; matmul_scalar.cpp has the picture) of kTiles tiles, tile_bytes
+// apart, to use(v, weights[kTiles]).
+template <size_t kTiles, class Use>
+MXSPEC_INLINE void for_decoded_half(const uint8_t* half, size_t tile_bytes, const Table& table, Use use) {
+  const auto decoded = [&](size_t v, auto codes) MXSPEC_LAMBDA {
+    __m512i weights[kTiles];
+    MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) weights[t] = table(codes(half + t * tile_bytes));
+    use(v, weights);
+  };
+  // Vectors 6 and 7 have their high two bits in word 2.
+  const auto join = [](__m512i low, __m512i high)
+                        MXSPEC_LAMBDA { return _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi16(0x30), 0xF8); };
+  decoded(0, [](const uint8_t* p) MXSPEC_LAMBDA { return load(p); });
+  decoded(1, [](const uint8_t* p) MXSPEC_LAMBDA { return _mm512_srli_epi16(load(p), 6); });
+  decoded(2, [](const uint8_t* p) MXSPEC_LAMBDA { return load(p + 64); });
+  decoded(3, [](const uint8_t* p) MXSPEC_LAMBDA { return _mm512_srli_epi16(load(p + 64), 6); });
+  decoded(4, [](const uint8_t* p) MXSPEC_LAMBDA { return load(p + 128); });
+  decoded(5, [](const uint8_t* p) MXSPEC_LAMBDA { return _mm512_srli_epi16(load(p + 128), 6); });
+  decoded(6, [&](const uint8_t* p)
+                 MXSPEC_LAMBDA { return join(_mm512_srli_epi16(load(p), 12), _mm512_srli_epi16(load(p + 128), 8)); });
+  decoded(7, [&](const uint8_t* p) MXSPEC_LAMBDA {
+    return join(_mm512_srli_epi16(load(p + 64), 12), _mm512_srli_epi16(load(p + 128), 10));
+  });
 }
 
 // 2^(scale - 127); byte 0 is 2^-127, a subnormal.
@@ -61,67 +74,109 @@ MXSPEC_INLINE __m512 add_block(__m512 acc, __m512i sum, float scale, __m512 weig
   return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scale)), weight_scales, acc);
 }
 
-template <class Dot, size_t kRows>
-void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t k_blocks, const Mxfp6Element& element,
-                     QuantisedGroup group, float* out) {
+// Values in memory stay there: GCC would carry acc from block to block in registers that the sums need.
+MXSPEC_INLINE void keep_in_memory() { asm volatile("" ::: "memory"); }
+
+// How far ahead of the computation weights are fetched. The hardware's own prefetching reaches two thirds of the
+// bandwidth at m = 1 and half at m = 8: a block takes so many instructions that few of its misses are under way at
+// once.
+constexpr size_t kBlocksAhead = 12;
+constexpr size_t kFp16BytesAhead = 3072;
+
+MXSPEC_INLINE void fetch(const uint8_t* bytes) { _mm_prefetch(reinterpret_cast<const char*>(bytes), _MM_HINT_T0); }
+
+template <class Dot, size_t kTiles, size_t kRows>
+void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t tile_bytes, size_t k_blocks,
+                     const Mxfp6Element& element, QuantisedGroup group, float* acc) {
+  // Two sums for each output where there are few, since an addition to a sum waits four cycles for the one before.
+  constexpr size_t kOutputs = kTiles * kRows, kSums = kOutputs <= 8 ? 2 : 1;
+  constexpr bool kInRegisters = kTiles == 1 || kOutputs <= 8;
   const Table table(element);
-  __m512 acc[kRows];
-  MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
   const int16_t* q = group.q;
   const float* scales = group.scales;
+  const size_t ahead = kBlocksAhead < k_blocks ? kBlocksAhead : k_blocks;
+  const size_t next_tiles = kTiles * tile_bytes - k_blocks * kMxfp6TileBytes;
+  __m512 totals[kOutputs];
+  MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
+    totals[i] = _mm512_setzero_ps();
+    if (!kInRegisters) _mm512_storeu_ps(acc + i * kTileRows, totals[i]);
+  }
   for (size_t block = 0; block < k_blocks; ++block) {
-    __m512i sums[kRows];
-    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) sums[r] = _mm512_setzero_si512();
+    const uint8_t* fetched = codes + ahead * kMxfp6TileBytes + (block + ahead < k_blocks ? 0 : next_tiles);
+    MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
+      MXSPEC_UNROLL for (size_t i = 0; i < kMxfp6TileBytes; i += 64) fetch(fetched + t * tile_bytes + i);
+      fetch(weight_scales + (kTiles + t) * tile_bytes);
+    }
+    __m512i sums[kOutputs * kSums];
+    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs * kSums; ++i) sums[i] = _mm512_setzero_si512();
     MXSPEC_UNROLL for (size_t half = 0; half < 2; ++half) {
-      for_decoded_half(codes + half * 192, table, [&](size_t v, __m512i weights) __attribute__((always_inline)) {
+      const int16_t* half_q = q + half * 16;
+      for_decoded_half<kTiles>(codes + half * 192, tile_bytes, table, [&](size_t v, const __m512i* w) MXSPEC_LAMBDA {
         MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-          sums[r] = Dot::add(sums[r], weights, broadcast_pair(q + r * kBlock + half * 16 + v * 2));
+          const __m512i x = broadcast_pair(half_q + r * kBlock + v * 2);
+          MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
+            __m512i& sum = sums[(r * kTiles + t) * kSums + v % kSums];
+            sum = Dot::add(sum, w[t], x);
+          }
         }
       });
     }
-    const __m512 weight_scale = decode_scales(weight_scales);
-    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) acc[r] = add_block(acc[r], sums[r], scales[r], weight_scale);
+    __m512 weight_scale[kTiles];
+    MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) weight_scale[t] = decode_scales(weight_scales + t * tile_bytes);
+    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
+      const __m512i sum = kSums == 1 ? sums[i] : _mm512_add_epi32(sums[i * kSums], sums[i * kSums + kSums - 1]);
+      float* out = acc + i * kTileRows;
+      if (!kInRegisters) totals[i] = _mm512_loadu_ps(out);
+      totals[i] = add_block(totals[i], sum, scales[i / kTiles], weight_scale[i % kTiles]);
+      if (!kInRegisters) _mm512_storeu_ps(out, totals[i]);
+    }
+    if (!kInRegisters) keep_in_memory();
     codes += kMxfp6TileBytes;
     weight_scales += kTileRows;
     q += kRows * kBlock;
     scales += kRows;
   }
-  MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) _mm512_storeu_ps(out + r * kTileRows, acc[r]);
+  MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
+    if (kInRegisters) _mm512_storeu_ps(acc + i * kTileRows, totals[i]);
+  }
 }
 
 void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, size_t tiles, int16_t* weights) {
   const Table table(element);
   for (size_t half = 0; half < blocks * 2; ++half, codes += 192, weights += 8 * tiles * 32) {
-    for_decoded_half(codes, table, [&](size_t v, __m512i w) { _mm512_storeu_si512(weights + v * tiles * 32, w); });
+    for_decoded_half<1>(codes, 0, table, [&](size_t v, const __m512i* w) MXSPEC_LAMBDA {
+      _mm512_storeu_si512(weights + v * tiles * 32, *w);
+    });
   }
 }
 
 template <class Dot, size_t kTiles, size_t kRows>
 void multiply_decoded(const int16_t* weights, const float* weight_scales, size_t blocks, QuantisedGroup group,
                       float* acc) {
+  constexpr size_t kOutputs = kTiles * kRows;
   const int16_t* q = group.q;
   const float* scales = group.scales;
   for (size_t block = 0; block < blocks; ++block) {
-    __m512i sums[kRows][kTiles];
-    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-      MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) sums[r][t] = _mm512_setzero_si512();
-    }
-    for (size_t v = 0; v < kTileVectors; ++v) {
+    __m512i sums[kOutputs];
+    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) sums[i] = _mm512_setzero_si512();
+    // Unrolled as well: of a real loop GCC 12 stores all the sums on each turn, which takes twice as long.
+    MXSPEC_UNROLL for (size_t v = 0; v < kTileVectors; ++v) {
       __m512i w[kTiles];
-      MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) w[t] = load(weights + t * 32);
+      MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) w[t] = load(weights + (v * kTiles + t) * 32);
       MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
         const __m512i x = broadcast_pair(q + r * kBlock + v * 2);
-        MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) sums[r][t] = Dot::add(sums[r][t], w[t], x);
-      }
-      weights += kTiles * 32;
-    }
-    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-      MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
-        float* out = acc + (r * kTiles + t) * kTileRows;
-        const __m512 weight_scale = _mm512_loadu_ps(weight_scales + t * kTileRows);
-        _mm512_storeu_ps(out, add_block(_mm512_loadu_ps(out), sums[r][t], scales[r], weight_scale));
+        MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
+          sums[r * kTiles + t] = Dot::add(sums[r * kTiles + t], w[t], x);
+        }
       }
     }
+    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
+      const __m512 weight_scale = _mm512_loadu_ps(weight_scales + i % kTiles * kTileRows);
+      float* out = acc + i * kTileRows;
+      _mm512_storeu_ps(out, add_block(_mm512_loadu_ps(out), sums[i], scales[i / kTiles], weight_scale));
+    }
+    keep_in_memory();
+    weights += kTileVectors * kTiles * 32;
     weight_scales += kTiles * kTileRows;
     q += kRows * kBlock;
     scales += kRows;
@@ -129,65 +184,55 @@ void multiply_decoded(const int16_t* weights, const float* weight_scales, size_t
 }
 
 template <size_t kTiles, size_t kRows>
-void multiply_fp16(const uint8_t* weights, size_t tile_bytes, size_t k_count, const float* values, float* out) {
-  __m512 acc[kRows][kTiles];
-  MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-    MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) acc[r][t] = _mm512_loadu_ps(out + (r * kTiles + t) * kTileRows);
-  }
-  for (size_t first = 0; first < k_count; first += kBlock, values += kRows * kBlock) {
+void multiply_fp16(const uint8_t* weights, size_t tile_bytes, size_t next, size_t k_count, const float* values,
+                   float* out) {
+  constexpr size_t kOutputs = kTiles * kRows;
+  __m512 acc[kOutputs];
+  MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) acc[i] = _mm512_loadu_ps(out + i * kTileRows);
+  for (size_t first = 0; first < k_count; first += kBlock) {
     const size_t count = k_count - first < kBlock ? k_count - first : kBlock;
-    for (size_t k = 0; k < count; ++k, weights += kTileRows * 2) {
+    for (size_t k = 0; k < count; ++k) {
+      if (k % 2 == 0) {  // two of k are a cache line
+        const bool in_range = (first + k) * kTileRows * 2 + kFp16BytesAhead < k_count * kTileRows * 2;
+        const uint8_t* fetched = weights + kFp16BytesAhead + (in_range ? 0 : next);
+        MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) fetch(fetched + t * tile_bytes);
+      }
       __m512 w[kTiles];
       MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
         w[t] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + t * tile_bytes)));
       }
       MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
         const __m512 x = _mm512_set1_ps(values[r * kBlock + k]);
-        MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) acc[r][t] = _mm512_fmadd_ps(w[t], x, acc[r][t]);
+        MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
+          acc[r * kTiles + t] = _mm512_fmadd_ps(w[t], x, acc[r * kTiles + t]);
+        }
       }
+      weights += kTileRows * 2;
     }
+    values += kRows * kBlock;
   }
-  MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-    MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) _mm512_storeu_ps(out + (r * kTiles + t) * kTileRows, acc[r][t]);
-  }
+  MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) _mm512_storeu_ps(out + i * kTileRows, acc[i]);
 }
 
-// For each number of rows the number of row tiles that fills the registers with independent sums.
-template <class Dot>
-constexpr MatmulKernels kernels_avx512() {
+template <class Dot, size_t kRows>
+constexpr void set_rows(MatmulKernels& k) {
+  // Row tiles taken together: as many as leave room for the sums in 32 registers. They share the broadcast activations.
+  k.packed_tiles[kRows] = kRows <= 12 ? 2 : 1;
+  k.multiply_packed[kRows] = multiply_packed < Dot, kRows <= 12 ? 2 : 1, kRows > ;
+  k.fp16_tiles[kRows] = kRows <= 6 ? 4 : kRows <= 12 ? 2 : 1;
+  k.multiply_fp16[kRows] = multiply_fp16 < kRows <= 6 ? 4 : kRows <= 12 ? 2 : 1, kRows > ;
+  if (kRows <= 12) k.multiply_decoded[kRows] = multiply_decoded < Dot, 2, kRows <= 12 ? kRows : 1 > ;
+}
+
+template <class Dot, size_t... kIndex>
+constexpr MatmulKernels kernels_avx512(std::index_sequence<kIndex...>) {
   MatmulKernels k = {};
   k.quantise_row = quantise_row_avx512;
   k.decode = decode;
-  k.packed_rows = 16;
-  k.decoded_rows = 12;
+  k.packed_rows = k.fp16_rows = kMostRows;
+  k.group_rows = 12;
   k.decoded_tiles = 2;
-  k.fp16_rows = 16;
-#define MXSPEC_ROWS(rows, tiles)                                \
-  k.multiply_packed[rows] = multiply_packed<Dot, rows>;         \
-  k.multiply_decoded[0][rows] = multiply_decoded<Dot, 1, rows>; \
-  k.fp16_tiles[rows] = tiles;                                   \
-  k.multiply_fp16[0][rows] = multiply_fp16<1, rows>;            \
-  k.multiply_fp16[1][rows] = multiply_fp16<tiles, rows>;
-#define MXSPEC_ROWS_2(rows, tiles) \
-  MXSPEC_ROWS(rows, tiles) k.multiply_decoded[1][rows] = multiply_decoded<Dot, 2, rows>;
-  MXSPEC_ROWS_2(1, 4)
-  MXSPEC_ROWS_2(2, 4)
-  MXSPEC_ROWS_2(3, 4)
-  MXSPEC_ROWS_2(4, 4)
-  MXSPEC_ROWS_2(5, 4)
-  MXSPEC_ROWS_2(6, 4)
-  MXSPEC_ROWS_2(7, 2)
-  MXSPEC_ROWS_2(8, 2)
-  MXSPEC_ROWS_2(9, 2)
-  MXSPEC_ROWS_2(10, 2)
-  MXSPEC_ROWS_2(11, 2)
-  MXSPEC_ROWS_2(12, 2)
-  MXSPEC_ROWS(13, 1)
-  MXSPEC_ROWS(14, 1)
-  MXSPEC_ROWS(15, 1)
-  MXSPEC_ROWS(16, 1)
-#undef MXSPEC_ROWS
-#undef MXSPEC_ROWS_2
+  (set_rows<Dot, kIndex + 1>(k), ...);
   return k;
 }
 

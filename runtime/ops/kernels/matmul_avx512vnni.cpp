@@ -10,7 +10,7 @@ struct Vnni {
   }
 };
 
-constexpr MatmulKernels kKernels = kernels_avx512<Vnni>();
+constexpr MatmulKernels kKernels = kernels_avx512<Vnni>(std::make_index_sequence<kMostRows>{});
 
 }  // namespace
 

@@ -20,6 +20,7 @@ const Mxfp6Element& mxfp6_element(WeightFormat format);
 inline constexpr size_t kTileVectors = 16;  // of 32 codes each: rows x a pair of k
 inline constexpr size_t kMostRows = 16;     // activation rows of one call of a kernel
 inline constexpr size_t kMostTiles = 4;     // row tiles of one call of a kernel
+inline constexpr size_t kDecodedTiles = 2;  // and of one that multiplies decoded weights
 
 // Rows whose values lie in one group (activations.h), from some k block on.
 struct QuantisedGroup {
@@ -27,8 +28,9 @@ struct QuantisedGroup {
   const float* scales;
 };
 
-// A row tile from its packed bytes, for small m: decodes in registers. Overwrites acc float[rows][16].
-using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scales, size_t k_blocks,
+// `tiles` whole row tiles, tile_bytes apart, from their packed bytes, for small m: decodes in registers. Overwrites
+// acc float[rows][tiles][16].
+using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scales, size_t tile_bytes, size_t k_blocks,
                                 const Mxfp6Element& element, QuantisedGroup group, float* acc);
 
 // Decodes k blocks of one row tile to int16, vector v of block b at weights[(b * 16 + v) * tiles * 32].
@@ -39,20 +41,26 @@ using DecodeBlocks = void (*)(const uint8_t* codes, size_t blocks, const Mxfp6El
 using MultiplyDecoded = void (*)(const int16_t* weights, const float* weight_scales, size_t blocks,
                                  QuantisedGroup group, float* acc);
 
-// Adds k_count values of k of `tiles` row tiles, tile_bytes apart, to acc float[rows][tiles][16].
-using MultiplyFp16 = void (*)(const uint8_t* weights, size_t tile_bytes, size_t k_count, const float* values,
-                              float* acc);
+// Adds k_count values of k of `tiles` row tiles, tile_bytes apart, to acc float[rows][tiles][16]. The weights of the
+// next call begin `next` bytes behind the end of these (to fetch them early).
+using MultiplyFp16 = void (*)(const uint8_t* weights, size_t tile_bytes, size_t next, size_t k_count,
+                              const float* values, float* acc);
 
+// A function takes exactly as many row tiles as its `..._tiles` says. Where fewer are left, they are taken one by one,
+// with tile_bytes = 0: all the tiles of the call are then one and the same, and the first result counts.
 struct MatmulKernels {
   QuantiseRow quantise_row;
   size_t packed_rows;  // most rows of multiply_packed; 0: there is none
+  size_t packed_tiles[kMostRows + 1];
   MultiplyPacked multiply_packed[kMostRows + 1];
+  size_t fp16_rows;  // most rows of multiply_fp16
+  size_t fp16_tiles[kMostRows + 1];
+  MultiplyFp16 multiply_fp16[kMostRows + 1];
+  // For more rows than that: groups of at most so many, of any format. From half of it on, fp16_tiles is the same.
+  size_t group_rows;
+  size_t decoded_tiles;
   DecodeBlocks decode;
-  size_t decoded_rows, decoded_tiles;                  // most rows, and tiles (or 1), of multiply_decoded
-  MultiplyDecoded multiply_decoded[2][kMostRows + 1];  // [0]: one tile; [1]: decoded_tiles
-  size_t fp16_rows;
-  size_t fp16_tiles[kMostRows + 1];              // tiles (or 1) of multiply_fp16 for so many rows
-  MultiplyFp16 multiply_fp16[2][kMostRows + 1];  // [0]: one tile; [1]: fp16_tiles
+  MultiplyDecoded multiply_decoded[kMostRows + 1];
 };
 
 // Only those of an available instruction set may be used.

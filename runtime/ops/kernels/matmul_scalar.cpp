@@ -69,7 +69,7 @@ float half_to_float(uint16_t half) {
 }
 
 template <size_t kRows>
-void multiply_fp16(const uint8_t* weights, size_t, size_t k_count, const float* values, float* acc) {
+void multiply_fp16(const uint8_t* weights, size_t, size_t, size_t k_count, const float* values, float* acc) {
   for (size_t k = 0; k < k_count; ++k) {
     float w[kTileRows];
     for (size_t i = 0; i < kTileRows; ++i) w[i] = half_to_float(load16(weights + (k * kTileRows + i) * 2));
@@ -83,15 +83,15 @@ void multiply_fp16(const uint8_t* weights, size_t, size_t k_count, const float* 
 constexpr MatmulKernels kKernels = {
     .quantise_row = quantise_row_scalar,
     .packed_rows = 0,
+    .packed_tiles = {},
     .multiply_packed = {},
-    .decode = decode,
-    .decoded_rows = 4,
-    .decoded_tiles = 1,
-    .multiply_decoded = {{nullptr, multiply_decoded<1>, multiply_decoded<2>, multiply_decoded<3>, multiply_decoded<4>},
-                         {}},
     .fp16_rows = 4,
     .fp16_tiles = {0, 1, 1, 1, 1},
-    .multiply_fp16 = {{nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>}, {}},
+    .multiply_fp16 = {nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>},
+    .group_rows = 4,
+    .decoded_tiles = 1,
+    .decode = decode,
+    .multiply_decoded = {nullptr, multiply_decoded<1>, multiply_decoded<2>, multiply_decoded<3>, multiply_decoded<4>},
 };
 
 }  // namespace

@@ -1,0 +1,84 @@
+// The kernels and the memory alone, without ONNX Runtime: what runtime/ops/timing.py calls.
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "runtime/ops/kernels/matmul.h"
+#include "runtime/ops/kernels/thread_pool.h"
+
+namespace mxspec {
+namespace {
+
+ParallelFor shared_threads() {
+  const auto run = [](void* pool, size_t count, void (*body)(void*, size_t), void* user) {
+    static_cast<ThreadPool*>(pool)->run(count, body, user);
+  };
+  ThreadPool& pool = ThreadPool::shared();
+  return {run, &pool, pool.threads()};
+}
+
+template <class Body>
+double seconds_of(const Body& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Adds up 64-bit words: the plain loop that the speed of memory is judged by. Eight sums, so that the adds do not wait.
+uint64_t sum_words(const uint8_t* bytes, size_t count) {
+  uint64_t sums[8] = {};
+  for (size_t i = 0; i + sizeof(sums) <= count; i += sizeof(sums)) {
+    uint64_t words[8];
+    std::memcpy(words, bytes + i, sizeof(words));
+    for (size_t j = 0; j < 8; ++j) sums[j] += words[j];
+  }
+  uint64_t total = 0;
+  for (const uint64_t sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace
+}  // namespace mxspec
+
+#define MXSPEC_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Seconds of each of `repetitions` products of a float[m, k] with one of `matrices` packed matrices, which lie one
+// behind the other and take turns (together larger than the caches, they are read from memory). format: 0 fp16,
+// 1 mxfp6_e3m2, 2 mxfp6_e2m3. Returns 0; 1 for an unknown instruction set, 2 for one that this machine does not have.
+MXSPEC_EXPORT int mxspec_time_matmul(const char* isa, int format, size_t m, size_t n, size_t k, const float* a,
+                                     const uint8_t* packed, size_t matrices, float* out, size_t repetitions,
+                                     double* seconds) {
+  using namespace mxspec;
+  const IsaChoice choice = choose_isa(isa);
+  if (!choice.error.empty()) return isa_name(choice.isa) == std::string_view(isa) ? 2 : 1;
+  const auto weight_format = static_cast<WeightFormat>(format);
+  const MatmulShape shape{m, n, k};
+  const size_t matrix_bytes = shape.row_tiles() * shape.row_tile_bytes(weight_format);
+  const std::unique_ptr<uint8_t[]> scratch(new uint8_t[matmul_scratch_bytes(shape, weight_format)]);
+  for (size_t i = 0; i < repetitions; ++i) {
+    const MatmulOperands operands{a, packed + i % matrices * matrix_bytes, nullptr, out};
+    seconds[i] =
+        seconds_of([&] { matmul(shape, weight_format, operands, choice.isa, scratch.get(), shared_threads()); });
+  }
+  return 0;
+}
+
+// Seconds of each of `repetitions` reads of all the bytes by the shared threads. Returns their sum, lest the compiler
+// leave the loop out.
+MXSPEC_EXPORT uint64_t mxspec_time_read(const uint8_t* bytes, size_t count, size_t repetitions, double* seconds) {
+  using namespace mxspec;
+  constexpr size_t kChunk = size_t{1} << 20;
+  std::unique_ptr<uint64_t[]> sums(new uint64_t[count / kChunk + 1]());
+  for (size_t i = 0; i < repetitions; ++i) {
+    seconds[i] = seconds_of([&] {
+      shared_threads()((count + kChunk - 1) / kChunk, [&](size_t chunk) {
+        const size_t first = chunk * kChunk;
+        sums[chunk] += sum_words(bytes + first, count - first < kChunk ? count - first : kChunk);
+      });
+    });
+  }
+  uint64_t total = 0;
+  for (size_t chunk = 0; chunk < count / kChunk + 1; ++chunk) total += sums[chunk];
+  return total;
+}

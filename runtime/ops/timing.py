@@ -1,0 +1,81 @@
+"""Times of the kernels and of the memory alone, without ONNX Runtime: the figures that a whole model is judged by."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.formats.tiles import packed_shape
+from mxspec.runtime.ops import library_path
+
+__all__ = ["ISAS", "time_matmul", "time_read"]
+
+ISAS = ("scalar", "avx2", "avx512", "avx512vnni")
+"""The values of MXSPEC_ISA, slowest first."""
+_FORMATS = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path()))
+    size, pointer = ctypes.c_size_t, ctypes.c_void_p
+    library.mxspec_time_matmul.restype = ctypes.c_int
+    library.mxspec_time_matmul.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_int,
+        *(size,) * 3,
+        pointer,
+        pointer,
+        size,
+        pointer,
+        size,
+        pointer,
+    )
+    library.mxspec_time_read.restype = ctypes.c_uint64
+    library.mxspec_time_read.argtypes = (pointer, size, size, pointer)
+    return library
+
+
+def time_matmul(
+    weight_format: str,
+    packed: NDArray[np.uint8],
+    n: int,
+    a: NDArray[np.float32],
+    *,
+    isa: str = "",
+    repetitions: int = 10,
+) -> NDArray[np.float64] | None:
+    """Seconds of each product of a float32[m, k] with packed uint8[matrices, n_tiles, row_tile_bytes], taken in turns.
+
+    isa: one of ISAS, by default the best one. Returns None where this machine does not have it.
+    """
+    m, k = a.shape
+    assert packed.shape[1:] == packed_shape(weight_format, n, k), f"{packed.shape}: not {weight_format} {n} x {k}"
+    assert a.flags.c_contiguous
+    assert packed.flags.c_contiguous
+    out, seconds = np.empty((m, n), np.float32), np.empty(repetitions)
+    status = _library().mxspec_time_matmul(
+        isa.encode(),
+        _FORMATS.index(weight_format),
+        m,
+        n,
+        k,
+        a.ctypes.data,
+        packed.ctypes.data,
+        len(packed),
+        out.ctypes.data,
+        repetitions,
+        seconds.ctypes.data,
+    )
+    assert status != 1, f"{isa}: not one of {ISAS}"
+    return None if status else seconds
+
+
+def time_read(data: NDArray[np.uint8], repetitions: int = 10) -> NDArray[np.float64]:
+    """Seconds of each reading of all bytes by a plain loop on the operators' threads."""
+    seconds = np.empty(repetitions)
+    _library().mxspec_time_read(data.ctypes.data, data.nbytes, repetitions, seconds.ctypes.data)
+    return seconds
