@@ -114,6 +114,11 @@ def test_a_block_that_is_not_finite_is_nan_and_its_neighbours_are_not(bad: float
     assert (np.delete(values, np.s_[32:64], axis=1) == 1).all()
 
 
+def test_scale_255_makes_every_code_nan() -> None:
+    codes = np.arange(64, dtype=np.uint8).reshape(2, 32)
+    assert np.isnan(dequantize(codes, np.full((2, 1), 255, np.uint8))).all()
+
+
 def test_threads_do_not_matter(isa: str) -> None:
     x = awkward(5, 3000, 160)
     one, three = quantize(x, threads=1), quantize(x, threads=3)
