@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from transformers import AutoConfig, PreTrainedModel
+from transformers.core_model_loading import WeightRenaming
 
+from mxspec.compile import names
 from mxspec.compile.names import name_parameters, resolve_names, tied_names
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
@@ -23,9 +25,9 @@ def gpt2() -> PreTrainedModel:
 
 def test_names_as_saved() -> None:
     untied = model("llama", **LLAMA, tie_word_embeddings=False)
-    names = list(untied.state_dict())
-    resolved = resolve_names(untied, names, names)
-    assert resolved.tensor_of == {name: name for name in names}
+    own = list(untied.state_dict())
+    resolved = resolve_names(untied, own, own)
+    assert resolved.tensor_of == {name: name for name in own}
     assert resolved.ignored == ()
 
 
@@ -75,3 +77,16 @@ def test_parameters_that_transformers_computes_from_several_tensors() -> None:
 def test_no_language_model() -> None:
     with pytest.raises(UnsupportedModelError, match="vit"):
         name_parameters(AutoConfig.for_model("vit"))
+
+
+def test_two_tensors_for_one_parameter() -> None:
+    with pytest.raises(CheckpointError, match=r"'wte\.weight' and 'transformer\.wte\.weight' are both"):
+        resolve_names(gpt2(), ["wte.weight", "transformer.wte.weight"], ["transformer.wte.weight"])
+
+
+def test_a_rule_that_would_rename_a_right_name_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [WeightRenaming("embed_tokens", "word_embeddings"), WeightRenaming("output_layer", "lm_head")]
+    monkeypatch.setattr(names, "get_model_conversion_mapping", lambda model: rules)
+    tensors = [EMBEDDING, "output_layer.weight"]
+    resolved = resolve_names(model("llama", **LLAMA, tie_word_embeddings=False), tensors, [EMBEDDING, HEAD])
+    assert resolved.tensor_of == {EMBEDDING: EMBEDDING, HEAD: "output_layer.weight"}
