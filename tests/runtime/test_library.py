@@ -1,0 +1,71 @@
+"""The operator library: found, loaded by ONNX Runtime, and clear about a runtime that it cannot work with."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnxruntime as ort
+import pytest
+
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime import ops
+
+GetApi = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+GetVersionString = ctypes.CFUNCTYPE(ctypes.c_void_p)
+CreateStatus = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+
+
+class OrtApiBase(ctypes.Structure):
+    _fields_ = (("get_api", GetApi), ("get_version_string", GetVersionString))
+
+
+def test_library_registers() -> None:
+    assert ops.library_path().is_file()
+    ort.SessionOptions().register_custom_ops_library(str(ops.library_path()))
+
+
+def test_missing_library_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "files", lambda _: tmp_path)
+    with pytest.raises(MxspecError, match=r"libmxspec_ops\.so: not there; install mxspec again"):
+        ops.library_path()
+
+
+def test_older_runtime_is_a_clear_error() -> None:
+    """A runtime that answers GetApi(18) with nothing gets a status made through its oldest table."""
+    statuses: list[tuple[int, bytes]] = []
+
+    def create_status(code: int, message: bytes) -> int:
+        statuses.append((code, message))
+        return 1234
+
+    version_string = ctypes.create_string_buffer(b"1.17.3")
+    table = (ctypes.c_void_p * 1)(ctypes.cast(create := CreateStatus(create_status), ctypes.c_void_p))
+    base = OrtApiBase(
+        GetApi(lambda version: ctypes.addressof(table) if version <= 17 else None),
+        GetVersionString(lambda: ctypes.addressof(version_string)),
+    )
+    library = ctypes.CDLL(str(ops.library_path()))
+    library.RegisterCustomOps.restype = ctypes.c_void_p
+    assert library.RegisterCustomOps(None, ctypes.byref(base)) == 1234
+    assert statuses == [(1, b"mxspec: this ONNX Runtime is version 1.17.3, the operators need 1.18 or later")]
+    assert create is not None  # kept until here
+
+
+def test_nothing_else_is_exported() -> None:
+    """Symbols of ours must not be taken for those of another library in the process."""
+    if shutil.which("nm") is None:
+        pytest.skip("no nm to read the library with")
+    command = ["nm", "-D", "--defined-only", str(ops.library_path())]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    names = {line.split()[-1] for line in result.stdout.splitlines()}
+    assert "RegisterCustomOps" in names
+    assert not {name for name in names if "mxspec" in name and not name.startswith("mxspec_")}
+
+
+def test_threads_can_be_set() -> None:
+    program = "from mxspec.runtime import ops; ops.set_threads(3); assert ops.threads() == 3; ops.set_threads(1)"
+    subprocess.run([sys.executable, "-c", program], check=True)

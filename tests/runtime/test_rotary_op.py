@@ -1,0 +1,94 @@
+"""RotaryEmbedding through ONNX Runtime: bit for bit transformers' formula in float32, whatever the company."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from mxspec.runtime import ops
+
+Floats = NDArray[np.float32]
+
+
+def rotary_session(cos_type: int = TensorProto.FLOAT) -> ort.InferenceSession:
+    types = {"x": TensorProto.FLOAT, "cos": cos_type, "sin": TensorProto.FLOAT}
+    inputs = [helper.make_tensor_value_info(name, element_type, None) for name, element_type in types.items()]
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, None)
+    node = helper.make_node("RotaryEmbedding", list(types), ["output"], domain="mxspec")
+    graph = helper.make_graph([node], "rotary", inputs, [output])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
+    options.register_custom_ops_library(str(ops.library_path()))
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def operands(batch: int, seq: int, heads: int, head_size: int, rotary: int) -> dict[str, Floats]:
+    random = np.random.default_rng(1)
+    x = random.standard_normal((batch, seq, heads, head_size), np.float32)
+    cos, sin = random.standard_normal((2, batch, seq, rotary), np.float32)
+    return {"x": x, "cos": cos, "sin": sin}
+
+
+def expected(x: Floats, cos: Floats, sin: Floats) -> Floats:
+    """out = x * cos + rotate_half(x) * sin on the first entries of each head, the rest as it is."""
+    rotary = cos.shape[-1]
+    turning, rest = x[..., :rotary], x[..., rotary:]
+    low, high = turning[..., : rotary // 2], turning[..., rotary // 2 :]
+    turned = turning * cos[:, :, None] + np.concatenate([-high, low], axis=-1) * sin[:, :, None]
+    return np.concatenate([turned, rest], axis=-1)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 1, 4, 64, 64),
+        (2, 3, 3, 80, 32),
+        (1, 5, 1, 20, 18),
+        (2, 2, 2, 8, 0),
+        (0, 3, 2, 8, 8),
+        (1, 0, 2, 8, 8),
+        (2, 300, 7, 64, 64),  # enough to be divided over threads
+    ],
+)
+def test_equals_the_formula(sizes: tuple[int, int, int, int, int]) -> None:
+    feeds = operands(*sizes)
+    output = rotary_session().run(None, feeds)[0]
+    np.testing.assert_array_equal(output, expected(**feeds), strict=True)
+
+
+def test_row_does_not_depend_on_company() -> None:
+    feeds = operands(2, 300, 7, 64, 48)
+    session = rotary_session()
+    together = session.run(None, feeds)[0]
+    for b, i in [(0, 0), (0, 41), (1, 0), (1, 299)]:
+        alone = session.run(None, {name: array[b : b + 1, i : i + 1].copy() for name, array in feeds.items()})[0]
+        assert alone.tobytes() == together[b, i].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": (2, 3, 8)}, r"x: got shape \[2, 3, 8\], expected \[batch, seq, heads, head_size\]"),
+        ({"cos": (2, 3)}, r"cos: got shape \[2, 3\], expected \[batch, seq, rotary\]"),
+        ({"cos": (1, 3, 8)}, r"cos: got shape \[1, 3, 8\], .* for x \[2, 3, 2, 8\]"),
+        ({"sin": (2, 4, 8)}, r"sin: got shape \[2, 4, 8\]"),
+        ({"cos": (2, 3, 10), "sin": (2, 3, 10)}, "at most head_size"),
+        ({"cos": (2, 3, 7), "sin": (2, 3, 7)}, "rotary even"),
+        ({"sin": (2, 3, 6)}, r"cos \[2, 3, 8\] and sin \[2, 3, 6\] differ"),
+    ],
+)
+def test_wrong_shapes(change: dict[str, tuple[int, ...]], message: str) -> None:
+    feeds = operands(2, 3, 2, 8, 8) | {name: np.zeros(shape, np.float32) for name, shape in change.items()}
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
+        rotary_session().run(None, feeds)
+
+
+def test_wrong_type() -> None:
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
+        rotary_session(TensorProto.DOUBLE)
