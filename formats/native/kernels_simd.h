@@ -1,9 +1,9 @@
 // The kernels in vectors of kLanes 32-bit lanes, for a file that defines MXSPEC_LANES and is compiled for one
-// instruction set. GCC's vector types become its registers; everything has internal linkage, so that no function
-// compiled for a wide machine is ever linked into a narrow one's path. kernels_scalar.cpp says what is computed.
+// instruction set. The vector types of GCC and Clang become its registers; everything has internal linkage, so that no
+// function compiled for a wide machine is ever linked into a narrow one's path. kernels_scalar.cpp says what is
+// computed.
 #include <immintrin.h>
 
-#include "formats/native/half.h"
 #include "formats/native/kernels.h"
 
 namespace mxspec::formats {
@@ -33,16 +33,49 @@ inline Words bits(Floats values) { return __builtin_bit_cast(Words, values); }
 inline Floats floats(Words words) { return __builtin_bit_cast(Floats, words); }
 
 #if MXSPEC_LANES == 16
-constexpr Ints kLaneNumbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-constexpr Words kZipLow{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-constexpr Words kZipHigh{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-constexpr Words kEvenLanes{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+
+inline Words pick(Words a, Words b, Words lanes) {  // lanes 0..15 are a's, 16..31 are b's
+  return __builtin_bit_cast(
+      Words, _mm512_permutex2var_epi32(__builtin_bit_cast(__m512i, a), __builtin_bit_cast(__m512i, lanes),
+                                       __builtin_bit_cast(__m512i, b)));
+}
+inline Words zip_low(Words a, Words b) {
+  return pick(a, b, Words{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+}
+inline Words zip_high(Words a, Words b) {
+  return pick(a, b, Words{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+}
+inline Words even_lanes(Words a, Words b) {
+  return pick(a, b, Words{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+}
+
 #else
-constexpr Ints kLaneNumbers{0, 1, 2, 3, 4, 5, 6, 7};
-constexpr Words kZipLow{0, 8, 1, 9, 2, 10, 3, 11};
-constexpr Words kZipHigh{4, 12, 5, 13, 6, 14, 7, 15};
-constexpr Words kEvenLanes{0, 2, 4, 6, 8, 10, 12, 14};
+
+inline __m256i raw(Words words) { return __builtin_bit_cast(__m256i, words); }
+inline Words zip_low(Words a, Words b) {
+  const __m256i low = _mm256_unpacklo_epi32(raw(a), raw(b)), high = _mm256_unpackhi_epi32(raw(a), raw(b));
+  return __builtin_bit_cast(Words, _mm256_permute2x128_si256(low, high, 0x20));
+}
+inline Words zip_high(Words a, Words b) {
+  const __m256i low = _mm256_unpacklo_epi32(raw(a), raw(b)), high = _mm256_unpackhi_epi32(raw(a), raw(b));
+  return __builtin_bit_cast(Words, _mm256_permute2x128_si256(low, high, 0x31));
+}
+inline Words even_lanes(Words a, Words b) {
+  const __m256 mixed = _mm256_shuffle_ps(__builtin_bit_cast(__m256, a), __builtin_bit_cast(__m256, b), 0x88);
+  return __builtin_bit_cast(Words, _mm256_permute4x64_epi64(__builtin_bit_cast(__m256i, mixed), 0xD8));
+}
+
 #endif
+
+// Lane pairs of a, then of b: the even one in the low 16 bits, the odd one in the high.
+inline Words join_pairs(Words a, Words b) {
+  using Longs = uint64_t __attribute__((vector_size(4 * kLanes)));
+  const auto joined = [](Words words) {
+    const Longs longs = __builtin_bit_cast(Longs, words);
+    return __builtin_bit_cast(Words, longs | longs >> 16);
+  };
+  return even_lanes(joined(a), joined(b));
+}
 
 // Transposes kLanes x kLanes words. Each pass deals the first half of the vectors between those of the second, which
 // rotates the bits of (vector, lane) by one; after log2(kLanes) passes the two have changed places.
@@ -50,8 +83,8 @@ inline void transpose(Words (&square)[kLanes]) {
   for (int pass = 1; pass < kLanes; pass *= 2) {
     Words dealt[kLanes];
     for (int i = 0; i < kLanes / 2; ++i) {
-      dealt[2 * i] = __builtin_shuffle(square[i], square[i + kLanes / 2], kZipLow);
-      dealt[2 * i + 1] = __builtin_shuffle(square[i], square[i + kLanes / 2], kZipHigh);
+      dealt[2 * i] = zip_low(square[i], square[i + kLanes / 2]);
+      dealt[2 * i + 1] = zip_high(square[i], square[i + kLanes / 2]);
     }
     for (int i = 0; i < kLanes; ++i) square[i] = dealt[i];
   }
@@ -132,11 +165,17 @@ void load(const void* entries, int32_t type, bool transposed, int64_t stride, Va
 }
 
 inline uint32_t largest_lane(Ints lanes) {
-  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-    const Ints other = __builtin_shuffle(lanes, kLaneNumbers ^ distance);
-    lanes = lanes > other ? lanes : other;
-  }
-  return static_cast<uint32_t>(lanes[0]);
+#if MXSPEC_LANES == 16
+  __m256i half[2];
+  store_vector(half, lanes);
+  const __m256i most = _mm256_max_epi32(half[0], half[1]);
+#else
+  const __m256i most = __builtin_bit_cast(__m256i, lanes);
+#endif
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(four));
 }
 
 // Codes of magnitudes in units of the scale, not yet saturated. Normals: the float's own exponent and leading mantissa
@@ -214,11 +253,8 @@ void quantize_rows(const ValueTile& values, Pairs& codes, uint8_t* scales, TileS
       underflow -= (unsigned_code == 0) & (block[part] != 0);
       code[part] = unsigned_code | __builtin_bit_cast(Words, (block[part] < 0) & kSign);
     }
-    for (int part = 0; part < kParts; part += 2) {
-      const Words even_odd = __builtin_shuffle(code[part], code[part + 1], kEvenLanes) |
-                             __builtin_shuffle(code[part], code[part + 1], kEvenLanes + 1) << 16;
-      store_vector(&codes.of[row][part * kLanes / 2], even_odd);
-    }
+    for (int part = 0; part < kParts; part += 2)
+      store_vector(&codes.of[row][part * kLanes / 2], join_pairs(code[part], code[part + 1]));
     for (int lane = 0; lane < 16; ++lane) {
       sums.error[lane] += static_cast<double>(error[lane]) * squared_scale;
       sums.norm[lane] += static_cast<double>(norm[lane]) * squared_scale;
@@ -261,11 +297,8 @@ void pack_half(const ValueTile& values, uint16_t* tile, TileSums& sums) {
       sums.error[column % 16] += error * error;
       sums.norm[column % 16] += value * value;
     }
-    for (int part = 0; part < kParts; part += 2) {
-      const Words even_odd = __builtin_shuffle(half[part], half[part + 1], kEvenLanes) |
-                             __builtin_shuffle(half[part], half[part + 1], kEvenLanes + 1) << 16;
-      store_vector(&pairs.of[row][part * kLanes / 2], even_odd);
-    }
+    for (int part = 0; part < kParts; part += 2)
+      store_vector(&pairs.of[row][part * kLanes / 2], join_pairs(half[part], half[part + 1]));
   }
   Words columns[kVectors][kTileRows / kLanes];
   columns_of(pairs, columns);
