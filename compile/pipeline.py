@@ -32,12 +32,13 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         folders = fetch_pair(recipe)
         vocabulary = check_tokenizers(folders)
         models = list_models(recipe, with_baseline)
-        recipe = recipe.with_changes(context_length=common_context(recipe, folders))
+        context_length = common_context(recipe, folders)
+        recipe = recipe.with_changes(context_length=context_length)
 
         plans = []
         for name, wanted in models.items():
             with stages.step(f"export {name}"):
-                plan = plan_model(name, folders[name], wanted, recipe, recipe.context_length or 0, files)
+                plan = plan_model(name, folders[name], wanted, recipe, context_length, files)
                 check_logits(name, vocabulary, plan.exported.vocab_size)
                 plans.append(plan)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES)
