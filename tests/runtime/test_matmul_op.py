@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from mxspec.formats.tiles import pack_fp16, packed_shape, quantize_pack, unpack_values
+from mxspec.runtime import ops
 from mxspec.runtime.ops import library_path
 
 Floats = NDArray[np.float32]
@@ -52,10 +53,10 @@ def matmul_model(bias: bool = False, a_type: int = TensorProto.FLOAT, **attribut
     return model.SerializeToString()
 
 
-def open_session(model: bytes, threads: int = 1) -> ort.InferenceSession:
+def open_session(model: bytes) -> ort.InferenceSession:
     """A session on a graph with our operators."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1  # the operators have threads of their own
     options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
     options.register_custom_ops_library(str(library_path()))
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -64,8 +65,8 @@ def open_session(model: bytes, threads: int = 1) -> ort.InferenceSession:
 class PackedMatMul:
     """out = a @ weights.T + bias through ONNX Runtime."""
 
-    def __init__(self, weight_format: str, n: int, k: int, *, bias: bool = False, threads: int = 1) -> None:
-        self.session = open_session(matmul_model(bias, K=k, N=n, format=weight_format), threads)
+    def __init__(self, weight_format: str, n: int, k: int, *, bias: bool = False) -> None:
+        self.session = open_session(matmul_model(bias, K=k, N=n, format=weight_format))
 
     def __call__(self, a: Floats, packed: Bytes, bias: Floats | None = None) -> Floats:
         feeds = {"A": a, "B": packed} | ({} if bias is None else {"bias": bias})
@@ -138,14 +139,22 @@ def test_leading_dimensions(weight_format: str) -> None:
     assert run(a.reshape(2, 6, 64)[:, :0], packed).shape == (2, 0, 40)
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = ops.threads()
+    ops.set_threads(request.param)
+    yield request.param
+    ops.set_threads(before)
+
+
 @EVERY_FORMAT
-@pytest.mark.parametrize("threads", [1, 2])
-def test_row_does_not_depend_on_company(weight_format: str, threads: int) -> None:
+@pytest.mark.usefixtures("threads")
+def test_row_does_not_depend_on_company(weight_format: str) -> None:
     n, k = 700, 672  # large enough to be divided over threads
     a, packed, _ = random_case(weight_format, 200, n, k)
     alone = PackedMatMul(weight_format, n, k)
     rows = np.concatenate([alone(a[i : i + 1], packed) for i in range(len(a))])
-    run = PackedMatMul(weight_format, n, k, threads=threads)
+    run = PackedMatMul(weight_format, n, k)
     for m in [*range(1, 18), 24, 25, 100, 200]:
         assert run(a[:m], packed).tobytes() == rows[:m].tobytes(), m
     assert run(a[3:8], packed).tobytes() == rows[3:8].tobytes()
