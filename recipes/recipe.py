@@ -103,7 +103,7 @@ class Recipe(Strict):
         folder = self._folder / Path(checkpoint).expanduser()
         if folder.is_dir():
             return folder
-        if checkpoint.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(checkpoint):
+        if not _HUB_ID.fullmatch(checkpoint):
             raise RecipeError(f"checkpoint {checkpoint!r}: no directory {folder}, and not a hub id such as org/name")
         return None
 
