@@ -95,7 +95,7 @@ def compile_pair(folder: Path, target: Path, draft: Path, **settings: Any) -> Pa
     )
     output = folder / "pair.bundle"
     stages = Stages(Console(quiet=True))
-    compile_bundle(Recipe.load(recipe), output, with_baseline=False, force=False, stages=stages)
+    compile_bundle(Recipe.load(recipe), output, with_baseline=True, force=False, stages=stages)
     return output
 
 

@@ -1,0 +1,79 @@
+"""specbench through click's runner: what is measured is there and hangs together. How fast it is, no test asks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mxspec.evaluate import model_bench, ops_bench
+from mxspec.evaluate.specbench import main
+from mxspec.evaluate.speculate_bench import formula
+from mxspec.runtime import ops
+
+
+def specbench(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 1 << 16)
+    monkeypatch.setattr(ops_bench, "SHAPE", (64, 96))
+    monkeypatch.setattr(model_bench, "READ_BYTES", 1 << 20)
+    monkeypatch.setattr(model_bench, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(model_bench, "CACHED", (8, 64))
+
+
+def test_products_are_timed_on_every_instruction_set(tmp_path: Path) -> None:
+    record = tmp_path / "ops.json"
+    result = specbench("ops", "--rows", "1", "--rows", "3", "--repetitions", "2", "--json", "--record", str(record))
+    assert result.exit_code == 0, result.output
+    got = json.loads(result.stdout)
+    assert {p["format"] for p in got["products"]} == set(ops_bench.FORMATS)
+    assert all(len(p["trials_seconds"]) == 2 and p["seconds"] > 0 for p in got["products"])
+    assert got["threads"] == ops.threads()
+    assert json.loads(record.read_text())["result"] == got
+
+
+def test_a_model_is_timed_at_every_size_that_fits(tiny_bundles: dict[str, Path]) -> None:
+    result = specbench("model", str(tiny_bundles["near"]), "--repetitions", "1", "--json")
+    assert result.exit_code == 0, result.output
+    got = json.loads(result.stdout)
+    assert [(c["tokens"], c["cached"]) for c in got["calls"]] == [
+        (tokens, cached) for cached in (8, 64) for tokens in (1, 2, 4, 8, 16)
+    ]
+    assert got["weight_bytes"] < got["weights_file_bytes"]
+
+
+def test_speculation_is_compared_with_the_formula(tiny_bundles: dict[str, Path]) -> None:
+    options = ("--prompts", "2", "--new-tokens", "12", "--repetitions", "1")
+    result = specbench("speculate", str(tiny_bundles["near"]), *options, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["k"] for row in rows] == list(range(1, 9))
+    for row in rows:
+        assert row["predicted"] == pytest.approx(formula(row["acceptance"], row["k"], row["c"], row["v"]))
+        assert 1 <= row["tokens_per_round"] <= row["k"] + 1
+
+
+def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path]) -> None:
+    options = ("--prompts", "4", "--new-tokens", "24", "--repetitions", "1", "--acceptance")
+    for imposed in (0.0, 1.0):
+        result = specbench("speculate", str(tiny_bundles["random"]), *options, str(imposed), "--json")
+        assert result.exit_code == 0, result.output
+        assert {row["acceptance"] for row in json.loads(result.stdout)["rows"]} == {imposed}
+
+
+def test_the_formula_at_its_ends() -> None:
+    assert formula(0.0, 4, 0.1, 1.2) == pytest.approx(1 / 1.6)  # every round emits one token
+    assert formula(1.0, 4, 0.1, 1.2) == pytest.approx(5 / 1.6)  # every round emits K + 1
+    assert formula(0.5, 1, 0.0, 1.0) == pytest.approx(1.5)
+
+
+def test_a_bundle_or_a_shape_but_not_both() -> None:
+    result = specbench("model")
+    assert result.exit_code == 1
+    assert result.stderr == "error: expected either BUNDLE or --shape\n"
