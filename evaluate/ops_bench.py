@@ -1,4 +1,4 @@
-"""The packed product alone, beside what the memory gives in the same run."""
+"""The packed product and attention alone, beside what the memory gives in the same run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from mxspec.formats.tiles import packed_shape
 from mxspec.runtime import ops
-from mxspec.runtime.ops.timing import ISAS, time_matmul, time_read
+from mxspec.runtime.ops.timing import ISAS, time_attention, time_matmul, time_read
 
 FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "fp16")
 ROWS = (1, 2, 4, 8, 16, 128, 512)
 BEYOND_CACHES = 256 << 20  # bytes of all matrices that are read in turns, so that none is still in a cache
 SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection
+HEADS, KV_HEADS, HEAD_SIZE = 32, 4, 64  # of TinyLlama-1.1B
+LAYERS = 88  # caches that take turns: four times as many as it has, so that none is still in a cache of the machine
+CACHED = (128, 1000)
+ATTENTION_ROWS = (1, 8)
 PREFILL_ROWS = 64  # from here on a trial takes long enough alone
 
 
@@ -82,6 +86,7 @@ def measure(
                     trials[case].append(float(np.median(seconds)))
     bandwidth = float(np.median(reads))
     return {
+        "attention": measure_attention(isas, repetitions, told),
         "threads": ops.threads(),
         "n": n,
         "k": k,
@@ -110,3 +115,33 @@ def _describe(
         "multiply_adds_per_second": case.rows * shape[0] * shape[1] / seconds,
         "trials_seconds": trials,
     }
+
+
+def measure_attention(isas: Sequence[str], repetitions: int, told: Callable[[str], object]) -> list[dict[str, Any]]:
+    """Time attention over the caches of a model's layers in turns, beside reading the same bytes as one stretch."""
+    capacity = max(CACHED) + max(ATTENTION_ROWS)
+    caches = np.full((LAYERS, 2, KV_HEADS, capacity, HEAD_SIZE), 0.1, np.float16)
+    points = [(i, m, c) for i in available(isas) if i != "scalar" for m in ATTENTION_ROWS for c in CACHED]
+    trials: dict[tuple[str, int, int], list[float]] = {point: [] for point in points}
+    reads: dict[int, list[float]] = {cached: [] for cached in CACHED}
+    for repetition in range(repetitions):
+        told(f"attention, repetition {repetition + 1} of {repetitions}")
+        for cached in CACHED:
+            part = np.ascontiguousarray(caches[:, :, :, :cached]).view(np.uint8).reshape(-1)
+            reads[cached].append(float(np.median(time_read(part, 3))) / LAYERS)
+        for isa, rows, cached in points:
+            seconds = time_attention(caches, HEADS, rows, cached, isa=isa, repetitions=2 * LAYERS)
+            assert seconds is not None
+            trials[isa, rows, cached].append(float(np.median(seconds)))
+    return [
+        {
+            "isa": isa,
+            "rows": rows,
+            "cached": cached,
+            "seconds": float(np.median(trials[isa, rows, cached])),
+            "read_seconds": float(np.median(reads[cached])),
+            "over_read": float(np.median(trials[isa, rows, cached]) / np.median(reads[cached])),
+            "trials_seconds": trials[isa, rows, cached],
+        }
+        for isa, rows, cached in points
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,14 @@ def choose_bundle(bundle: Path | None, shape: str | None, work: Path) -> Path:
     return random_bundle(SHAPES[shape], work)
 
 
-def finish(result: dict[str, Any], table: Table, json_output: bool, record: Path | None) -> None:
+def finish(result: dict[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
     if record is not None:
         write_record(record, result)
     if json_output:
         print_json(result)
     else:
-        report_console().print(table)
+        for table in tables:
+            report_console().print(table)
 
 
 @main.command("ops")
@@ -89,7 +90,7 @@ def bench_ops(
     json_output: bool,
     record: Path | None,
 ) -> None:
-    """Time the packed product alone, on every instruction set, beside a plain read loop."""
+    """Time the packed product and attention alone, on every instruction set, beside a plain read loop."""
     if threads is not None:
         ops.set_threads(threads)
     console = report_console(json_output=json_output)
@@ -119,7 +120,20 @@ def bench_ops(
             f"{row['share_of_read']:.1%}",
             f"{row['multiply_adds_per_second'] / 1e9:.1f}",
         )
-    finish(result, table, json_output, record)
+    attention = Table(
+        "attention",
+        "rows",
+        "cached",
+        "us a call",
+        "over reading the cache",
+        title=f"{ops_bench.HEADS} heads, {ops_bench.KV_HEADS} of keys, of {ops_bench.HEAD_SIZE}; fp16 caches in turns",
+        title_justify="left",
+    )
+    for row in result["attention"]:
+        attention.add_row(
+            row["isa"], str(row["rows"]), str(row["cached"]), f"{row['seconds'] * 1e6:.1f}", f"{row['over_read']:.2f}"
+        )
+    finish(result, (table, attention), json_output, record)
 
 
 @main.command("model")
@@ -165,7 +179,7 @@ def bench_model(
             f"{row['share_of_read']:.1%}",
             f"{row['over_one_token']:.2f}",
         )
-    finish(result, table, json_output, record)
+    finish(result, [table], json_output, record)
 
 
 @main.command("speculate")
@@ -227,7 +241,7 @@ def bench_speculate(
             f"{row['measured_over_predicted']:.2f}",
             f"{row['outside_models']:.1%}",
         )
-    finish(result, table, json_output, record)
+    finish(result, [table], json_output, record)
 
 
 def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:

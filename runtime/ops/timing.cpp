@@ -1,9 +1,12 @@
 // The kernels and the memory alone, without ONNX Runtime: what runtime/ops/timing.py calls.
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <vector>
 
+#include "runtime/ops/kernels/attention.h"
 #include "runtime/ops/kernels/matmul.h"
 #include "runtime/ops/kernels/thread_pool.h"
 
@@ -63,6 +66,47 @@ MXSPEC_EXPORT int mxspec_time_matmul(const char* isa, int format, size_t m, size
     const MatmulOperands operands{a, packed + i % matrices * matrix_bytes, nullptr, out};
     seconds[i] =
         seconds_of([&] { matmul(shape, weight_format, operands, choice.isa, scratch.get(), shared_threads()); });
+  }
+  return 0;
+}
+
+// Seconds of each of `repetitions` calls of attention of `rows` new tokens behind `cached`, batch 1 and a float16
+// cache. `layers` pairs of caches uint16[kv_heads, capacity, head_size] in `caches` take turns, as in a model. Returns
+// as above.
+MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv_heads, size_t head_size, size_t rows,
+                                        size_t cached, size_t capacity, uint16_t* caches, size_t layers,
+                                        size_t repetitions, double* seconds) {
+  using namespace mxspec;
+  const IsaChoice choice = choose_isa(isa);
+  if (!choice.error.empty()) return isa_name(choice.isa) == std::string_view(isa) ? 2 : 1;
+  const std::vector<float> query(rows * heads * head_size, 0.1f), fresh(rows * kv_heads * head_size, 0.1f);
+  std::vector<float> output(query.size());
+  const auto past = static_cast<int32_t>(cached), added = static_cast<int32_t>(rows);
+  const size_t cache_values = kv_heads * capacity * head_size;
+  for (size_t i = 0; i < repetitions; ++i) {
+    uint16_t* keys = caches + i % layers * 2 * cache_values;
+    const AttentionCall call = {
+        .batch = 1,
+        .seq = rows,
+        .heads = heads,
+        .kv_heads = kv_heads,
+        .head_size = head_size,
+        .capacity = capacity,
+        .query = query.data(),
+        .key = fresh.data(),
+        .value = fresh.data(),
+        .key_cache = keys,
+        .value_cache = keys + cache_values,
+        .half_cache = true,
+        .past_lengths = &past,
+        .new_lengths = &added,
+        .slopes = nullptr,
+        .output = output.data(),
+        .scale = 1 / std::sqrt(static_cast<float>(head_size)),
+        .softcap = 0,
+        .window = 0,
+    };
+    seconds[i] = seconds_of([&] { attention(call, choice.isa, shared_threads()); });
   }
   return 0;
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mxspec.formats.tiles import packed_shape
 from mxspec.runtime.ops import library_path
 
-__all__ = ["ISAS", "time_matmul", "time_read"]
+__all__ = ["ISAS", "time_attention", "time_matmul", "time_read"]
 
 ISAS = ("scalar", "avx2", "avx512", "avx512vnni")
 """The values of MXSPEC_ISA, slowest first."""
@@ -34,6 +34,8 @@ def _library() -> ctypes.CDLL:
         size,
         pointer,
     )
+    library.mxspec_time_attention.restype = ctypes.c_int
+    library.mxspec_time_attention.argtypes = (ctypes.c_char_p, *(size,) * 6, pointer, size, size, pointer)
     library.mxspec_time_read.restype = ctypes.c_uint64
     library.mxspec_time_read.argtypes = (pointer, size, size, pointer)
     return library
@@ -69,6 +71,25 @@ def time_matmul(
         out.ctypes.data,
         repetitions,
         seconds.ctypes.data,
+    )
+    assert status != 1, f"{isa}: not one of {ISAS}"
+    return None if status else seconds
+
+
+def time_attention(
+    caches: NDArray[np.float16], heads: int, rows: int, cached: int, *, isa: str = "", repetitions: int = 10
+) -> NDArray[np.float64] | None:
+    """Seconds of each call of `rows` tokens behind `cached`; caches float16[layers, 2, kv_heads, capacity, head_size].
+
+    The layers take turns. isa: one of ISAS, by default the best one. Returns None where this machine does not have it.
+    """
+    layers, _, kv_heads, capacity, head_size = caches.shape
+    assert cached + rows <= capacity
+    assert caches.flags.c_contiguous
+    seconds = np.empty(repetitions)
+    sizes = (heads, kv_heads, head_size, rows, cached, capacity)
+    status = _library().mxspec_time_attention(
+        isa.encode(), *sizes, caches.ctypes.data, layers, repetitions, seconds.ctypes.data
     )
     assert status != 1, f"{isa}: not one of {ISAS}"
     return None if status else seconds

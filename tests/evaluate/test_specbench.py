@@ -22,6 +22,7 @@ def specbench(*arguments: str) -> Result:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 1 << 16)
     monkeypatch.setattr(ops_bench, "SHAPE", (64, 96))
+    monkeypatch.setattr(ops_bench, "CACHED", (4, 32))
     monkeypatch.setattr(model_bench, "READ_BYTES", 1 << 20)
     monkeypatch.setattr(model_bench, "CALL_SECONDS", 0.0)
     monkeypatch.setattr(model_bench, "CACHED", (8, 64))
@@ -34,6 +35,7 @@ def test_products_are_timed_on_every_instruction_set(tmp_path: Path) -> None:
     got = json.loads(result.stdout)
     assert {p["format"] for p in got["products"]} == set(ops_bench.FORMATS)
     assert all(len(p["trials_seconds"]) == 2 and p["seconds"] > 0 for p in got["products"])
+    assert {(a["rows"], a["cached"]) for a in got["attention"]} == {(m, c) for m in (1, 8) for c in (4, 32)}
     assert got["threads"] == ops.threads()
     assert json.loads(record.read_text())["result"] == got
 
