@@ -273,9 +273,9 @@ def test_an_interrupt_leaves_nothing(
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
-def fake_plan(name: str) -> Any:
+def fake_plan(name: str, logits: int = 128) -> Any:
     return SimpleNamespace(
-        name=name, exported=SimpleNamespace(vocab_size=128), layout=SimpleNamespace(file_bytes=1 << 20), read_bytes=1
+        name=name, exported=SimpleNamespace(vocab_size=logits), layout=SimpleNamespace(file_bytes=1 << 20), read_bytes=1
     )
 
 
@@ -283,6 +283,12 @@ def test_a_full_disk(recipes: Callable[[str], Path], place: Path, monkeypatch: p
     monkeypatch.setattr(pipeline, "plan_model", lambda name, *rest: fake_plan(name))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
     assert "the disk has 0.00 GB free" in failed(speccompile(recipes("llama"), "-o", place))
+    assert nothing_left(place)
+
+
+def test_fewer_logits_than_ids(recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "plan_model", lambda name, *rest: fake_plan(name, 128 if name == "target" else 119))
+    assert "the draft has 119 logits for a tokenizer of 120 ids" in failed(speccompile(recipes("llama"), "-o", place))
     assert nothing_left(place)
 
 
