@@ -13,9 +13,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile import passes
 from mxspec.compile.attention import CallInputs
+from mxspec.compile.gates import fuse_gates
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.modules import PackedLinear, swap_modules
 from mxspec.compile.projections import fuse_projections
+from mxspec.compile.qkv import fuse_qkv
+from mxspec.compile.residuals import fuse_residuals
 from mxspec.compile.rotary import replace_rotary_modules
 from mxspec.compile.skeleton import architecture_name, build_skeleton, load_config
 from mxspec.compile.trace import CacheShape, graph_names, trace
@@ -49,6 +52,10 @@ def export_graph(
     passes.make_reshapes_constant(graph)
     passes.simplify(graph)
     _drop_prefix(graph)
+    specs = fuse_projections(graph, specs)
+    fuse_qkv(graph)
+    fuse_gates(graph)
+    fuse_residuals(graph)
     weights = _weights_of(graph, specs)
     passes.finish(graph)
     name = architecture_name(config)
@@ -112,8 +119,8 @@ def _drop_prefix(graph: ir.Model) -> None:
 
 
 def _weights_of(graph: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec]:
-    """Fuse projections, halve embeddings, and list the specs of the initializers that are left without a value."""
-    specs = fuse_projections(graph, specs)
+    """Halve embeddings, and list the specs of the initializers that are left without a value."""
+    specs = dict(specs)
     tables = [name for name, spec in specs.items() if spec.kind == "float32" and len(spec.shape) == 2]
     for name in passes.store_embeddings_as_half(graph, tables):
         specs[name] = replace(specs[name], kind="embedding", format="fp16")

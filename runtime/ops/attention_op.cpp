@@ -17,17 +17,19 @@ void expect_rank_4(const char* name, const Shape& got, const char* meaning) {
   if (got.rank() != 4) throw OpError(std::string(name) + ": got shape " + got.text() + ", expected " + meaning);
 }
 
-struct Inputs {
-  Tensor query, key, value, past_key, past_value, past_lengths, new_lengths;
-  std::optional<Tensor> slopes;
-};
-
-Inputs read_inputs(const Context& context) {
-  return {context.input(0), context.input(1), context.input(2), context.input(3),
-          context.input(4), context.input(5), context.input(6), context.optional_input(7)};
+// A cache that is not bound in place starts as a copy of the past.
+void copy_past(const Context& context, const Tensor& past, const Tensor& present) {
+  if (past.data == present.data || past.shape.size() == 0) return;
+  const size_t width = past.type == ElementType::kFloat16 ? 2 : 4;
+  const size_t heads = past.shape[0] * past.shape[1], bytes = past.shape[2] * past.shape[3] * width;
+  context.parallel_for(heads, [&](size_t head) {
+    std::memcpy(present.as<char>() + head * bytes, past.as<const char>() + head * bytes, bytes);
+  });
 }
 
-void check_shapes(const Inputs& in) {
+}  // namespace
+
+void AttentionBase::check_shapes(const Inputs& in) {
   const Shape& query = in.query.shape;
   const Shape& past = in.past_key.shape;
   expect_rank_4("query", query, "[batch, seq, heads, head_size]");
@@ -56,12 +58,12 @@ void check_shapes(const Inputs& in) {
   }
 }
 
-void check_lengths(const Inputs& in) {
+void AttentionBase::check_lengths(const Inputs& in) {
   const int64_t seq = in.query.shape[1], capacity = in.past_key.shape[2];
   for (int64_t batch = 0; batch < in.query.shape[0]; ++batch) {
     const int64_t past = in.past_lengths.as<const int32_t>()[batch];
     const int64_t fresh = in.new_lengths.as<const int32_t>()[batch];
-    const std::string where = "[" + std::to_string(batch) + "]: got ";
+    const std::string where = std::string("[").append(std::to_string(batch)).append("]: got ");
     if (past < 0) throw OpError("past_lengths" + where + std::to_string(past) + ", expected 0 or more");
     if (fresh < 0 || fresh > seq) {
       throw OpError("new_lengths" + where + std::to_string(fresh) + ", expected 0 to seq = " + std::to_string(seq));
@@ -72,18 +74,6 @@ void check_lengths(const Inputs& in) {
     }
   }
 }
-
-// A cache that is not bound in place starts as a copy of the past.
-void copy_past(const Context& context, const Tensor& past, const Tensor& present) {
-  if (past.data == present.data || past.shape.size() == 0) return;
-  const size_t width = past.type == ElementType::kFloat16 ? 2 : 4;
-  const size_t heads = past.shape[0] * past.shape[1], bytes = past.shape[2] * past.shape[3] * width;
-  context.parallel_for(heads, [&](size_t head) {
-    std::memcpy(present.as<char>() + head * bytes, past.as<const char>() + head * bytes, bytes);
-  });
-}
-
-}  // namespace
 
 AttentionBase::AttentionBase(const Attributes& attributes)
     : scale_(attributes.number("scale")),
@@ -100,10 +90,15 @@ AttentionBase::AttentionBase(const Attributes& attributes)
 }
 
 void AttentionBase::compute(Context& context) const {
-  const Inputs in = read_inputs(context);
+  const Inputs in = {context.input(0), context.input(1), context.input(2), context.input(3),
+                     context.input(4), context.input(5), context.input(6), context.optional_input(7)};
+  attend(context, in, in.query.shape);
+}
+
+void AttentionBase::attend(Context& context, const Inputs& in, const Shape& output_shape) const {
   check_shapes(in);
   check_lengths(in);
-  const Tensor output = context.output(0, ElementType::kFloat32, in.query.shape);
+  const Tensor output = context.output(0, ElementType::kFloat32, output_shape);
   const Tensor present_key = context.output(1, in.past_key.type, in.past_key.shape);
   const Tensor present_value = context.output(2, in.past_key.type, in.past_key.shape);
   copy_past(context, in.past_key, present_key);

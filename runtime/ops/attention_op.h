@@ -21,7 +21,18 @@ class AttentionBase {
   explicit AttentionBase(const Attributes& attributes);
   void compute(Context& context) const;
 
+ protected:
+  struct Inputs {
+    Tensor query, key, value, past_key, past_value, past_lengths, new_lengths;
+    std::optional<Tensor> slopes;
+  };
+  // Checks the inputs and computes the outputs; output_shape has the query's values in its order.
+  void attend(Context& context, const Inputs& inputs, const Shape& output_shape) const;
+
  private:
+  static void check_shapes(const Inputs& in);
+  static void check_lengths(const Inputs& in);
+
   float scale_;
   float softcap_;
   int64_t window_;

@@ -3,9 +3,12 @@
 #include <string>
 
 #include "runtime/ops/attention_op.h"
+#include "runtime/ops/gated_op.h"
 #include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/matmul_op.h"
+#include "runtime/ops/norm_op.h"
 #include "runtime/ops/op.h"
+#include "runtime/ops/qkv_attention_op.h"
 #include "runtime/ops/rotary_op.h"
 
 namespace mxspec {
@@ -15,10 +18,15 @@ constexpr const char* kDomain = "mxspec";
 
 const OrtCustomOp* const* operators(size_t* count) {
   static const OrtCustomOp* const all[] = {
+      custom_op<AddRmsNormOp>(),
       custom_op<AttentionOp<ElementType::kFloat16>>(),
       custom_op<AttentionOp<ElementType::kFloat32>>(),
+      custom_op<GeGluOp>(),
       custom_op<PackedMatMulOp>(),
+      custom_op<QkvAttentionOp<ElementType::kFloat16>>(),
+      custom_op<QkvAttentionOp<ElementType::kFloat32>>(),
       custom_op<RotaryEmbeddingOp>(),
+      custom_op<SwiGluOp>(),
   };
   *count = std::size(all);
   return all;

@@ -19,15 +19,19 @@ void check_table(const char* name, const Shape& table, const Shape& x) {
 
 }  // namespace
 
+void check_rotary_tables(const Shape& cos, const Shape& sin, const Shape& x) {
+  check_table("cos", cos, x);
+  check_table("sin", sin, x);
+  if (!(cos == sin)) throw OpError("cos " + cos.text() + " and sin " + sin.text() + " differ");
+}
+
 void RotaryEmbeddingOp::compute(Context& context) const {
   const Tensor x = context.input(0);
   const Tensor cos = context.input(1);
   const Tensor sin = context.input(2);
   if (x.shape.rank() != 4)
     throw OpError("x: got shape " + x.shape.text() + ", expected [batch, seq, heads, head_size]");
-  check_table("cos", cos.shape, x.shape);
-  check_table("sin", sin.shape, x.shape);
-  if (!(cos.shape == sin.shape)) throw OpError("cos " + cos.shape.text() + " and sin " + sin.shape.text() + " differ");
+  check_rotary_tables(cos.shape, sin.shape, x.shape);
   const Tensor out = context.output(0, ElementType::kFloat32, x.shape);
 
   const int64_t heads = x.shape[2], head_size = x.shape[3], rotary = cos.shape[2];

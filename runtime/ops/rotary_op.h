@@ -17,4 +17,7 @@ class RotaryEmbeddingOp {
   void compute(Context& context) const;
 };
 
+// Throws where cos and sin are not the tables of x [batch, seq, heads, head_size].
+void check_rotary_tables(const Shape& cos, const Shape& sin, const Shape& x);
+
 }  // namespace mxspec

@@ -1,0 +1,221 @@
+"""QkvAttention through ONNX Runtime: the bits of the operators that it takes the place of, whatever the call.
+
+Those are held to float64 by their own tests. Run as a program, this file stores the results of one fixed set of calls.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from mxspec.runtime import ops
+
+Array = NDArray[Any]
+Feeds = dict[str, Array]
+FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+CACHES = {"float16": TensorProto.FLOAT16, "float32": FLOAT}
+INPUTS = ("qkv", "past_key", "past_value", "past_lengths", "new_lengths")
+OUTPUTS = ("output", "present_key", "present_value")
+# heads, kv_heads, head_size, rotary; 0: no rotation
+SIZES = [(4, 2, 16, 16), (6, 1, 20, 8), (3, 3, 64, 64), (8, 2, 12, 0)]
+EVERY_SIZE = pytest.mark.parametrize("sizes", SIZES, ids=str)
+CACHE_TYPES = pytest.mark.parametrize("cache_type", CACHES)
+
+
+def open_session(nodes: list[onnx.NodeProto], cache_type: str, rotated: bool, sizes: list[int]) -> ort.InferenceSession:
+    """A session on nodes from the inputs to the outputs; `sizes` are those that a Split can ask for."""
+    types = dict.fromkeys((*INPUTS, "cos", "sin"), FLOAT) | {"past_lengths": INT32, "new_lengths": INT32}
+    types |= dict.fromkeys(("past_key", "past_value"), CACHES[cache_type])
+    names = (*INPUTS, "cos", "sin") if rotated else INPUTS
+    results = zip(OUTPUTS, ("qkv", "past_key", "past_value"), strict=True)
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [helper.make_tensor_value_info(name, types[name], None) for name in names],
+        [helper.make_tensor_value_info(name, types[source], None) for name, source in results],
+        [helper.make_tensor("sizes", INT64, [3], sizes)] if sizes else [],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
+    options.register_custom_ops_library(str(ops.library_path()))
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+@cache
+def fused(cache_type: str, rotated: bool) -> ort.InferenceSession:
+    inputs = [*INPUTS, "cos", "sin"] if rotated else INPUTS
+    node = helper.make_node("QkvAttention", inputs, OUTPUTS, domain="mxspec", scale=0.3, softcap=20.0, window=50)
+    return open_session([node], cache_type, rotated, [])
+
+
+@cache
+def separate(cache_type: str, heads: int, kv_heads: int, head_size: int, rotary: int) -> ort.InferenceSession:
+    """Split, head views, RotaryEmbedding, Attention and the flat view of its output."""
+    nodes = [helper.make_node("Split", ["qkv", "sizes"], ["q", "k", "v"], axis=-1)]
+    operands = []
+    for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        nodes.append(helper.make_node("Constant", [], [f"{name}_shape"], value_ints=[0, 0, count, head_size]))
+        nodes.append(helper.make_node("Reshape", [name, f"{name}_shape"], [f"{name}_heads"]))
+        operands.append(f"{name}_heads")
+        if rotary and name != "v":
+            tables = [operands.pop(), "cos", "sin"]
+            nodes.append(helper.make_node("RotaryEmbedding", tables, [f"{name}_rotated"], domain="mxspec"))
+            operands.append(f"{name}_rotated")
+    attributes = {"scale": 0.3, "softcap": 20.0, "window": 50}
+    outputs = ["by_heads", *OUTPUTS[1:]]
+    nodes += [
+        helper.make_node("Attention", [*operands, *INPUTS[1:]], outputs, domain="mxspec", **attributes),
+        helper.make_node("Constant", [], ["flat"], value_ints=[0, 0, heads * head_size]),
+        helper.make_node("Reshape", ["by_heads", "flat"], ["output"]),
+    ]
+    return open_session(nodes, cache_type, rotary > 0, [count * head_size for count in (heads, kv_heads, kv_heads)])
+
+
+def random_feeds(sizes: tuple[int, int, int, int], past: list[int], new: list[int], cache_type: str) -> Feeds:
+    """The operands of one call; the cache is NaN behind the past."""
+    random = np.random.default_rng(sum(sizes))
+    heads, kv_heads, head_size, rotary = sizes
+    batch, seq = len(past), max(new)
+    caches = random.standard_normal((2, batch, kv_heads, 200, head_size)).astype(cache_type)
+    for b, length in enumerate(past):
+        caches[:, b, :, length:] = np.nan
+    feeds = {
+        "qkv": random.standard_normal((batch, seq, (heads + 2 * kv_heads) * head_size), np.float32),
+        "past_key": caches[0],
+        "past_value": caches[1],
+        "past_lengths": np.array(past, np.int32),
+        "new_lengths": np.array(new, np.int32),
+    }
+    if rotary:  # halves that differ: each entry has its own
+        feeds["cos"], feeds["sin"] = random.standard_normal((2, batch, seq, rotary), np.float32)
+    return feeds
+
+
+@CACHE_TYPES
+@EVERY_SIZE
+@pytest.mark.parametrize(("past", "new"), [([0], [150]), ([130], [1]), ([90, 0, 20], [7, 12, 0])], ids=str)
+def test_has_the_bits_of_the_separate_operators(
+    sizes: tuple[int, int, int, int], past: list[int], new: list[int], cache_type: str
+) -> None:
+    feeds = random_feeds(sizes, past, new, cache_type)
+    expected = separate(cache_type, *sizes).run(None, feeds)
+    got = fused(cache_type, "cos" in feeds).run(None, feeds)
+    assert np.abs(got[0]).max() > 0
+    for name, a, b in zip(OUTPUTS, got, expected, strict=True):
+        assert a.shape == b.shape, name
+        assert a.tobytes() == b.tobytes(), name
+
+
+@EVERY_SIZE
+@pytest.mark.parametrize("threads", [1, 3])
+def test_row_does_not_depend_on_company(sizes: tuple[int, int, int, int], threads: int) -> None:
+    """A ragged call and the single steps of its rows: equal outputs, equal caches."""
+    feeds = random_feeds(sizes, [40, 0], [9, 30], "float16")
+    session = fused("float16", "cos" in feeds)
+    before = ops.threads()
+    ops.set_threads(threads)
+    try:
+        together = session.run(None, feeds)
+    finally:
+        ops.set_threads(before)
+    for b in range(2):
+        caches = [feeds["past_key"][b : b + 1], feeds["past_value"][b : b + 1]]
+        for i in range(feeds["new_lengths"][b]):
+            step = {name: array[b : b + 1, i : i + 1] for name, array in feeds.items() if name in ("qkv", "cos", "sin")}
+            lengths = np.array([[feeds["past_lengths"][b] + i], [1]], np.int32)
+            names = ("past_key", "past_value", "past_lengths", "new_lengths")
+            step |= dict(zip(names, [*caches, *lengths], strict=True))
+            output, *caches = session.run(None, {name: np.ascontiguousarray(array) for name, array in step.items()})
+            assert output[0, 0].tobytes() == together[0][b, i].tobytes(), (b, i)
+        assert [cache[0].tobytes() for cache in caches] == [cache[b].tobytes() for cache in together[1:]]
+
+
+def test_bound_cache_is_written_in_place() -> None:
+    feeds = random_feeds(SIZES[0], [20, 5], [2, 1], "float16")
+    session = fused("float16", True)
+    unbound = session.run(None, feeds)
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array.copy()) for name, array in feeds.items()}
+    binding = session.io_binding()
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("output", "cpu")
+    for what in ("key", "value"):
+        binding.bind_ortvalue_output(f"present_{what}", values[f"past_{what}"])
+    session.run_with_iobinding(binding)
+    assert binding.get_outputs()[0].numpy().tobytes() == unbound[0].tobytes()
+    assert values["past_key"].numpy().tobytes() == unbound[1].tobytes()
+    assert values["past_value"].numpy().tobytes() == unbound[2].tobytes()
+
+
+def fixed_calls() -> Feeds:
+    results: Feeds = {}
+    for sizes in SIZES:
+        feeds = random_feeds(sizes, [100, 0], [5, 20], "float16")
+        outputs = fused("float16", "cos" in feeds).run(None, feeds)
+        results |= {f"{sizes}-{name}": array for name, array in zip(OUTPUTS, outputs, strict=True)}
+    return results
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512vnni"])
+def test_same_bits_on_every_isa(isa: str, tmp_path: Path) -> None:
+    command = [sys.executable, __file__, str(tmp_path / "outputs.npz")]
+    result = subprocess.run(command, env=os.environ | {"MXSPEC_ISA": isa}, capture_output=True, text=True)
+    if "does not have" in result.stderr:
+        pytest.skip(f"this machine does not have {isa}")
+    assert result.returncode == 0, result.stderr
+    with np.load(tmp_path / "outputs.npz") as stored:
+        for name, array in fixed_calls().items():
+            assert stored[name].tobytes() == array.tobytes(), name
+
+
+def zeros(*shape: int, dtype: str = "float32") -> Array:
+    return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"qkv": zeros(2, 128)}, r"qkv: got shape \[2, 128\], expected \[batch, seq, \(heads \+ 2 kv_heads\) \* head"),
+        ({"qkv": zeros(2, 3, 120)}, r"qkv: got shape \[2, 3, 120\].* for past_key \[2, 2, 200, 16\]"),
+        ({"qkv": zeros(2, 3, 112)}, r"qkv: got shape \[2, 3, 112\].* with heads a multiple of kv_heads"),
+        ({"qkv": zeros(2, 3, 64)}, r"qkv: got shape \[2, 3, 64\]"),
+        ({"qkv": zeros(2, 3, 0)}, r"qkv: got shape \[2, 3, 0\]"),
+        ({"past_key": zeros(2, 200, 16)}, r"past_key: got shape \[2, 200, 16\], expected \[batch, kv_heads, capacity"),
+        ({"past_key": zeros(2, 0, 200, 16)}, r"past_key: got shape \[2, 0, 200, 16\]"),
+        ({"past_key": zeros(1, 2, 200, 16)}, r"past_key: got shape \[1, 2, 200, 16\]"),
+        ({"past_value": zeros(2, 2, 199, 16)}, r"past_value: got shape \[2, 2, 199, 16\], expected the shape of"),
+        ({"cos": zeros(2, 3, 18)}, r"cos: got shape \[2, 3, 18\], expected \[batch, seq, rotary\]"),
+        ({"sin": zeros(2, 3, 7)}, r"sin: got shape \[2, 3, 7\]"),
+        ({"sin": zeros(2, 3, 8)}, r"cos \[2, 3, 16\] and sin \[2, 3, 8\] differ"),
+        ({"past_lengths": np.array([1, 198], np.int32)}, r"past_lengths\[1\]: got 198 and 3 new, .* capacity 200"),
+    ],
+)
+def test_wrong_shapes(change: Feeds, message: str) -> None:
+    feeds = random_feeds(SIZES[0], [0, 0], [3, 3], "float32")
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=f"mxspec.QkvAttention: {message}"):
+        fused("float32", True).run(None, feeds | change)
+
+
+def test_one_table_alone_is_an_error() -> None:
+    node = helper.make_node("QkvAttention", [*INPUTS, "", "sin"], OUTPUTS, domain="mxspec", scale=0.3)
+    session = open_session([node], "float32", True, [])
+    feeds = random_feeds(SIZES[0], [0], [3], "float32")
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="cos and sin: got one of them"):
+        session.run(None, feeds)
+
+
+if __name__ == "__main__":
+    np.savez(Path(sys.argv[1]), **fixed_calls())
