@@ -34,7 +34,7 @@ def _library() -> ctypes.CDLL:
 
 
 def set_threads(count: int) -> None:
-    """Set how many threads (the calling one included) the operators of this process work on; no result depends on it."""
+    """Set how many threads, the calling one included, the operators of this process work on; no result changes."""
     assert count >= 1
     _library().mxspec_set_threads(count)
 

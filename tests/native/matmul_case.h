@@ -136,6 +136,14 @@ struct MatmulCase {
   }
 };
 
+inline std::vector<Isa> available_isas() {
+  std::vector<Isa> available;
+  for (const Isa isa : kAllIsas) {
+    if (isa_available(isa)) available.push_back(isa);
+  }
+  return available;
+}
+
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }

@@ -1,7 +1,6 @@
 // The product with packed weights: right, and the same bits on every instruction set, for every m and thread count.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tests/native/check.h"
 #include "tests/native/matmul_case.h"
@@ -47,7 +46,7 @@ const MatmulShape kShapes[] = {
     {25, 47, 70}, {37, 64, 96}, {61, 17, 40},  {200, 35, 272}, {385, 48, 290},
 };
 
-void test_every_isa_and_thread_count() {
+void test_every_isa() {
   std::mt19937 random(1);
   for (const MatmulShape& shape : kShapes) {
     for (const WeightFormat format : kFormats) {
@@ -56,11 +55,65 @@ void test_every_isa_and_thread_count() {
       const MatmulCase test{shape, format, a, weights.packed, shape.n % 2 ? &bias : nullptr};
       const std::vector<float> expected = test.run(Isa::kScalar);
       check_against_float64(test, weights.values, expected);
-      for (const Isa isa : kAllIsas) {
-        if (!isa_available(isa)) continue;
+      for (const Isa isa : available_isas()) {
         CHECK(same_bits(test.run(isa), expected)) << text_of(shape, format, isa);
-        CHECK(same_bits(test.run(isa, 3), expected)) << text_of(shape, format, isa) << "on 3 threads";
       }
+    }
+  }
+}
+
+// Large enough to be cut into tasks, of which the last is ragged.
+void test_threads() {
+  std::mt19937 random(2);
+  for (const MatmulShape& shape : {MatmulShape{1, 3000, 1056}, {8, 1500, 1056}, {45, 777, 1056}, {300, 100, 320}}) {
+    for (const WeightFormat format : kFormats) {
+      const Weights weights = random_weights(shape, format, random);
+      const std::vector<float> a = random_floats(shape.m * shape.k, random);
+      const MatmulCase test{shape, format, a, weights.packed};
+      for (const Isa isa : available_isas()) {
+        const std::vector<float> expected = test.run(isa);
+        for (const size_t threads : {2, 3, 5}) {
+          CHECK(same_bits(test.run(isa, threads), expected)) << text_of(shape, format, isa) << threads << "threads";
+        }
+      }
+    }
+  }
+}
+
+void test_rows_do_not_depend_on_company() {
+  std::mt19937 random(3);
+  const MatmulShape shape{40, 70, 160};
+  for (const WeightFormat format : kFormats) {
+    const Weights weights = random_weights(shape, format, random);
+    const std::vector<float> a = random_floats(shape.m * shape.k, random);
+    for (const Isa isa : available_isas()) {
+      const std::vector<float> all = MatmulCase{shape, format, a, weights.packed}.run(isa);
+      for (size_t m = 1; m < shape.m; ++m) {
+        const std::vector<float> last_rows(a.end() - static_cast<ptrdiff_t>(m * shape.k), a.end());
+        const std::vector<float> expected(all.end() - static_cast<ptrdiff_t>(m * shape.n), all.end());
+        const MatmulCase test{{m, shape.n, shape.k}, format, last_rows, weights.packed};
+        CHECK(same_bits(test.run(isa), expected)) << text_of(test.shape, format, isa);
+      }
+    }
+  }
+}
+
+// Packed weights may lie at any address.
+void test_unaligned_weights() {
+  std::mt19937 random(4);
+  const MatmulShape shape{5, 80, 96};
+  for (const WeightFormat format : kFormats) {
+    const Weights weights = random_weights(shape, format, random);
+    const std::vector<float> a = random_floats(shape.m * shape.k, random);
+    std::vector<uint8_t> moved(weights.packed.size() + 1);
+    std::copy(weights.packed.begin(), weights.packed.end(), moved.begin() + 1);
+    for (const Isa isa : available_isas()) {
+      std::vector<float> out(shape.m * shape.n);
+      std::vector<uint8_t> scratch(matmul_scratch_bytes(shape, format) + 1);
+      const size_t threads = 1;
+      matmul(shape, format, {a.data(), moved.data() + 1, nullptr, out.data()}, isa, scratch.data() + 1,
+             threads_of(threads));
+      CHECK(same_bits(out, MatmulCase{shape, format, a, weights.packed}.run(isa))) << text_of(shape, format, isa);
     }
   }
 }
@@ -70,6 +123,9 @@ void test_every_isa_and_thread_count() {
 
 int main() {
   using namespace mxspec::test;
-  test_every_isa_and_thread_count();
+  test_every_isa();
+  test_threads();
+  test_rows_do_not_depend_on_company();
+  test_unaligned_weights();
   return check_result();
 }

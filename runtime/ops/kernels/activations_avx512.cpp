@@ -9,6 +9,8 @@
 
 namespace mxspec {
 
+constexpr size_t kBlocksAhead = 8;  // fetched ahead: the values of a row lie far apart in its group
+
 RowKind quantise_row_avx512(const float* row, size_t k, int unit_exponent, size_t rows, int16_t* q, float* scales) {
   const __m512i magnitude_mask = _mm512_set1_epi32(kMagnitudeMask);
   const uint32_t least_allowed = least_exponent(unit_exponent), most_allowed = most_exponent(unit_exponent);
@@ -16,6 +18,9 @@ RowKind quantise_row_avx512(const float* row, size_t k, int unit_exponent, size_
   bool finite = true;
   const size_t k_blocks = (k + 31) / 32;
   for (size_t block = 0; block < k_blocks; ++block, row += 32) {
+    _mm_prefetch(reinterpret_cast<const char*>(row + kBlocksAhead * 32), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(row + kBlocksAhead * 32 + 16), _MM_HINT_T0);
+    __builtin_prefetch(q + (block + kBlocksAhead) * rows * 32, 1);
     const size_t left = k - block * 32;
     const uint32_t lanes = left >= 32 ? 0xFFFFFFFFu : (1u << left) - 1;
     const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(lanes), row);

@@ -12,9 +12,10 @@ namespace mxspec {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kPanelBlocks = 8;      // k blocks decoded at a time: 2 tiles x 8 KB stay in the first-level cache
-constexpr size_t kPanelRows = 192;      // activation rows that use one decoded panel; their sums are 2 x 12 KB
-constexpr size_t kFp16PanelBlocks = 8;  // likewise for weights that are converted as they are read: 2 x 8 KB
+constexpr size_t kPanelBlocks = 8;         // k blocks that are decoded at a time: 8 KB stay in the first-level cache
+constexpr size_t kFp16PanelBlocks = 8;     // k blocks of fp16 that all groups read in turn: 2 x 8 KB
+constexpr size_t kPanelRows = 192;         // most activation rows that take turns with one row tile
+constexpr size_t kPanelBytes = 384 << 10;  // and most bytes of them, to stay in the second-level cache
 
 constexpr Mxfp6Element make_element(int exponent_bits, int mantissa_bits, int unit_exponent, int high_shift) {
   Mxfp6Element element = {};
@@ -63,6 +64,18 @@ struct Call {
   RowKind* kinds = nullptr;  // [m]
 
   bool mxfp6() const { return format != WeightFormat::kFp16; }
+  bool decodes_in_registers() const { return kernels.multiply_packed[1] != nullptr; }
+  // Row tiles that one call of a kernel takes.
+  size_t tiles_at_once() const {
+    if (!mxfp6()) return kernels.fp16_tiles[groups.rows(0)];
+    return decodes_in_registers() ? kernels.packed_tiles[groups.rows(0)] : 1;
+  }
+  // Groups that take turns with one row tile.
+  size_t groups_at_once() const {
+    const size_t value_bytes = mxfp6() ? sizeof(int16_t) : sizeof(float);
+    const size_t panel_rows = kPanelBytes / (shape.k_blocks() * kBlock * value_bytes);
+    return std::max<size_t>(1, std::min(panel_rows, kPanelRows) / groups.rows(0));
+  }
   QuantisedGroup quantised(size_t group, size_t block) const {
     const size_t offset = groups.first(group) * shape.k_blocks() + block * groups.rows(group);
     return {q + offset * kBlock, scales + offset};
@@ -132,46 +145,45 @@ void for_groups(const Call& call, const Tiles& tiles, GroupRange range, float* a
   }
 }
 
-void multiply_packed_tiles(const Call& call, const Tiles& tiles) {
+void multiply_packed_tiles(const Call& call, const Tiles& tiles, GroupRange range) {
   alignas(kAlignment) float acc[kMostRows * kMostTiles * kTileRows];
-  call.kernels.multiply_packed[call.groups.rows(0)](call.row_tile(tiles.first), call.weight_scales(tiles.first),
-                                                    tiles.bytes(call), call.shape.k_blocks(),
-                                                    mxfp6_element(call.format), call.quantised(0, 0), acc);
-  store(call, 0, tiles, acc);
-}
-
-// A panel: a few k blocks of a few row tiles, decoded.
-struct Panel {
-  alignas(kAlignment) int16_t weights[kPanelBlocks * kTileVectors * kDecodedTiles * 32];
-  alignas(kAlignment) float scales[kPanelBlocks * kDecodedTiles * kTileRows];
-};
-
-void decode_panel(const Call& call, const Tiles& tiles, size_t block, size_t blocks, Panel& panel) {
-  for (size_t t = 0; t < tiles.count; ++t) {
-    const uint8_t* codes = call.row_tile(tiles.first) + t * tiles.bytes(call) + block * kMxfp6TileBytes;
-    const uint8_t* scales = call.weight_scales(tiles.first) + t * tiles.bytes(call) + block * kTileRows;
-    call.kernels.decode(codes, blocks, mxfp6_element(call.format), tiles.count, panel.weights + t * 32);
-    for (size_t b = 0; b < blocks; ++b) {
-      for (size_t i = 0; i < kTileRows; ++i) {
-        const uint32_t bits = std::max(static_cast<uint32_t>(scales[b * kTileRows + i]) << 23, 0x00400000u);
-        panel.scales[(b * tiles.count + t) * kTileRows + i] = std::bit_cast<float>(bits);
-      }
-    }
+  const uint8_t* codes = call.row_tile(tiles.first);
+  for (size_t group = range.first; group < range.last; ++group) {
+    const uint8_t* next_codes = group + 1 < range.last ? codes : call.row_tile(tiles.first + tiles.kept);
+    call.kernels.multiply_packed[call.groups.rows(group)](codes, call.weight_scales(tiles.first), tiles.bytes(call),
+                                                          next_codes, call.shape.k_blocks(), mxfp6_element(call.format),
+                                                          call.quantised(group, 0), acc);
+    store(call, group, tiles, acc);
   }
 }
 
-void multiply_decoded_tiles(const Call& call, const Tiles& tiles, GroupRange range) {
+// A panel: a few k blocks of a row tile, decoded.
+struct Panel {
+  alignas(kAlignment) int16_t weights[kPanelBlocks * kTileVectors * 32];
+  alignas(kAlignment) float scales[kPanelBlocks * kTileRows];
+};
+
+void decode_panel(const Call& call, size_t tile, size_t block, size_t blocks, Panel& panel) {
+  const uint8_t* scales = call.weight_scales(tile) + block * kTileRows;
+  call.kernels.decode(call.row_tile(tile) + block * kMxfp6TileBytes, blocks, mxfp6_element(call.format), panel.weights);
+  for (size_t i = 0; i < blocks * kTileRows; ++i) {
+    // 2^(scale - 127); byte 0 is 2^-127, a subnormal.
+    panel.scales[i] = std::bit_cast<float>(std::max(static_cast<uint32_t>(scales[i]) << 23, 0x00400000u));
+  }
+}
+
+void multiply_decoded_tile(const Call& call, const Tiles& tile, GroupRange range) {
   Panel panel;
-  alignas(kAlignment) float acc[kPanelRows * kDecodedTiles * kTileRows] = {};
+  alignas(kAlignment) float acc[kPanelRows * kTileRows] = {};
   for (size_t block = 0; block < call.shape.k_blocks(); block += kPanelBlocks) {
     const size_t blocks = std::min(kPanelBlocks, call.shape.k_blocks() - block);
-    decode_panel(call, tiles, block, blocks, panel);
-    for_groups(call, tiles, range, acc, [&](size_t group, float* part) {
+    decode_panel(call, tile.first, block, blocks, panel);
+    for_groups(call, tile, range, acc, [&](size_t group, float* part) {
       call.kernels.multiply_decoded[call.groups.rows(group)](panel.weights, panel.scales, blocks,
                                                              call.quantised(group, block), part);
     });
   }
-  for_groups(call, tiles, range, acc, [&](size_t group, const float* part) { store(call, group, tiles, part); });
+  for_groups(call, tile, range, acc, [&](size_t group, const float* part) { store(call, group, tile, part); });
 }
 
 void multiply_fp16_tiles(const Call& call, const Tiles& tiles, GroupRange range) {
@@ -200,7 +212,7 @@ void multiply_extreme_row(const Call& call, size_t row, size_t tile, float* acc)
     int16_t q[kBlock], weights[kTileVectors * 32];
     const int exponent =
         quantise_extreme_block(call.operands.a + row * k + block * kBlock, std::min(kBlock, k - block * kBlock), q);
-    matmul_kernels_scalar().decode(call.row_tile(tile) + block * kMxfp6TileBytes, 1, element, 1, weights);
+    matmul_kernels_scalar().decode(call.row_tile(tile) + block * kMxfp6TileBytes, 1, element, weights);
     const uint8_t* scales = call.weight_scales(tile) + block * kTileRows;
     for (size_t i = 0; i < kTileRows; ++i) {
       int32_t sum = 0;
@@ -230,27 +242,18 @@ void overwrite_special_rows(const Call& call, size_t first, size_t last) {
   }
 }
 
-bool multiplies_packed(const Call& call) { return call.mxfp6() && call.shape.m <= call.kernels.packed_rows; }
-
-// Row tiles that one call of a kernel takes.
-size_t tiles_at_once(const Call& call) {
-  const size_t rows = call.groups.rows(0);
-  if (!call.mxfp6()) return call.kernels.fp16_tiles[rows];
-  return multiplies_packed(call) ? call.kernels.packed_tiles[rows] : call.kernels.decoded_tiles;
-}
-
 void multiply_tiles(const Call& call, size_t first, size_t last) {
-  const size_t count = tiles_at_once(call), groups_at_once = kPanelRows / call.groups.rows(0);
+  const size_t count = call.tiles_at_once(), groups_at_once = call.groups_at_once();
   for (size_t group = 0; group < call.groups.count; group += groups_at_once) {
     const GroupRange range{group, std::min(call.groups.count, group + groups_at_once)};
     for (size_t tile = first; tile < last;) {
       const Tiles tiles{tile, count, last - tile >= count ? count : 1};
-      if (multiplies_packed(call)) {
-        multiply_packed_tiles(call, tiles);
-      } else if (call.mxfp6()) {
-        multiply_decoded_tiles(call, tiles, range);
-      } else {
+      if (!call.mxfp6()) {
         multiply_fp16_tiles(call, tiles, range);
+      } else if (call.decodes_in_registers()) {
+        multiply_packed_tiles(call, tiles, range);
+      } else {
+        multiply_decoded_tile(call, tiles, range);
       }
       tile += tiles.kept;
     }
@@ -258,41 +261,42 @@ void multiply_tiles(const Call& call, size_t first, size_t last) {
   overwrite_special_rows(call, first, last);
 }
 
-// All rows as one group where a kernel takes so many.
-RowGroups group_rows(size_t m, WeightFormat format, const MatmulKernels& kernels) {
-  const size_t alone = format == WeightFormat::kFp16 ? kernels.fp16_rows : kernels.packed_rows;
-  return RowGroups(m, m <= alone ? m : kernels.group_rows);
-}
-
 // A task is worth handing to another thread from about this time on.
 constexpr double kTaskSeconds = 10e-6;
-constexpr size_t kTasksPerThread = 4;
 // What one core about does, to tell small work from large; nothing else depends on them.
 constexpr double kBytesPerSecond = 20e9, kMultipliesPerSecond = 200e9, kValuesPerSecond = 4e9;
 
-size_t task_count(double seconds, size_t most, size_t threads) {
-  const double wanted = std::min(seconds / kTaskSeconds, static_cast<double>(threads * kTasksPerThread));
-  return threads < 2 ? 1 : std::clamp<size_t>(static_cast<size_t>(wanted), 1, most);
-}
+// How `count` units are cut into tasks. Each thread first takes one large task of most of its share (each
+// start of a task waits for memory; one a thread is 8 % faster than four equal ones), then small ones, which let the
+// threads end together where one of them was held up.
+class Cut {
+ public:
+  static constexpr size_t kTasksPerThread = 2;
 
-// body(first, last) for `tasks` equal parts of [0, count), in units of `unit`.
+  Cut(double seconds, size_t count, size_t threads) : count_(count), threads_(std::min(threads, count)) {
+    const double wanted = std::min(seconds / kTaskSeconds, static_cast<double>(threads * kTasksPerThread));
+    tasks_ = threads < 2 ? 1 : std::clamp<size_t>(static_cast<size_t>(wanted), 1, count);
+  }
+  size_t tasks() const { return tasks_; }
+  // First unit of a task; that of the one behind the last is the count.
+  size_t first(size_t task) const {
+    if (tasks_ <= threads_) return count_ * task / tasks_;
+    const size_t large = count_ * 7 / 8;
+    if (task <= threads_) return large * task / threads_;
+    return large + (count_ - large) * (task - threads_) / (tasks_ - threads_);
+  }
+
+ private:
+  size_t count_, threads_, tasks_;
+};
+
+// body(first, last) for parts of [0, count), which are cut at multiples of `unit`; seconds: about how long all takes.
 template <class Body>
-void parallel_ranges(const ParallelFor& parallel, size_t count, size_t unit, size_t tasks, const Body& body) {
-  if (tasks == 1) return body(size_t{0}, count);
-  struct Job {
-    const Body& body;
-    size_t count, unit, tasks;
-  } job{body, count, unit, tasks};
-  parallel.run(
-      parallel.context, tasks,
-      [](void* user, size_t index) {
-        const Job& job = *static_cast<const Job*>(user);
-        const size_t units = (job.count + job.unit - 1) / job.unit;
-        const size_t first = units * index / job.tasks * job.unit;
-        const size_t last = std::min(job.count, units * (index + 1) / job.tasks * job.unit);
-        job.body(first, last);
-      },
-      &job);
+void parallel_ranges(const ParallelFor& parallel, size_t count, size_t unit, double seconds, const Body& body) {
+  const Cut cut(seconds, (count + unit - 1) / unit, parallel.threads);
+  if (cut.tasks() == 1) return body(size_t{0}, count);
+  parallel(cut.tasks(),
+           [&](size_t task) { body(cut.first(task) * unit, std::min(count, cut.first(task + 1) * unit)); });
 }
 
 }  // namespace
@@ -311,7 +315,8 @@ void matmul(const MatmulShape& shape, WeightFormat format, const MatmulOperands&
             const ParallelFor& parallel) {
   if (shape.m == 0 || shape.n == 0) return;
   const MatmulKernels& kernels = kernels_of(isa);
-  Call call{shape, format, operands, kernels, group_rows(shape.m, format, kernels)};
+  const size_t group_rows = shape.m <= kernels.most_rows ? shape.m : kernels.group_rows;
+  Call call{shape, format, operands, kernels, RowGroups(shape.m, group_rows)};
   const size_t values = shape.m * shape.k_blocks() * kBlock;
   auto* bytes = static_cast<uint8_t*>(scratch);
   bytes += (kAlignment - reinterpret_cast<uintptr_t>(bytes) % kAlignment) % kAlignment;
@@ -325,17 +330,13 @@ void matmul(const MatmulShape& shape, WeightFormat format, const MatmulOperands&
   }
   call.kinds = reinterpret_cast<RowKind*>(bytes);
 
-  const size_t groups = call.groups.count;
-  parallel_ranges(parallel, groups, 1,
-                  task_count(static_cast<double>(values) / kValuesPerSecond, groups, parallel.threads),
+  parallel_ranges(parallel, call.groups.count, 1, static_cast<double>(values) / kValuesPerSecond,
                   [&](size_t first, size_t last) {
                     for (size_t group = first; group < last; ++group) prepare_rows(call, group);
                   });
-  const size_t unit = tiles_at_once(call);
   const double seconds = static_cast<double>(shape.row_tiles() * shape.row_tile_bytes(format)) / kBytesPerSecond +
                          static_cast<double>(shape.n) * static_cast<double>(values) / kMultipliesPerSecond;
-  parallel_ranges(parallel, shape.row_tiles(), unit,
-                  task_count(seconds, (shape.row_tiles() + unit - 1) / unit, parallel.threads),
+  parallel_ranges(parallel, shape.row_tiles(), call.tiles_at_once(), seconds,
                   [&](size_t first, size_t last) { multiply_tiles(call, first, last); });
 }
 

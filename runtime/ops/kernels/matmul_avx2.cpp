@@ -10,6 +10,12 @@ namespace {
 
 inline __m256i load(const void* bytes) { return _mm256_loadu_si256(static_cast<const __m256i*>(bytes)); }
 
+// Weights are asked for this early.
+constexpr size_t kBytesAhead = 3072;
+inline void fetch(const uint8_t* bytes) {
+  _mm_prefetch(reinterpret_cast<const char*>(bytes + kBytesAhead), _MM_HINT_T0);
+}
+
 // Sixteen codes, each in the low 6 bits of a lane, to int16. Two byte look-ups give the magnitudes 0..15 and 16..31.
 struct Decoder {
   __m256i low, high;
@@ -32,10 +38,11 @@ struct Decoder {
 };
 
 // Half a tile (matmul_scalar.cpp has the picture), 16 of its 32 lanes at a time.
-void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, size_t tiles, int16_t* weights) {
+void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, int16_t* weights) {
   const Decoder decoded(element);
   const __m256i high_bits = _mm256_set1_epi16(0x30);
-  for (size_t half = 0; half < blocks * 2; ++half, codes += 192, weights += 8 * tiles * 32) {
+  for (size_t half = 0; half < blocks * 2; ++half, codes += 192, weights += 8 * 32) {
+    for (size_t i = 0; i < 192; i += 64) fetch(codes + i);
     for (size_t lanes = 0; lanes < 32; lanes += 16) {
       const __m256i w0 = load(codes + lanes * 2), w1 = load(codes + 64 + lanes * 2), w2 = load(codes + 128 + lanes * 2);
       const __m256i high6 = _mm256_and_si256(_mm256_srli_epi16(w2, 8), high_bits);
@@ -49,7 +56,7 @@ void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, si
                                   _mm256_or_si256(_mm256_srli_epi16(w0, 12), high6),
                                   _mm256_or_si256(_mm256_srli_epi16(w1, 12), high7)};
       MXSPEC_UNROLL for (size_t v = 0; v < 8; ++v) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + v * tiles * 32 + lanes), decoded(vectors[v]));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + v * 32 + lanes), decoded(vectors[v]));
       }
     }
   }
@@ -90,6 +97,7 @@ void multiply_fp16(const uint8_t* weights, size_t, size_t, size_t k_count, const
     const size_t count = k_count - first < kBlock ? k_count - first : kBlock;
     for (size_t k = 0; k < count; ++k, weights += kTileRows * 2) {
       const __m256 w0 = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights)));
+      if (k % 2 == 0) fetch(weights);  // two of k are a cache line
       const __m256 w1 = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights + 16)));
       MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
         const __m256 x = _mm256_broadcast_ss(values + r * kBlock + k);
@@ -102,17 +110,15 @@ void multiply_fp16(const uint8_t* weights, size_t, size_t, size_t k_count, const
 }
 
 constexpr MatmulKernels kKernels = {
+    .most_rows = 4,
+    .group_rows = 4,
     .quantise_row = quantise_row_avx2,
-    .packed_rows = 0,
     .packed_tiles = {},
     .multiply_packed = {},
-    .fp16_rows = 4,
-    .fp16_tiles = {0, 1, 1, 1, 1},
-    .multiply_fp16 = {nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>},
-    .group_rows = 4,
-    .decoded_tiles = 1,
     .decode = decode,
     .multiply_decoded = {nullptr, multiply_decoded<1>, multiply_decoded<2>, multiply_decoded<3>, multiply_decoded<4>},
+    .fp16_tiles = {0, 1, 1, 1, 1},
+    .multiply_fp16 = {nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>},
 };
 
 }  // namespace

@@ -86,23 +86,26 @@ constexpr size_t kFp16BytesAhead = 3072;
 MXSPEC_INLINE void fetch(const uint8_t* bytes) { _mm_prefetch(reinterpret_cast<const char*>(bytes), _MM_HINT_T0); }
 
 template <class Dot, size_t kTiles, size_t kRows>
-void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t tile_bytes, size_t k_blocks,
-                     const Mxfp6Element& element, QuantisedGroup group, float* acc) {
+void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t tile_bytes, const uint8_t* next_codes,
+                     size_t k_blocks, const Mxfp6Element& element, QuantisedGroup group, float* acc) {
   // Two sums for each output where there are few, since an addition to a sum waits four cycles for the one before.
   constexpr size_t kOutputs = kTiles * kRows, kSums = kOutputs <= 8 ? 2 : 1;
   constexpr bool kInRegisters = kTiles == 1 || kOutputs <= 8;
   const Table table(element);
   const int16_t* q = group.q;
   const float* scales = group.scales;
-  const size_t ahead = kBlocksAhead < k_blocks ? kBlocksAhead : k_blocks;
-  const size_t next_tiles = kTiles * tile_bytes - k_blocks * kMxfp6TileBytes;
-  __m512 totals[kOutputs];
+  __m512 totals[kInRegisters ? kOutputs : 1];
   MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
-    totals[i] = _mm512_setzero_ps();
-    if (!kInRegisters) _mm512_storeu_ps(acc + i * kTileRows, totals[i]);
+    if constexpr (kInRegisters) {
+      totals[i] = _mm512_setzero_ps();
+    } else {
+      _mm512_storeu_ps(acc + i * kTileRows, _mm512_setzero_ps());
+    }
   }
   for (size_t block = 0; block < k_blocks; ++block) {
-    const uint8_t* fetched = codes + ahead * kMxfp6TileBytes + (block + ahead < k_blocks ? 0 : next_tiles);
+    const size_t ahead = block + kBlocksAhead;
+    const uint8_t* fetched =
+        ahead < k_blocks ? codes + kBlocksAhead * kMxfp6TileBytes : next_codes + (ahead - k_blocks) * kMxfp6TileBytes;
     MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
       MXSPEC_UNROLL for (size_t i = 0; i < kMxfp6TileBytes; i += 64) fetch(fetched + t * tile_bytes + i);
       fetch(weight_scales + (kTiles + t) * tile_bytes);
@@ -121,14 +124,18 @@ void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t 
         }
       });
     }
-    __m512 weight_scale[kTiles];
-    MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) weight_scale[t] = decode_scales(weight_scales + t * tile_bytes);
-    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
-      const __m512i sum = kSums == 1 ? sums[i] : _mm512_add_epi32(sums[i * kSums], sums[i * kSums + kSums - 1]);
-      float* out = acc + i * kTileRows;
-      if (!kInRegisters) totals[i] = _mm512_loadu_ps(out);
-      totals[i] = add_block(totals[i], sum, scales[i / kTiles], weight_scale[i % kTiles]);
-      if (!kInRegisters) _mm512_storeu_ps(out, totals[i]);
+    MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
+      const __m512 weight_scale = decode_scales(weight_scales + t * tile_bytes);
+      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+        const size_t i = r * kTiles + t;
+        const __m512i sum = kSums == 1 ? sums[i] : _mm512_add_epi32(sums[i * kSums], sums[i * kSums + kSums - 1]);
+        if constexpr (kInRegisters) {
+          totals[i] = add_block(totals[i], sum, scales[r], weight_scale);
+        } else {
+          float* out = acc + i * kTileRows;
+          _mm512_storeu_ps(out, add_block(_mm512_loadu_ps(out), sum, scales[r], weight_scale));
+        }
+      }
     }
     if (!kInRegisters) keep_in_memory();
     codes += kMxfp6TileBytes;
@@ -136,50 +143,8 @@ void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t 
     q += kRows * kBlock;
     scales += kRows;
   }
-  MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
-    if (kInRegisters) _mm512_storeu_ps(acc + i * kTileRows, totals[i]);
-  }
-}
-
-void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, size_t tiles, int16_t* weights) {
-  const Table table(element);
-  for (size_t half = 0; half < blocks * 2; ++half, codes += 192, weights += 8 * tiles * 32) {
-    for_decoded_half<1>(codes, 0, table, [&](size_t v, const __m512i* w) MXSPEC_LAMBDA {
-      _mm512_storeu_si512(weights + v * tiles * 32, *w);
-    });
-  }
-}
-
-template <class Dot, size_t kTiles, size_t kRows>
-void multiply_decoded(const int16_t* weights, const float* weight_scales, size_t blocks, QuantisedGroup group,
-                      float* acc) {
-  constexpr size_t kOutputs = kTiles * kRows;
-  const int16_t* q = group.q;
-  const float* scales = group.scales;
-  for (size_t block = 0; block < blocks; ++block) {
-    __m512i sums[kOutputs];
-    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) sums[i] = _mm512_setzero_si512();
-    // Unrolled as well: of a real loop GCC 12 stores all the sums on each turn, which takes twice as long.
-    MXSPEC_UNROLL for (size_t v = 0; v < kTileVectors; ++v) {
-      __m512i w[kTiles];
-      MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) w[t] = load(weights + (v * kTiles + t) * 32);
-      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-        const __m512i x = broadcast_pair(q + r * kBlock + v * 2);
-        MXSPEC_UNROLL for (size_t t = 0; t < kTiles; ++t) {
-          sums[r * kTiles + t] = Dot::add(sums[r * kTiles + t], w[t], x);
-        }
-      }
-    }
-    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
-      const __m512 weight_scale = _mm512_loadu_ps(weight_scales + i % kTiles * kTileRows);
-      float* out = acc + i * kTileRows;
-      _mm512_storeu_ps(out, add_block(_mm512_loadu_ps(out), sums[i], scales[i / kTiles], weight_scale));
-    }
-    keep_in_memory();
-    weights += kTileVectors * kTiles * 32;
-    weight_scales += kTiles * kTileRows;
-    q += kRows * kBlock;
-    scales += kRows;
+  if constexpr (kInRegisters) {
+    MXSPEC_UNROLL for (size_t i = 0; i < kOutputs; ++i) _mm512_storeu_ps(acc + i * kTileRows, totals[i]);
   }
 }
 
@@ -215,25 +180,24 @@ void multiply_fp16(const uint8_t* weights, size_t tile_bytes, size_t next, size_
 }
 
 template <class Dot, size_t kRows>
-constexpr void set_rows(MatmulKernels& k) {
+constexpr void set_rows(MatmulKernels& kernels) {
   // Row tiles taken together: as many as leave room for the sums in 32 registers. They share the broadcast activations.
-  k.packed_tiles[kRows] = kRows <= 12 ? 2 : 1;
-  k.multiply_packed[kRows] = multiply_packed < Dot, kRows <= 12 ? 2 : 1, kRows > ;
-  k.fp16_tiles[kRows] = kRows <= 6 ? 4 : kRows <= 12 ? 2 : 1;
-  k.multiply_fp16[kRows] = multiply_fp16 < kRows <= 6 ? 4 : kRows <= 12 ? 2 : 1, kRows > ;
-  if (kRows <= 12) k.multiply_decoded[kRows] = multiply_decoded < Dot, 2, kRows <= 12 ? kRows : 1 > ;
+  constexpr size_t kTiles = kRows <= 12 ? 2 : 1;
+  constexpr size_t kFp16Tiles = kRows <= 6 ? 4 : kTiles;
+  kernels.packed_tiles[kRows] = kTiles;
+  kernels.multiply_packed[kRows] = multiply_packed<Dot, kTiles, kRows>;
+  kernels.fp16_tiles[kRows] = kFp16Tiles;
+  kernels.multiply_fp16[kRows] = multiply_fp16<kFp16Tiles, kRows>;
 }
 
 template <class Dot, size_t... kIndex>
 constexpr MatmulKernels kernels_avx512(std::index_sequence<kIndex...>) {
-  MatmulKernels k = {};
-  k.quantise_row = quantise_row_avx512;
-  k.decode = decode;
-  k.packed_rows = k.fp16_rows = kMostRows;
-  k.group_rows = 12;
-  k.decoded_tiles = 2;
-  (set_rows<Dot, kIndex + 1>(k), ...);
-  return k;
+  MatmulKernels kernels = {};
+  kernels.most_rows = kMostRows;
+  kernels.group_rows = 12;
+  kernels.quantise_row = quantise_row_avx512;
+  (set_rows<Dot, kIndex + 1>(kernels), ...);
+  return kernels;
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ const Mxfp6Element& mxfp6_element(WeightFormat format);
 inline constexpr size_t kTileVectors = 16;  // of 32 codes each: rows x a pair of k
 inline constexpr size_t kMostRows = 16;     // activation rows of one call of a kernel
 inline constexpr size_t kMostTiles = 4;     // row tiles of one call of a kernel
-inline constexpr size_t kDecodedTiles = 2;  // and of one that multiplies decoded weights
 
 // Rows whose values lie in one group (activations.h), from some k block on.
 struct QuantisedGroup {
@@ -28,16 +27,15 @@ struct QuantisedGroup {
   const float* scales;
 };
 
-// `tiles` whole row tiles, tile_bytes apart, from their packed bytes, for small m: decodes in registers. Overwrites
-// acc float[rows][tiles][16].
-using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scales, size_t tile_bytes, size_t k_blocks,
-                                const Mxfp6Element& element, QuantisedGroup group, float* acc);
+// `tiles` whole row tiles, tile_bytes apart, from their packed bytes: decodes in registers, for each group anew. The
+// codes of the next call begin at next_codes (to fetch them early). Overwrites acc float[rows][tiles][16].
+using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scales, size_t tile_bytes,
+                                const uint8_t* next_codes, size_t k_blocks, const Mxfp6Element& element,
+                                QuantisedGroup group, float* acc);
 
-// Decodes k blocks of one row tile to int16, vector v of block b at weights[(b * 16 + v) * tiles * 32].
-using DecodeBlocks = void (*)(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, size_t tiles,
-                              int16_t* weights);
-
-// Adds decoded blocks of `tiles` row tiles to acc float[rows][tiles][16]. weight_scales float[block][tiles][16].
+// For instruction sets whose decoding takes longer: decodes k blocks of a row tile to int16, vector v of block b at
+// weights[(b * 16 + v) * 32], and adds decoded blocks to acc float[rows][16]. weight_scales float[block][16].
+using DecodeBlocks = void (*)(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, int16_t* weights);
 using MultiplyDecoded = void (*)(const int16_t* weights, const float* weight_scales, size_t blocks,
                                  QuantisedGroup group, float* acc);
 
@@ -49,18 +47,15 @@ using MultiplyFp16 = void (*)(const uint8_t* weights, size_t tile_bytes, size_t 
 // A function takes exactly as many row tiles as its `..._tiles` says. Where fewer are left, they are taken one by one,
 // with tile_bytes = 0: all the tiles of the call are then one and the same, and the first result counts.
 struct MatmulKernels {
+  size_t most_rows;   // of one call, where they are all the rows
+  size_t group_rows;  // of one call, where there are more; from half of it on, the numbers of tiles are all the same
   QuantiseRow quantise_row;
-  size_t packed_rows;  // most rows of multiply_packed; 0: there is none
   size_t packed_tiles[kMostRows + 1];
-  MultiplyPacked multiply_packed[kMostRows + 1];
-  size_t fp16_rows;  // most rows of multiply_fp16
-  size_t fp16_tiles[kMostRows + 1];
-  MultiplyFp16 multiply_fp16[kMostRows + 1];
-  // For more rows than that: groups of at most so many, of any format. From half of it on, fp16_tiles is the same.
-  size_t group_rows;
-  size_t decoded_tiles;
+  MultiplyPacked multiply_packed[kMostRows + 1];  // or, where these are nullptr:
   DecodeBlocks decode;
   MultiplyDecoded multiply_decoded[kMostRows + 1];
+  size_t fp16_tiles[kMostRows + 1];
+  MultiplyFp16 multiply_fp16[kMostRows + 1];
 };
 
 // Only those of an available instruction set may be used.

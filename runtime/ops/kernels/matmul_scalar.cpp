@@ -28,12 +28,12 @@ void unpack_half_lane(const uint8_t* words, unsigned codes[8]) {
   codes[7] = w1 >> 12 | (w2 >> 14 & 3) << 4;
 }
 
-void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, size_t tiles, int16_t* weights) {
+void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, int16_t* weights) {
   for (size_t half = 0; half < blocks * 2; ++half, codes += kMxfp6TileBytes / 2) {
     for (size_t lane = 0; lane < 32; ++lane) {
       unsigned code[8];
       unpack_half_lane(codes + lane * 2, code);
-      for (size_t v = 0; v < 8; ++v) weights[(half * 8 + v) * tiles * 32 + lane] = element.table[code[v]];
+      for (size_t v = 0; v < 8; ++v) weights[(half * 8 + v) * 32 + lane] = element.table[code[v]];
     }
   }
 }
@@ -81,17 +81,15 @@ void multiply_fp16(const uint8_t* weights, size_t, size_t, size_t k_count, const
 }
 
 constexpr MatmulKernels kKernels = {
+    .most_rows = 4,
+    .group_rows = 4,
     .quantise_row = quantise_row_scalar,
-    .packed_rows = 0,
     .packed_tiles = {},
     .multiply_packed = {},
-    .fp16_rows = 4,
-    .fp16_tiles = {0, 1, 1, 1, 1},
-    .multiply_fp16 = {nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>},
-    .group_rows = 4,
-    .decoded_tiles = 1,
     .decode = decode,
     .multiply_decoded = {nullptr, multiply_decoded<1>, multiply_decoded<2>, multiply_decoded<3>, multiply_decoded<4>},
+    .fp16_tiles = {0, 1, 1, 1, 1},
+    .multiply_fp16 = {nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>},
 };
 
 }  // namespace

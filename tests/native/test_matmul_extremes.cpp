@@ -1,0 +1,159 @@
+// Activations and scales at the ends of their ranges: defined, right, and the same bits on every instruction set.
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "runtime/ops/kernels/activations.h"
+#include "tests/native/check.h"
+#include "tests/native/matmul_case.h"
+
+namespace mxspec::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr WeightFormat kMxFormats[] = {WeightFormat::kMxfp6E3m2, WeightFormat::kMxfp6E2m3};
+
+// Rows of magnitude 2^-149 to 2^127, some mixed, zeros of both signs.
+std::vector<float> extreme_rows(const MatmulShape& shape, std::mt19937& random) {
+  std::vector<float> a = random_floats(shape.m * shape.k, random);
+  for (size_t row = 0; row < shape.m; ++row) {
+    const int exponent = static_cast<int>(row * 276 / shape.m) - 149;
+    for (size_t k = 0; k < shape.k; ++k) {
+      float& value = a[row * shape.k + k];
+      const bool other_block = row % 3 == 0 && k / kBlock % 2 == 1;
+      value = std::ldexp(value > 0 ? 1.0f : -1.0f, other_block ? -exponent / 2 : exponent);
+      if (random() % 5 == 0) value = std::copysign(0.0f, value);
+    }
+  }
+  return a;
+}
+
+// In float64, whose range holds every product; one step of the subnormals allowed where the result is one.
+void check_row(const MatmulCase& test, const std::vector<double>& weights, const std::vector<float>& out, size_t row) {
+  const size_t n = test.shape.n, k = test.shape.k;
+  for (size_t column = 0; column < n; ++column) {
+    double expected = 0, bound = 0, magnitude = 0;
+    for (size_t i = 0; i < k; ++i) {
+      const double product = static_cast<double>(test.a[row * k + i]) * weights[column * k + i];
+      expected += product;
+      magnitude += std::fabs(product);
+      if (i % kBlock == 0) {
+        double largest = 0, sum = 0;
+        for (size_t j = i; j < std::min(k, i + kBlock); ++j) {
+          largest = std::max(largest, std::fabs(static_cast<double>(test.a[row * k + j])));
+          sum += std::fabs(weights[column * k + j]);
+        }
+        bound += largest * sum;
+      }
+    }
+    // Where sums leave float32 on the way, the result is infinite or NaN.
+    if (magnitude > 0x1p126) continue;
+    const double error = std::fabs(out[row * n + column] - expected);
+    CHECK(error <= bound * 0x1p-14 + 0x1p-149 * static_cast<double>(test.shape.k_blocks()))
+        << text_of(test.shape, test.format, Isa::kScalar) << "row" << row << "column" << column << "got"
+        << out[row * n + column] << "expected" << expected;
+  }
+}
+
+void test_extreme_rows() {
+  std::mt19937 random(1);
+  const MatmulShape shape{92, 33, 160};
+  for (const WeightFormat format : kMxFormats) {
+    for (const ScaleRange scales : {ScaleRange{0, 254}, {0, 5}, {120, 124}, {245, 254}}) {
+      const Weights weights = random_weights(shape, format, random, scales);
+      const std::vector<float> a = extreme_rows(shape, random);
+      const MatmulCase test{shape, format, a, weights.packed};
+      const std::vector<float> expected = test.run(Isa::kScalar);
+      for (size_t row = 0; row < shape.m; ++row) check_row(test, weights.values, expected, row);
+      for (const Isa isa : available_isas()) {
+        CHECK(same_bits(test.run(isa), expected)) << text_of(shape, format, isa) << "scales from" << scales.least;
+      }
+    }
+  }
+}
+
+void test_not_finite_rows() {
+  std::mt19937 random(2);
+  const MatmulShape shape{20, 33, 70};
+  for (const WeightFormat format : kFormats) {
+    const Weights weights = random_weights(shape, format, random);
+    std::vector<float> a = random_floats(shape.m * shape.k, random);
+    const std::vector<float> clean = MatmulCase{shape, format, a, weights.packed}.run(Isa::kScalar);
+    a[2 * shape.k + 69] = kInfinity;
+    a[5 * shape.k] = -kInfinity;
+    a[19 * shape.k + 40] = std::bit_cast<float>(0xFFFFFFFFu);  // a NaN
+    for (const Isa isa : available_isas()) {
+      const std::vector<float> out = MatmulCase{shape, format, a, weights.packed}.run(isa);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const size_t row = i / shape.n;
+        const bool is_nan = row == 2 || row == 5 || row == 19;
+        const uint32_t expected = is_nan ? 0x7FC00000u : std::bit_cast<uint32_t>(clean[i]);
+        CHECK(std::bit_cast<uint32_t>(out[i]) == expected) << text_of(shape, format, isa) << "row" << row;
+      }
+    }
+  }
+}
+
+using Quantiser = RowKind (*)(const float*, size_t, int, size_t, int16_t*, float*);
+
+// Bit patterns of any kind, and magnitudes that round up to the next power of two.
+void test_quantisers_agree() {
+  std::mt19937 random(3);
+  std::vector<Quantiser> quantisers;
+#if defined(__x86_64__)
+  if (isa_available(Isa::kAvx2)) quantisers.push_back(quantise_row_avx2);
+  if (isa_available(Isa::kAvx512)) quantisers.push_back(quantise_row_avx512);
+#endif
+  int ordinary = 0;
+  for (int trial = 0; trial < 3000; ++trial) {
+    const size_t k = 1 + random() % 100, rows = 1 + random() % 3, values = (k + 31) / 32 * 32 * rows;
+    std::vector<float> row(k);
+    const uint32_t exponent = trial % 2 ? 100 + random() % 60 : random() % 260;
+    for (float& value : row) {
+      const uint32_t mantissa = trial % 3 ? random() & 0x7FFFFF : 0x7FFE00 + random() % 0x200;
+      const uint32_t sign = random() & 0x80000000u;
+      value = std::bit_cast<float>(sign | (exponent % 256) << 23 | mantissa);
+    }
+    std::vector<int16_t> q(values, 7);
+    std::vector<float> scales(values / 32, 7);
+    const RowKind kind = quantise_row_scalar(row.data(), k, 4, rows, q.data(), scales.data());
+    ordinary += kind == RowKind::kOrdinary;
+    for (const int16_t value : q) CHECK(value >= -32767) << "trial" << trial;
+    for (size_t i = 0; i < k && kind == RowKind::kOrdinary; ++i) {
+      const double quantum = 16.0 * scales[i / 32 * rows];  // scales hold the unit 1/16 of the weights, too
+      const double got = q[i / 32 * rows * 32 + i % 32] * quantum;
+      CHECK(std::fabs(got - row[i]) <= quantum / 2) << "trial" << trial << got << row[i];
+    }
+    for (const Quantiser quantise : quantisers) {
+      std::vector<int16_t> other_q(values, 7);
+      std::vector<float> other_scales(values / 32, 7);
+      CHECK(quantise(row.data(), k, 4, rows, other_q.data(), other_scales.data()) == kind) << "trial" << trial;
+      CHECK(other_q == q) << "trial" << trial;
+      CHECK(same_bits(other_scales, scales)) << "trial" << trial;
+    }
+  }
+  CHECK(ordinary > 1000) << ordinary;
+}
+
+void test_choice_of_isa() {
+  CHECK(choose_isa("").error.empty());
+  CHECK(choose_isa("").isa == available_isas().back());
+  for (const Isa isa : kAllIsas) {
+    const IsaChoice choice = choose_isa(isa_name(isa));
+    CHECK(choice.error.empty() == isa_available(isa)) << isa_name(isa) << choice.error;
+    CHECK(choice.isa == isa) << isa_name(isa);
+  }
+  CHECK(choose_isa("sse9").error == "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni");
+}
+
+}  // namespace
+}  // namespace mxspec::test
+
+int main() {
+  using namespace mxspec::test;
+  test_extreme_rows();
+  test_not_finite_rows();
+  test_quantisers_agree();
+  test_choice_of_isa();
+  return check_result();
+}
