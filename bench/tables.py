@@ -100,8 +100,8 @@ def llama_cpp() -> str:
     return markdown(["tok/s (mxspec's speedup)", "mxspec", *peers], rows) + source(found)
 
 
-def speculate() -> str:
-    found = record("speculate_demo")
+def speculate(name: str) -> str:
+    found = record(name)
     rows = [
         [
             str(r["k"]),
@@ -118,12 +118,24 @@ def speculate() -> str:
     return markdown(header, rows) + source(found)
 
 
+def codec() -> str:
+    found = record("codec")
+    rows = [
+        [f"{c['isa']}, {c['format']}", c["source"], f"{c['weights_per_s'] / 1e6:,.0f}"]
+        for c in found["result"]["speeds"]
+        if c["source"] == "bfloat16"
+    ]
+    return markdown(["codec", "from", "million weights/s"], rows) + source(found)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "ops": ops,
     "model": model,
     "llama_cpp": llama_cpp,
-    "speculate": speculate,
+    "speculate_demo": lambda: speculate("speculate_demo"),
+    "speculate_tinyllama": lambda: speculate("speculate_tinyllama"),
+    "codec": codec,
 }
 
 
