@@ -78,6 +78,7 @@ void multiply_decoded(const int16_t* weights, const float* weight_scales, size_t
         const __m256i x = _mm256_set1_epi32(pair);
         sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(w0, x));
         sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(w1, x));
+        asm("" : "+x"(sums[r][0]), "+x"(sums[r][1]));  // or GCC adds the products up as a tree, storing them first
       }
     }
     MXSPEC_UNROLL for (size_t i = 0; i < kRows * 2; ++i) {

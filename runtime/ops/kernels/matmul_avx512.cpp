@@ -6,7 +6,9 @@ namespace {
 
 struct MaddAdd {
   static MXSPEC_INLINE __m512i add(__m512i sum, __m512i weights, __m512i x) {
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(weights, x));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(weights, x));
+    asm("" : "+v"(sum));  // or GCC adds the products up as a tree, and stores them all until then
+    return sum;
   }
 };
 
