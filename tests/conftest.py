@@ -78,7 +78,7 @@ def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0)
     return folder
 
 
-def compile_pair(folder: Path, target: Path, draft: Path, **settings: Any) -> Path:
+def compile_pair(folder: Path, target: Path, draft: Path, *, with_baseline: bool = False, **settings: Any) -> Path:
     """Compile two checkpoints with what speccompile is made of; the bundle's directory."""
     from rich.console import Console
 
@@ -95,7 +95,7 @@ def compile_pair(folder: Path, target: Path, draft: Path, **settings: Any) -> Pa
     )
     output = folder / "pair.bundle"
     stages = Stages(Console(quiet=True))
-    compile_bundle(Recipe.load(recipe), output, with_baseline=True, force=False, stages=stages)
+    compile_bundle(Recipe.load(recipe), output, with_baseline=with_baseline, force=False, stages=stages)
     return output
 
 
