@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.random_weights import random_tiles
 from mxspec.formats.tiles import packed_shape
 from mxspec.runtime import ops
 from mxspec.runtime.ops.timing import ISAS, time_attention, time_matmul, time_read
@@ -38,12 +39,7 @@ def random_matrices(weight_format: str, n: int, k: int) -> NDArray[np.uint8]:
     shape = packed_shape(weight_format, n, k)
     count = -(-BEYOND_CACHES // int(np.prod(shape)))
     rng = np.random.default_rng(0)
-    if weight_format == "fp16":
-        one = (rng.standard_normal((shape[0], shape[1] // 2), np.float32) * 0.02).astype(np.float16).view(np.uint8)
-    else:
-        one = rng.integers(0, 256, shape, np.uint8)
-        one[:, shape[1] // 400 * 384 :] = 118  # scales of 2^-9
-    return np.tile(one, (count, 1, 1))
+    return np.tile(random_tiles(weight_format, n, k, rng), (count, 1, 1))
 
 
 def cases(isas: Sequence[str], formats: Sequence[str], rows: Sequence[int]) -> list[Case]:

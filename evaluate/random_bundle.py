@@ -22,6 +22,7 @@ from mxspec.compile.graph import WeightSpec
 from mxspec.compile.pack import PackedWeights, format_name
 from mxspec.compile.plan import ModelPlan, specializations
 from mxspec.compile.write_model import WrittenModel, weights_name, write_graph
+from mxspec.evaluate.random_weights import random_halves, random_tiles
 from mxspec.evaluate.record import versions
 from mxspec.evaluate.shapes import Shape, draft_shape
 from mxspec.formats.bundle_writer import BundleWriter
@@ -30,9 +31,7 @@ from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 from mxspec.formats.storage import stored_as
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe, WeightFormat
 
-PIECE_ROWS = 64  # of what is written at once: row tiles, or rows of a table
-SCALE_BYTE = 118  # 2^-9: random E3M2 elements then have about the size of trained weights
-WEIGHT_SIZE = 0.02  # standard deviation of random fp16 weights
+PIECE_ROWS = 1024  # written at once; whole row tiles
 
 
 def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxfp6_e3m2", k_max: int = 16) -> Path:
@@ -129,19 +128,15 @@ def random_pieces(spec: WeightSpec, rng: np.random.Generator) -> Iterator[NDArra
     if spec.value is not None:
         yield np.ascontiguousarray(spec.value)
         return
+    if spec.kind == "matmul":
+        n, k = spec.shape
+        for first in range(0, n, PIECE_ROWS):
+            yield random_tiles(spec.format, min(PIECE_ROWS, n - first), k, rng)
+        return
     rows, *width = spec.stored_shape
     for first in range(0, rows, PIECE_ROWS):
         shape = (min(PIECE_ROWS, rows - first), *width)
-        if spec.kind == "float32":
-            yield np.ones(shape, np.float32)  # norms
-        elif spec.kind == "matmul" and spec.format != "fp16":
-            piece = rng.integers(0, 256, shape, np.uint8)
-            codes = shape[1] // 400 * 384  # of a row tile; its scales follow
-            piece[:, codes:] = SCALE_BYTE
-            yield piece
-        else:
-            halves = shape if spec.kind == "embedding" else (shape[0], shape[1] // 2)
-            yield (rng.standard_normal(halves, np.float32) * WEIGHT_SIZE).astype(np.float16)
+        yield np.ones(shape, np.float32) if spec.kind == "float32" else random_halves(shape, rng)  # norms are ones
 
 
 def write_tokenizer(path: Path, vocab_size: int) -> None:

@@ -14,10 +14,12 @@ from rich.table import Table
 from mxspec.evaluate import model_bench, ops_bench, speculate_bench
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
+from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
-from mxspec.runtime.command import Group, print_json, report_console
+from mxspec.runtime.command import Group, print_json, read_text, report_console
 from mxspec.runtime.ops.timing import ISAS
+from mxspec.runtime.text import load_tokenizer
 
 
 @click.group(cls=Group)
@@ -246,19 +248,12 @@ def bench_speculate(
 
 def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:
     """Tokens of the text; of random ids where there is none."""
-    from mxspec.formats.bundle import Bundle
-    from mxspec.runtime.text import load_tokenizer
-
     opened = Bundle.open(bundle)
     if text_file is None:
         count = prompts * speculate_bench.PROMPT_TOKENS
         ids = np.random.default_rng(0).integers(0, opened.manifest.tokenizer.vocab_size, count)
         return [int(token) for token in ids]
-    try:
-        text = text_file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MxspecError(f"--text {text_file}: cannot be read as UTF-8 text: {error}") from None
-    return list(load_tokenizer(opened.tokenizer_path).encode(text).ids)
+    return list(load_tokenizer(opened.tokenizer_path).encode(read_text(text_file, "--text")).ids)
 
 
 if __name__ == "__main__":

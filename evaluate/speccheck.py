@@ -12,8 +12,8 @@ from rich.table import Table
 
 from mxspec.evaluate.accuracy import Comparison, compare_models
 from mxspec.evaluate.record import write_record
-from mxspec.formats.errors import BundleError, CheckFailed, MxspecError
-from mxspec.runtime.command import Group, print_json, report_console
+from mxspec.formats.errors import BundleError, CheckFailed
+from mxspec.runtime.command import Group, print_json, read_text, report_console
 from mxspec.runtime.engine import Engine
 
 MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
@@ -47,7 +47,7 @@ def accuracy(
     Perplexity of both on a text, mean KL divergence and share of equal top tokens; exit code 2 when the ratio of the
     perplexities is beyond --max-ratio.
     """
-    text = read_text(text_file)
+    text = read_text(text_file, "--text")
     console = report_console(json_output=json_output)
     engine = Engine(bundle, threads=threads)
     models = engine.bundle.manifest.models
@@ -70,13 +70,6 @@ def accuracy(
             f"perplexity ratio: got {comparison.ratio:.5f}, expected at most {max_ratio}: "
             "keep sensitive tensors in fp16 (speccompile --keep-fp16) or use mxfp6_e2m3"
         )
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MxspecError(f"--text {path}: cannot be read as UTF-8 text: {error}") from None
 
 
 def score_with_progress(engine: Engine, token_ids: list[int], window: int, console: Console) -> Comparison:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.command import EXIT_INTERRUPTED, Command, print_json
+from mxspec.runtime.command import EXIT_INTERRUPTED, Command, print_json, read_text
 from mxspec.runtime.events import Event, Finished, Statistics, Token
 
 if TYPE_CHECKING:
@@ -97,10 +97,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     if prompt is not None and prompt_file is not None:
         raise GenerationError("prompt: got both PROMPT and --prompt-file, expected one of them")
     if prompt_file is not None:
-        try:
-            prompt = prompt_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise GenerationError(f"--prompt-file {prompt_file}: cannot be read as UTF-8 text: {error}") from None
+        prompt = read_text(prompt_file, "--prompt-file")
     elif prompt is None or prompt == "-":
         prompt = sys.stdin.read()
     if not prompt:

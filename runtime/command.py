@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -65,6 +66,14 @@ class Group(Command, click.Group):
 def _fail(message: str, exit_code: int) -> NoReturn:
     click.echo(f"error: {' '.join(message.split())}", err=True)
     sys.exit(exit_code)
+
+
+def read_text(path: Path, option: str) -> str:
+    """The text of a UTF-8 file that an option names; raises MxspecError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MxspecError(f"{option} {path}: cannot be read as UTF-8 text: {error}") from None
 
 
 def report_console(*, json_output: bool = False) -> Console:

@@ -44,7 +44,6 @@ class Call:
     input_ids: NDArray[np.int64]
     position_ids: NDArray[np.int64]
     past_lengths: NDArray[np.int32]
-    logits_to_keep: NDArray[np.int64]
     logits: Logits
 
 
@@ -152,7 +151,6 @@ class Model:
             arrays["input_ids"],
             arrays["position_ids"],
             arrays["past_lengths"],
-            arrays["logits_to_keep"],
             logits,
         )
         if len(self._calls) >= KEPT_CALLS:

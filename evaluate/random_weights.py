@@ -1,0 +1,26 @@
+"""Random weights in packed form, of about the size that trained ones have: what the benchmarks read and decode."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.formats.tiles import packed_shape
+
+SCALE_BYTE = 118  # 2^-9: random E3M2 elements then have about the size of trained weights
+WEIGHT_SIZE = 0.02  # standard deviation of random fp16 weights
+
+
+def random_halves(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float16]:
+    """float16 of any shape."""
+    return (rng.standard_normal(shape, np.float32) * WEIGHT_SIZE).astype(np.float16)
+
+
+def random_tiles(weight_format: str, n: int, k: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """uint8[n_tiles, row_tile_bytes] of n rows by k columns."""
+    rows, width = packed_shape(weight_format, n, k)
+    if weight_format == "fp16":
+        return random_halves((rows, width // 2), rng).view(np.uint8)
+    tiles = rng.integers(0, 256, (rows, width), np.uint8)
+    tiles[:, width // 400 * 384 :] = SCALE_BYTE  # behind the codes of a row tile
+    return tiles
