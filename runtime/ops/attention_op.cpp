@@ -126,7 +126,7 @@ void AttentionBase::attend(Context& context, const Inputs& in, const Shape& outp
       .softcap = softcap_,
       .window = static_cast<size_t>(window_),
   };
-  attention(call, chosen_isa().isa, context.threads());
+  attention(call, chosen_isa().isa, shared_threads());
 }
 
 }  // namespace mxspec

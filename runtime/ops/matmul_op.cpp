@@ -39,14 +39,6 @@ void* scratch(size_t bytes) {
   return memory.get();
 }
 
-ParallelFor shared_threads() {
-  const auto run = [](void* pool, size_t count, void (*body)(void*, size_t), void* user) {
-    static_cast<ThreadPool*>(pool)->run(count, body, user);
-  };
-  ThreadPool& pool = ThreadPool::shared();
-  return {run, &pool, pool.threads()};
-}
-
 void check_shape(const char* name, const Shape& got, const Shape& expected, const std::string& why) {
   if (got == expected) return;
   throw OpError(std::string(name) + ": got shape " + got.text() + ", expected " + expected.text() + " " + why);

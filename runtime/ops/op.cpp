@@ -101,11 +101,4 @@ Tensor Context::output(size_t index, ElementType type, const Shape& shape) {
   return tensor;
 }
 
-ParallelFor Context::threads() {
-  const auto run = [](void* context, size_t count, void (*body)(void*, size_t), void* user) {
-    static_cast<Context*>(context)->parallel_for(count, [=](size_t index) { body(user, index); });
-  };
-  return {run, this, ThreadPool::shared().threads()};
-}
-
 }  // namespace mxspec

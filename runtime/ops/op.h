@@ -70,13 +70,9 @@ class Context {
 
   // body(index) for each index < total, on the process's threads, in any order. The body must not throw.
   template <class Body>
-  void parallel_for(size_t total, Body&& body) const {
-    using Function = std::remove_reference_t<Body>;
-    const auto run = [](void* user, size_t index) { (*static_cast<Function*>(user))(index); };
-    ThreadPool::shared().run(total, run, const_cast<std::remove_const_t<Function>*>(&body));
+  void parallel_for(size_t total, const Body& body) const {
+    shared_threads()(total, body);
   }
-  // The same for a kernel that knows nothing of ONNX Runtime. Valid as long as this context.
-  ParallelFor threads();
 
  private:
   const OrtApi& api_;

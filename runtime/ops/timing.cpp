@@ -13,14 +13,6 @@
 namespace mxspec {
 namespace {
 
-ParallelFor shared_threads() {
-  const auto run = [](void* pool, size_t count, void (*body)(void*, size_t), void* user) {
-    static_cast<ThreadPool*>(pool)->run(count, body, user);
-  };
-  ThreadPool& pool = ThreadPool::shared();
-  return {run, &pool, pool.threads()};
-}
-
 template <class Body>
 double seconds_of(const Body& body) {
   const auto start = std::chrono::steady_clock::now();

@@ -36,6 +36,14 @@ ThreadPool& ThreadPool::shared() {
   return pool;
 }
 
+ParallelFor shared_threads() {
+  const auto run = [](void* pool, size_t count, void (*body)(void*, size_t), void* user) {
+    static_cast<ThreadPool*>(pool)->run(count, body, user);
+  };
+  ThreadPool& pool = ThreadPool::shared();
+  return {run, &pool, pool.threads()};
+}
+
 void ThreadPool::resize(size_t threads) {
   const std::lock_guard lock(callers_);
   if (threads == this->threads()) return;

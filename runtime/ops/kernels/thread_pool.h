@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/ops/kernels/parallel_for.h"
+
 namespace mxspec {
 
 class ThreadPool {
@@ -54,5 +56,8 @@ class ThreadPool {
   std::mutex callers_;
   std::vector<std::thread> workers_;
 };
+
+// The shared pool, as the kernels take it.
+ParallelFor shared_threads();
 
 }  // namespace mxspec
