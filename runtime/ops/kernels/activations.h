@@ -1,7 +1,8 @@
 // Rows of activations as the kernels read them.
 //
 // The m rows are cut into groups; a group of r rows is stored block by block, a block's rows side by side:
-//   values  [k_block][r][32]   int16 (MXFP6) or float (fp16), zero beyond k
+//   values  [k_block][r][32]   int16 (MXFP6) or float (fp16), zero beyond k; int16 in the order of k, but for AVX2,
+//                              whose decoding leaves the two in the middle of each four swapped
 //   scales  [k_block][r]       float (MXFP6): 2^e, the unit of the int16 values times the unit of the weights
 // Which rows share a group changes where a value lies, never the value.
 #pragma once

@@ -19,6 +19,8 @@ __m256 as_floats(uint32_t bits) { return _mm256_castsi256_ps(_mm256_set1_epi32(s
 
 RowKind quantise_row_avx2(const float* row, size_t k, int unit_exponent, size_t rows, int16_t* q, float* scales) {
   const __m256i magnitude_mask = _mm256_set1_epi32(kMagnitudeMask);
+  const __m256i swap_middle = _mm256_broadcastsi128_si256(  // of each four values
+      _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
   uint32_t least = 255, most = 0;
   bool finite = true;
   const size_t k_blocks = (k + 31) / 32;
@@ -48,7 +50,8 @@ RowKind quantise_row_avx2(const float* row, size_t k, int unit_exponent, size_t 
       // Rounds to nearest even; the values fit int16, so the saturation of the narrowing does nothing.
       const __m256i narrow = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(x[2 * i], inverse)),
                                                 _mm256_cvtps_epi32(_mm256_mul_ps(x[2 * i + 1], inverse)));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * 16), _mm256_permute4x64_epi64(narrow, 0xD8));
+      const __m256i ordered = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(narrow, 0xD8), swap_middle);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * 16), ordered);
     }
     const uint32_t bits = in_range ? scale_bits(exponent, unit_exponent) : 0;
     __builtin_memcpy(scales + block * rows, &bits, sizeof bits);

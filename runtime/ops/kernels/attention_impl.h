@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/ops/kernels/attention_kernels.h"
+#include "runtime/ops/kernels/compiler.h"
 #include "runtime/ops/kernels/lanes_math.h"
 
 namespace mxspec {
@@ -103,28 +104,28 @@ struct Attention {
   template <size_t kRows, size_t kVectors>
   void score_tile(size_t first_row, size_t v, AttentionScratch scratch) {
     const float* queries[kRows];
-    for (size_t r = 0; r < kRows; ++r) queries[r] = tile.rows[first_row + r].query;
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) queries[r] = tile.rows[first_row + r].query;
     const float* const keys = scratch.block + v * head_size * 16;
     V sums[kRows][kVectors];
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
     }
     Ahead fetching = ahead;
     const size_t stride = fetching.stride();
     for (size_t d = 0; d < head_size; ++d) {
       fetching.fetch(stride);
       V key[kVectors];
-      for (size_t i = 0; i < kVectors; ++i) key[i] = L::load(keys + (i * head_size + d) * 16);
-      for (size_t r = 0; r < kRows; ++r) {
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) key[i] = L::load(keys + (i * head_size + d) * 16);
+      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
         const V query = L::set1(queries[r][d]);
-        for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(query, key[i], sums[r][i]);
+        MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(query, key[i], sums[r][i]);
       }
     }
     ahead = fetching;
     const V scale = L::set1(call.scale);
-    for (size_t r = 0; r < kRows; ++r) {
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       float* const scores = scratch.scores + (first_row + r) * kSpanKeys + v * 16;
-      for (size_t i = 0; i < kVectors; ++i) L::store(scores + i * 16, L::mul(sums[r][i], scale));
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) L::store(scores + i * 16, L::mul(sums[r][i], scale));
     }
   }
 
@@ -232,12 +233,12 @@ struct Attention {
   template <size_t kRows, size_t kVectors>
   void weigh_edge(V (&sums)[kRows][kVectors], const KeyRange* ranges, size_t from, size_t to, const float* scores,
                   const Cache* values, size_t count) const {
-    for (size_t r = 0; r < kRows; ++r) {
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       const size_t first = from > ranges[r].first ? from : ranges[r].first;
       const size_t last = to < ranges[r].last ? to : ranges[r].last;
       for (size_t key = first; key < last; ++key) {
         const V p = L::set1(scores[r * kSpanKeys + key]);
-        for (size_t i = 0; i < kVectors; ++i) {
+        MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) {
           sums[r][i] = L::fma(p, value_at(values + key * head_size, i, count), sums[r][i]);
         }
       }
@@ -251,7 +252,7 @@ struct Attention {
     // The rows' ranges, their union, and what all of them see.
     KeyRange ranges[kRows];
     size_t first = kSpanKeys, last = 0, common_first = 0, common_last = kSpanKeys;
-    for (size_t r = 0; r < kRows; ++r) {
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       const KeyRange range = ranges[r] = seen(tile.rows[first_row + r], start);
       common_first = range.first > common_first ? range.first : common_first;
       common_last = range.last < common_last ? range.last : common_last;
@@ -261,8 +262,8 @@ struct Attention {
     }
     if (common_first >= common_last) common_first = common_last = last;
     V sums[kRows][kVectors];
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
     }
     const float* const scores = scratch.scores + first_row * kSpanKeys;
     const size_t size = head_size, count = kTail ? size - d : 0;
@@ -275,17 +276,18 @@ struct Attention {
     for (const float* const end = scores + common_last; p < end; ++p, value += size) {
       fetching.fetch(stride);
       V values[kVectors];
-      for (size_t i = 0; i < kVectors; ++i) values[i] = value_at(value, i, count);
-      for (size_t r = 0; r < kRows; ++r) {
-        for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(L::set1(p[r * kSpanKeys]), values[i], sums[r][i]);
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) values[i] = value_at(value, i, count);
+      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+        MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] =
+            L::fma(L::set1(p[r * kSpanKeys]), values[i], sums[r][i]);
       }
     }
     ahead = fetching;
     weigh_edge(sums, ranges, common_last, last, scores, span_values, count);
-    for (size_t r = 0; r < kRows; ++r) {
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       if (ranges[r].first >= ranges[r].last) continue;
       const bool first_span = is_first_span(tile.rows[first_row + r], start);
-      for (size_t i = 0; i < kVectors; ++i) {
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) {
         float* const values = state.values + (first_row + r) * padded + d + i * 16;
         L::store(values, first_span ? sums[r][i]
                                     : merge_values(L::load(values), L::set1(scratch.keep[first_row + r]), sums[r][i],

@@ -64,7 +64,9 @@ struct Call {
   RowKind* kinds = nullptr;  // [m]
 
   bool mxfp6() const { return format != WeightFormat::kFp16; }
-  bool decodes_in_registers() const { return kernels.multiply_packed[1] != nullptr; }
+  bool decodes_in_registers() const {
+    return kernels.decode == nullptr || (groups.count == 1 && kernels.multiply_packed[groups.rows(0)] != nullptr);
+  }
   // Row tiles that one call of a kernel takes.
   size_t tiles_at_once() const {
     if (!mxfp6()) return kernels.fp16_tiles[groups.rows(0)];

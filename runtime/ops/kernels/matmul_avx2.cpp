@@ -1,64 +1,143 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "runtime/ops/kernels/compiler.h"
 #include "runtime/ops/kernels/matmul_kernels.h"
 
 namespace mxspec {
 namespace {
 
-#define MXSPEC_UNROLL _Pragma("GCC unroll 16")
-
 inline __m256i load(const void* bytes) { return _mm256_loadu_si256(static_cast<const __m256i*>(bytes)); }
 
 // Weights are asked for this early.
 constexpr size_t kBytesAhead = 3072;
-inline void fetch(const uint8_t* bytes) {
-  _mm_prefetch(reinterpret_cast<const char*>(bytes + kBytesAhead), _MM_HINT_T0);
-}
+constexpr size_t kBlocksAhead = kBytesAhead / kMxfp6TileBytes;
+MXSPEC_INLINE void fetch_line(const uint8_t* bytes) { _mm_prefetch(reinterpret_cast<const char*>(bytes), _MM_HINT_T0); }
+MXSPEC_INLINE void fetch(const uint8_t* bytes) { fetch_line(bytes + kBytesAhead); }
 
-// Sixteen codes, each in the low 6 bits of a lane, to int16. Two byte look-ups give the magnitudes 0..15 and 16..31.
-struct Decoder {
-  __m256i low, high;
-  __m128i high_shift;
-
+// A register of 32 codes, one a byte, to two of int16. matmul_scalar.cpp has the picture of a tile: the codes of two
+// vectors of one k parity are the two bytes of a word, so the bytes of an output row are k, k + 2, k + 1, k + 3, and
+// quantise_row_avx2 stores the activations in that order.
+class Decoder {
+ public:
   explicit Decoder(const Mxfp6Element& element)
-      : low(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(element.low)))),
-        high(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(element.high)))),
-        high_shift(_mm_cvtsi32_si128(element.high_shift)) {}
+      : low_(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(element.low)))),
+        high_(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(element.high)))),
+        units_(_mm256_set1_epi16(static_cast<int16_t>(1 | 256 << element.high_shift))) {}
 
-  __m256i operator()(__m256i codes) const {
-    const __m256i top = _mm256_slli_epi16(codes, 10);  // the sign is the top bit, the magnitude below it
-    // A set top bit in the upper byte of each lane makes that byte 0.
-    const __m256i index = _mm256_or_si256(_mm256_and_si256(codes, _mm256_set1_epi16(15)), _mm256_set1_epi16(-0x8000));
-    const __m256i is_high = _mm256_srai_epi16(_mm256_slli_epi16(codes, 11), 15);
-    const __m256i large = _mm256_sll_epi16(_mm256_shuffle_epi8(high, index), high_shift);
-    const __m256i magnitude = _mm256_blendv_epi8(_mm256_shuffle_epi8(low, index), large, is_high);
-    return _mm256_sign_epi16(magnitude, top);  // 0 only where the code is 0
+  // Hands the codes of eight output rows of half a tile, four k at a time, to use(k, rows 0 1 4 5, rows 2 3 6 7).
+  template <class Use>
+  MXSPEC_INLINE void half(const uint8_t* words, const Use& use) const {
+    const __m256i w0 = load(words), w1 = load(words + 64), w2 = load(words + 128);
+    decode(bytes(w0, _mm256_slli_epi16(w0, 2)), 0, use);
+    decode(bytes(w1, _mm256_slli_epi16(w1, 2)), 4, use);
+    decode(bytes(w2, _mm256_slli_epi16(w2, 2)), 8, use);
+    const __m256i low4 = bytes(_mm256_srli_epi16(w0, 12), _mm256_srli_epi16(w1, 4));
+    const __m256i high2 = bytes(_mm256_srli_epi16(w2, 8), _mm256_srli_epi16(w2, 2));
+    decode(_mm256_or_si256(low4, _mm256_and_si256(high2, _mm256_set1_epi8(0x30))), 12, use);
   }
+
+ private:
+  // The lower bytes of the words of one, the upper bytes of those of the other.
+  static MXSPEC_INLINE __m256i bytes(__m256i lower, __m256i upper) {
+    return _mm256_blendv_epi8(lower, upper, _mm256_set1_epi16(-0x100));
+  }
+
+  // Byte look-ups of 16 entries give the magnitudes of the codes 0..15 and, in larger units, those of 16..31; an index
+  // with its top bit set gives 0, so that each of the two gives 0 for the codes of the other.
+  template <class Use>
+  MXSPEC_INLINE void decode(__m256i codes, size_t k, const Use& use) const {
+    const __m256i index = _mm256_and_si256(codes, _mm256_set1_epi8(31));
+    const __m256i sign = _mm256_slli_epi16(codes, 2);  // in the top bit of each byte, which is 0 only where the code is
+    const __m256i small = _mm256_shuffle_epi8(low_, _mm256_add_epi8(index, _mm256_set1_epi8(0x70)));
+    const __m256i large = _mm256_shuffle_epi8(high_, _mm256_add_epi8(index, _mm256_set1_epi8(-0x10)));
+    const __m256i signed_small = _mm256_sign_epi8(small, sign), signed_large = _mm256_sign_epi8(large, sign);
+    use(k, _mm256_maddubs_epi16(units_, _mm256_unpacklo_epi8(signed_small, signed_large)),
+        _mm256_maddubs_epi16(units_, _mm256_unpackhi_epi8(signed_small, signed_large)));
+  }
+
+  __m256i low_, high_, units_;
 };
 
-// Half a tile (matmul_scalar.cpp has the picture), 16 of its 32 lanes at a time.
+// Stores decoded weights as vectors of 16 output rows by two k: k and k + 2, then k + 1 and k + 3.
 void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, int16_t* weights) {
-  const Decoder decoded(element);
-  const __m256i high_bits = _mm256_set1_epi16(0x30);
+  const Decoder decoder(element);
   for (size_t half = 0; half < blocks * 2; ++half, codes += 192, weights += 8 * 32) {
     for (size_t i = 0; i < 192; i += 64) fetch(codes + i);
     for (size_t lanes = 0; lanes < 32; lanes += 16) {
-      const __m256i w0 = load(codes + lanes * 2), w1 = load(codes + 64 + lanes * 2), w2 = load(codes + 128 + lanes * 2);
-      const __m256i high6 = _mm256_and_si256(_mm256_srli_epi16(w2, 8), high_bits);
-      const __m256i high7 = _mm256_and_si256(_mm256_srli_epi16(w2, 10), high_bits);
-      const __m256i vectors[8] = {w0,
-                                  _mm256_srli_epi16(w0, 6),
-                                  w1,
-                                  _mm256_srli_epi16(w1, 6),
-                                  w2,
-                                  _mm256_srli_epi16(w2, 6),
-                                  _mm256_or_si256(_mm256_srli_epi16(w0, 12), high6),
-                                  _mm256_or_si256(_mm256_srli_epi16(w1, 12), high7)};
-      MXSPEC_UNROLL for (size_t v = 0; v < 8; ++v) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + v * 32 + lanes), decoded(vectors[v]));
+      decoder.half(codes + lanes * 2, [&](size_t k, __m256i rows0145, __m256i rows2367) MXSPEC_LAMBDA {
+        const __m256 a = _mm256_castsi256_ps(rows0145), b = _mm256_castsi256_ps(rows2367);
+        float* const to = reinterpret_cast<float*>(weights + k * 16 + lanes);
+        _mm256_storeu_ps(to, _mm256_shuffle_ps(a, b, 0x88));
+        _mm256_storeu_ps(to + 16, _mm256_shuffle_ps(a, b, 0xDD));
+      });
+    }
+  }
+}
+
+MXSPEC_INLINE __m256i broadcast_pair(const int16_t* q) {
+  int32_t pair;
+  __builtin_memcpy(&pair, q, sizeof pair);
+  return _mm256_set1_epi32(pair);
+}
+
+MXSPEC_INLINE __m256i broadcast_four(const int16_t* q) {
+  int64_t four;
+  __builtin_memcpy(&four, q, sizeof four);
+  return _mm256_set1_epi64x(four);
+}
+
+MXSPEC_INLINE void add_products(__m256i& sum, __m256i weights, __m256i x) {
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(weights, x));
+  asm("" : "+x"(sum));  // or GCC adds the products up as a tree, storing them first
+}
+
+// acc float[8] += float(sums) * scale * weight_scales
+MXSPEC_INLINE void add_block(float* acc, __m256i sums, float scale, __m256 weight_scales) {
+  const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale));
+  _mm256_storeu_ps(acc, _mm256_fmadd_ps(product, weight_scales, _mm256_loadu_ps(acc)));
+}
+
+// Eight of 2^(scale - 127); byte 0 is 2^-127, a subnormal.
+MXSPEC_INLINE __m256 decode_scales(const uint8_t* scales) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
+  return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(bytes, 23), _mm256_set1_epi32(0x00400000)));
+}
+
+// Few rows: the weights go from their codes into the products without a detour through memory.
+template <size_t kRows>
+void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t, const uint8_t* next_codes,
+                     size_t k_blocks, const Mxfp6Element& element, QuantisedGroup group, float* acc) {
+  const Decoder decoder(element);
+  const int16_t* q = group.q;
+  const float* scales = group.scales;
+  MXSPEC_UNROLL for (size_t i = 0; i < kRows * 2; ++i) _mm256_storeu_ps(acc + i * 8, _mm256_setzero_ps());
+  for (size_t block = 0; block < k_blocks; ++block) {
+    const size_t ahead = block + kBlocksAhead;
+    const uint8_t* fetched =
+        ahead < k_blocks ? codes + kBlocksAhead * kMxfp6TileBytes : next_codes + (ahead - k_blocks) * kMxfp6TileBytes;
+    MXSPEC_UNROLL for (size_t i = 0; i < kMxfp6TileBytes; i += 64) fetch_line(fetched + i);
+    MXSPEC_UNROLL for (size_t side = 0; side < 2; ++side) {  // eight of the sixteen output rows
+      __m256i sums[kRows][2];
+      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+      MXSPEC_UNROLL for (size_t half = 0; half < 2; ++half) {
+        decoder.half(codes + half * 192 + side * 32, [&](size_t k, __m256i rows0145, __m256i rows2367) MXSPEC_LAMBDA {
+          MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+            const __m256i x = broadcast_four(q + r * kBlock + half * 16 + k);
+            add_products(sums[r][0], rows0145, x);
+            add_products(sums[r][1], rows2367, x);
+          }
+        });
+      }
+      const __m256 weight_scale = decode_scales(weight_scales + side * 8);
+      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+        add_block(acc + r * kTileRows + side * 8, _mm256_hadd_epi32(sums[r][0], sums[r][1]), scales[r], weight_scale);
       }
     }
+    codes += kMxfp6TileBytes;
+    weight_scales += kTileRows;
+    q += kRows * kBlock;
+    scales += kRows;
   }
 }
 
@@ -73,19 +152,14 @@ void multiply_decoded(const int16_t* weights, const float* weight_scales, size_t
     MXSPEC_UNROLL for (size_t v = 0; v < kTileVectors; ++v, weights += 32) {
       const __m256i w0 = load(weights), w1 = load(weights + 16);
       MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-        int32_t pair;
-        __builtin_memcpy(&pair, q + r * kBlock + v * 2, sizeof pair);
-        const __m256i x = _mm256_set1_epi32(pair);
-        sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(w0, x));
-        sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(w1, x));
-        asm("" : "+x"(sums[r][0]), "+x"(sums[r][1]));  // or GCC adds the products up as a tree, storing them first
+        const __m256i x = broadcast_pair(q + r * kBlock + v * 2);
+        add_products(sums[r][0], w0, x);
+        add_products(sums[r][1], w1, x);
       }
     }
     MXSPEC_UNROLL for (size_t i = 0; i < kRows * 2; ++i) {
-      const __m256 scale = _mm256_broadcast_ss(group.scales + block * kRows + i / 2);
-      const __m256 weight_scale = _mm256_loadu_ps(weight_scales + block * kTileRows + i % 2 * 8);
-      const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[i / 2][i % 2]), scale);
-      _mm256_storeu_ps(acc + i * 8, _mm256_fmadd_ps(product, weight_scale, _mm256_loadu_ps(acc + i * 8)));
+      add_block(acc + i * 8, sums[i / 2][i % 2], group.scales[block * kRows + i / 2],
+                _mm256_loadu_ps(weight_scales + block * kTileRows + i % 2 * 8));
     }
   }
 }
@@ -114,8 +188,8 @@ constexpr MatmulKernels kKernels = {
     .most_rows = 4,
     .group_rows = 4,
     .quantise_row = quantise_row_avx2,
-    .packed_tiles = {},
-    .multiply_packed = {},
+    .packed_tiles = {0, 1, 1, 1, 1},
+    .multiply_packed = {nullptr, multiply_packed<1>, multiply_packed<2>, multiply_packed<3>, multiply_packed<4>},
     .decode = decode,
     .multiply_decoded = {nullptr, multiply_decoded<1>, multiply_decoded<2>, multiply_decoded<3>, multiply_decoded<4>},
     .fp16_tiles = {0, 1, 1, 1, 1},

@@ -12,19 +12,11 @@
 
 #include <utility>
 
+#include "runtime/ops/kernels/compiler.h"
 #include "runtime/ops/kernels/matmul_kernels.h"
 
 namespace mxspec {
 namespace {
-
-#define MXSPEC_INLINE inline __attribute__((always_inline))
-#define MXSPEC_LAMBDA __attribute__((always_inline))
-// Loops over rows and tiles must vanish, or the arrays of sums do not live in registers.
-#if defined(__SANITIZE_ADDRESS__)
-#define MXSPEC_UNROLL  // except where every access is checked: that takes a minute to compile
-#else
-#define MXSPEC_UNROLL _Pragma("GCC unroll 64")
-#endif
 
 MXSPEC_INLINE __m512i load(const void* bytes) { return _mm512_loadu_si512(bytes); }
 

@@ -33,7 +33,7 @@ using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scal
                                 const uint8_t* next_codes, size_t k_blocks, const Mxfp6Element& element,
                                 QuantisedGroup group, float* acc);
 
-// For instruction sets whose decoding takes longer: decodes k blocks of a row tile to int16, vector v of block b at
+// For more rows than are worth decoding anew: decodes k blocks of a row tile to int16, vector v of block b at
 // weights[(b * 16 + v) * 32], and adds decoded blocks to acc float[rows][16]. weight_scales float[block][16].
 using DecodeBlocks = void (*)(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, int16_t* weights);
 using MultiplyDecoded = void (*)(const int16_t* weights, const float* weight_scales, size_t blocks,
@@ -51,8 +51,8 @@ struct MatmulKernels {
   size_t group_rows;  // of one call, where there are more; from half of it on, the numbers of tiles are all the same
   QuantiseRow quantise_row;
   size_t packed_tiles[kMostRows + 1];
-  MultiplyPacked multiply_packed[kMostRows + 1];  // or, where these are nullptr:
-  DecodeBlocks decode;
+  MultiplyPacked multiply_packed[kMostRows + 1];
+  DecodeBlocks decode;  // nullptr: multiply_packed has all numbers of rows; else it is for calls of a single group
   MultiplyDecoded multiply_decoded[kMostRows + 1];
   size_t fp16_tiles[kMostRows + 1];
   MultiplyFp16 multiply_fp16[kMostRows + 1];
