@@ -62,8 +62,8 @@ def build_peer(folder: Path) -> Path:
     """The path of llama-bench, built from the sdist if it is not there yet."""
     binary = folder / "build" / "bin" / "llama-bench"
     if not binary.exists():
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
-        subprocess.run([*pip, "--no-build-isolation", "-d", folder, PACKAGE], check=True)
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
+        subprocess.run([*pip, "-d", folder, PACKAGE], check=True)
         with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
             archive.extractall(folder, filter="data")
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF")
