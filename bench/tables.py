@@ -115,7 +115,15 @@ def speculate(name: str) -> str:
         for r in found["result"]["rows"]
     ]
     header = ["K", "acceptance", "tokens a round", "v", "speedup", "predicted", "outside the models"]
-    return markdown(header, rows) + source(found)
+    return markdown(header, rows) + turns(found["result"]) + source(found)
+
+
+def turns(result: dict[str, Any]) -> str:
+    """What target and draft cost in turns; nothing for records of before this was measured."""
+    if "turns" not in result:
+        return ""
+    over = result["turns"]["over_alone"]
+    return f"\n\nA step of the target and one of the draft take {over:.2f} x as long in turns as alone."
 
 
 def codec() -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from mxspec.evaluate.memory import anonymous_bytes
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.model import Model
 from mxspec.runtime.ops.timing import time_read
@@ -19,29 +19,23 @@ from mxspec.runtime.ops.timing import time_read
 STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
 PREFILLS = (128, 512)
 CACHED = (128, 1000)
+PACKED_FORMATS = ("fp16_tiles", "mxfp6_e3m2", "mxfp6_e2m3")
 READ_BYTES = 512 << 20  # of the plain read loop: far more than the caches hold
 CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes their median
 
 
-class ModelBench:
-    """A model made ready to be timed; a call is one run of the session."""
+class CallBench:
+    """Times of the calls of an opened model, whose sequence it begins anew; a call is one run of the session."""
 
-    def __init__(self, bundle: Path, threads: int | None = None, name: ModelName = "target") -> None:
-        if threads is not None:
-            ops.set_threads(threads)
-        began = time.perf_counter()
-        opened = Bundle.open(bundle)
-        self.model = Model(opened, name)
-        self.load_seconds = time.perf_counter() - began
-        self.weights_file_bytes = opened.manifest.files[self.model.entry.weights].bytes
+    def __init__(self, model: Model) -> None:
+        self.model = model
         self.model.begin(self)
         self._rng = np.random.default_rng(0)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices that every call reads once."""
-        packed = ("fp16_tiles", "mxfp6_e3m2", "mxfp6_e2m3")
-        return sum(tensor.bytes for tensor in self.model.entry.tensors if tensor.format in packed)
+        return sum(tensor.bytes for tensor in self.model.entry.tensors if tensor.format in PACKED_FORMATS)
 
     def cache_bytes(self, cached: int) -> int:
         """Bytes of keys and values of `cached` tokens."""
@@ -52,24 +46,61 @@ class ModelBench:
     def fill(self, cached: int) -> None:
         """Have exactly `cached` tokens in the cache."""
         if self.model.length < cached:
-            self.model.append(self._tokens(cached - self.model.length), 1)
+            self.model.append(self.random_ids(cached - self.model.length), 1)
         self.model.rollback(cached)
 
-    def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
-        """Median seconds of calls of `tokens` tokens behind `cached`; logits of the last `rows` (all, by default)."""
-        self.fill(cached)
-        ids, rows = self._tokens(tokens), rows or tokens
-        trials: list[float] = []
-        ended = time.perf_counter() + CALL_SECONDS
-        while len(trials) < 3 or time.perf_counter() < ended:
-            began = time.perf_counter()
-            self.model.forward(ids, rows)
-            trials.append(time.perf_counter() - began)
-            self.model.rollback(cached)
-        return float(np.median(trials))
+    def time_call(self, ids: list[int], rows: int) -> float:
+        """Seconds of one call, which leaves the cache as long as it was; logits of the last `rows` of the tokens."""
+        cached = self.model.length
+        began = time.perf_counter()
+        self.model.forward(ids, rows)
+        seconds = time.perf_counter() - began
+        self.model.rollback(cached)
+        return seconds
 
-    def _tokens(self, count: int) -> list[int]:
+    def seconds(self, tokens: int, cached: int, rows: int | None = None, most: int | None = None) -> float:
+        """Median seconds of calls of `tokens` tokens behind `cached`; logits of the last `rows` (all, by default).
+
+        most: so many calls at most, for what keeps something of every call.
+        """
+        self.fill(cached)
+        ids, rows = self.random_ids(tokens), rows or tokens
+        return float(np.median([self.time_call(ids, rows) for _ in repeated(most)]))
+
+    def random_ids(self, count: int) -> list[int]:
+        """Tokens of a text that means nothing, which takes no other time."""
         return [int(token) for token in self._rng.integers(0, self.model.entry.vocab_size, count)]
+
+
+class ModelBench(CallBench):
+    """The target of a bundle, opened to be timed."""
+
+    def __init__(self, bundle: Path, threads: int | None = None) -> None:
+        if threads is not None:
+            ops.set_threads(threads)
+        began = time.perf_counter()
+        opened = Bundle.open(bundle)
+        super().__init__(Model(opened, "target"))
+        self.load_seconds = time.perf_counter() - began
+        self.weights_file_bytes = opened.manifest.files[self.model.entry.weights].bytes
+
+
+def repeated(most: int | None = None) -> Iterator[int]:
+    """Count calls for CALL_SECONDS: at least 3, at most `most`."""
+    ended = time.perf_counter() + CALL_SECONDS
+    for count in itertools.count():
+        if count == most or (count >= 3 and time.perf_counter() >= ended):
+            return
+        yield count
+
+
+def step_seconds_in_turns(benches: Sequence[CallBench], cached: int) -> list[float]:
+    """Median seconds of a step of each model behind `cached` tokens, the models taking turns as in a round."""
+    for bench in benches:
+        bench.fill(cached)
+    ids = [bench.random_ids(1) for bench in benches]
+    rounds = [[bench.time_call(i, 1) for bench, i in zip(benches, ids, strict=True)] for _ in repeated()]
+    return [float(seconds) for seconds in np.median(rounds, axis=0)]
 
 
 def measure(

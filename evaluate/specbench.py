@@ -243,7 +243,18 @@ def bench_speculate(
             f"{row['measured_over_predicted']:.2f}",
             f"{row['outside_models']:.1%}",
         )
-    finish(result, [table], json_output, record)
+    finish(result, [table, turns_table(result)], json_output, record)
+
+
+def turns_table(result: dict[str, Any]) -> Table:
+    """What taking turns on the same threads costs both models."""
+    turns = result["turns"]
+    table = Table("a step in turns", "us", "over alone")
+    for name in ("target", "draft"):
+        table.add_row(name, f"{turns[f'{name}_seconds'] * 1e6:.1f}", f"{turns[f'{name}_over_alone']:.3f}")
+    both = turns["target_seconds"] + turns["draft_seconds"]
+    table.add_row("both", f"{both * 1e6:.1f}", f"{turns['over_alone']:.3f}")
+    return table
 
 
 def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.evaluate.model_bench import ModelBench
+from mxspec.evaluate.model_bench import CallBench, step_seconds_in_turns
 from mxspec.runtime import ops
 from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter, Proposal
 from mxspec.runtime.engine import Engine
@@ -83,8 +83,6 @@ class SpeculateBench:
         self.new_tokens = new_tokens
         self.acceptance = acceptance
         self._plain_text: dict[int, list[int]] = {}
-        self.target = ModelBench(bundle, name="target")
-        self.draft = ModelBench(bundle, name="draft")
 
     def run(self, prompt: int, k: int) -> Run:
         """One greedy answer at K = k."""
@@ -114,13 +112,12 @@ class SpeculateBench:
         return GuidedDrafter(drafter, self._plain_text[prompt], self.acceptance)
 
     def costs(self, ks: Sequence[int]) -> dict[str, Any]:
-        """Seconds of a draft step, of a target step, and of scoring K + 1 tokens, in turns."""
+        """Seconds of a draft step and of a target step, each alone and both in turns, and of scoring K + 1 tokens."""
         cached = PROMPT_TOKENS + self.new_tokens // 2
-        return {
-            "draft": self.draft.seconds(1, cached),
-            "step": self.target.seconds(1, cached),
-            "score": {k: self.target.seconds(k + 1, cached) for k in ks},
-        }
+        target, draft = CallBench(self.engine.model("target")), CallBench(self.engine.model("draft"))
+        alone = {"target": target.seconds(1, cached), "draft": draft.seconds(1, cached)}
+        turns = dict(zip(alone, step_seconds_in_turns((target, draft), cached), strict=True))
+        return {"alone": alone, "turns": turns, "score": {k: target.seconds(k + 1, cached) for k in ks}}
 
 
 def measure(
@@ -135,8 +132,8 @@ def measure(
             told(f"repetition {repetition + 1} of {repetitions}, prompt {prompt + 1} of {len(bench.prompts)}")
             for k in runs:
                 runs[k].append(bench.run(prompt, k))
-    draft = statistics.median(cost["draft"] for cost in costs)
-    step = statistics.median(cost["step"] for cost in costs)
+    draft = statistics.median(cost["alone"]["draft"] for cost in costs)
+    step = statistics.median(cost["alone"]["target"] for cost in costs)
     rows = []
     for k in ks:
         score = statistics.median(cost["score"][k] for cost in costs)
@@ -151,7 +148,25 @@ def measure(
         "draft_step_seconds": draft,
         "target_step_seconds": step,
         "c": draft / step,
+        "turns": _turns(costs),
         "rows": rows,
+    }
+
+
+def _turns(costs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What it costs that target and draft take turns on the same threads: medians over the repetitions."""
+
+    def over(names: Sequence[str]) -> float:
+        trials = [sum(c["turns"][n] for n in names) / sum(c["alone"][n] for n in names) for c in costs]
+        return float(statistics.median(trials))
+
+    return {
+        "target_seconds": statistics.median(cost["turns"]["target"] for cost in costs),
+        "draft_seconds": statistics.median(cost["turns"]["draft"] for cost in costs),
+        "target_over_alone": over(["target"]),
+        "draft_over_alone": over(["draft"]),
+        "over_alone": over(["target", "draft"]),
+        "trials": [{"alone_seconds": cost["alone"], "turns_seconds": cost["turns"]} for cost in costs],
     }
 
 

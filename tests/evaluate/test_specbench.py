@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from mxspec import Engine
 from mxspec.evaluate import model_bench, ops_bench
 from mxspec.evaluate.specbench import main
 from mxspec.evaluate.speculate_bench import formula
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
+from mxspec.runtime.model import Model
+from mxspec.runtime.sampling import Logits
 
 
 def specbench(*arguments: str) -> Result:
@@ -59,6 +66,58 @@ def test_speculation_is_compared_with_the_formula(tiny_bundles: dict[str, Path])
     for row in rows:
         assert row["predicted"] == pytest.approx(formula(row["acceptance"], row["k"], row["c"], row["v"]))
         assert 1 <= row["tokens_per_round"] <= row["k"] + 1
+
+
+def test_steps_in_turns_are_compared_with_steps_alone(tiny_bundles: dict[str, Path]) -> None:
+    options = ("--prompts", "1", "--new-tokens", "8", "--repetitions", "3")
+    result = specbench("speculate", str(tiny_bundles["near"]), *options, "--json")
+    assert result.exit_code == 0, result.output
+    turns = json.loads(result.stdout)["turns"]
+    assert len(turns["trials"]) == 3
+    ratios = []
+    for trial in turns["trials"]:
+        assert set(trial) == {"alone_seconds", "turns_seconds"}
+        assert all(set(seconds) == {"target", "draft"} for seconds in trial.values())
+        ratios.append(sum(trial["turns_seconds"].values()) / sum(trial["alone_seconds"].values()))
+    assert turns["over_alone"] == pytest.approx(statistics.median(ratios))
+    for name in ("target", "draft"):
+        over = [trial["turns_seconds"][name] / trial["alone_seconds"][name] for trial in turns["trials"]]
+        assert turns[f"{name}_over_alone"] == pytest.approx(statistics.median(over))
+        seconds = statistics.median(trial["turns_seconds"][name] for trial in turns["trials"])
+        assert turns[f"{name}_seconds"] == seconds > 0
+
+
+def test_the_models_take_turns_call_by_call(monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]) -> None:
+    engine = Engine(tiny_bundles["near"])
+    benches = [model_bench.CallBench(engine.model(name)) for name in ("target", "draft")]
+    calls: list[tuple[str, int, int]] = []
+    forward = Model.forward
+
+    def watched(model: Model, tokens: Sequence[int], rows: int) -> Logits:
+        calls.append((model.name, len(tokens), model.length))
+        return forward(model, tokens, rows)
+
+    for bench in benches:
+        bench.fill(20)
+    monkeypatch.setattr(Model, "forward", watched)
+    assert len(model_bench.step_seconds_in_turns(benches, 20)) == 2
+    assert calls == [("target", 1, 20), ("draft", 1, 20)] * 3
+
+
+def test_speculation_opens_each_model_once(monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]) -> None:
+    opened: list[str] = []
+    load = Model.__init__
+
+    def watched(model: Model, bundle: Bundle, name: ModelName) -> None:
+        opened.append(name)
+        load(model, bundle, name)
+
+    monkeypatch.setattr(Model, "__init__", watched)
+    options = ("--prompts", "1", "--new-tokens", "8", "--repetitions", "2")
+    result = specbench("speculate", str(tiny_bundles["near"]), *options)
+    assert result.exit_code == 0, result.output
+    assert sorted(opened) == ["draft", "target"]
+    assert "over alone" in result.stderr
 
 
 def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path]) -> None:
