@@ -88,6 +88,23 @@ def model() -> str:
     return markdown(["tokens a call", "ms", "tok/s", "GB/s", "of read", "over one token"], rows) + source(found)
 
 
+def profile() -> str:
+    found = record("profile_tinyllama")
+    result = found["result"]
+    calls, lines = result["calls"], result["calls"][0]["lines"]
+    rows = []
+    for i, line in enumerate(lines):
+        parts = [c["lines"][i] for c in calls]
+        cells = [f"{part['seconds'] * 1e6:,.0f} ({part['share']:.1%})" for part in parts]
+        rows.append([line["name"], str(line["nodes"] or ""), *cells])
+    nodes = str(sum(line["nodes"] for line in lines))
+    read = f"reading alone, at {result['read_bytes_per_second'] / 1e9:.1f} GB/s"
+    for name, key in (("all", "profiled_seconds"), ("without the profiler", "seconds"), (read, "ideal_seconds")):
+        rows.append([name, "" if name == read else nodes, *(f"{c[key] * 1e6:,.0f}" for c in calls)])
+    header = ["us a call (share)", "nodes", *(f"{c['tokens']} behind {c['cached']:,}" for c in calls)]
+    return markdown(header, rows) + source(found)
+
+
 def llama_cpp() -> str:
     found = record("llama_cpp")
     points = found["result"]["points"]
@@ -140,6 +157,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "ops": ops,
     "model": model,
+    "profile": profile,
     "llama_cpp": llama_cpp,
     "speculate_demo": lambda: speculate("speculate_demo"),
     "speculate_tinyllama": lambda: speculate("speculate_tinyllama"),

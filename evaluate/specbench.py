@@ -11,7 +11,8 @@ import click
 import numpy as np
 from rich.table import Table
 
-from mxspec.evaluate import model_bench, ops_bench, speculate_bench
+from mxspec.evaluate import model_bench, ops_bench, profile_bench, speculate_bench
+from mxspec.evaluate.profile_table import call_table
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
 from mxspec.formats.bundle import Bundle
@@ -182,6 +183,33 @@ def bench_model(
             f"{row['over_one_token']:.2f}",
         )
     finish(result, [table], json_output, record)
+
+
+@main.command("profile")
+@shape_options
+@click.option(
+    "--rows", multiple=True, type=click.IntRange(min=1), help="Tokens a call (may be repeated).  [default: 1, 8]"
+)
+@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="Behind so many.  [default: 128, 1000]")
+@click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
+@common_options
+def bench_profile(
+    bundle: Path | None,
+    shape: str | None,
+    work: Path,
+    rows: tuple[int, ...],
+    cached: tuple[int, ...],
+    repetitions: int,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Say where the time of a target's call goes: kinds of nodes, between them, outside the session."""
+    console = report_console(json_output=json_output)
+    with console.status("preparing") as status:
+        path = choose_bundle(bundle, shape, work)
+        result = profile_bench.measure(path, threads, repetitions, rows, cached, status.update)
+    finish(result, [call_table(call, result) for call in result["calls"]], json_output, record)
 
 
 @main.command("speculate")

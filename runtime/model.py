@@ -50,7 +50,8 @@ class Call:
 class Model:
     """A session and the cache of one sequence; `length` tokens of it are valid."""
 
-    def __init__(self, bundle: Bundle, name: ModelName) -> None:
+    def __init__(self, bundle: Bundle, name: ModelName, options: ort.SessionOptions | None = None) -> None:
+        """Load it; options: of session_options(), changed. Raises BundleError."""
         self.name = name
         path = bundle.graph_path(name)
         self.entry = bundle.manifest.models[name]
@@ -60,7 +61,9 @@ class Model:
         self.length = 0
         self._user: object = None
         try:
-            self.session = ort.InferenceSession(str(path), session_options(), providers=["CPUExecutionProvider"])
+            self.session = ort.InferenceSession(
+                str(path), options or session_options(), providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise BundleError(f"{path}: ONNX Runtime does not load it: {error}") from None
         self._caches = self._make_caches()

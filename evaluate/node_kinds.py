@@ -1,0 +1,71 @@
+"""What a node of a compiled graph is for: which product, attention, a norm, a gate, or something else.
+
+The profiler names a product's shape and not its weight, so products are told apart by shape [n, k], and called by the
+names that the bundle's matrices of this shape have. That holds for every architecture; matrices that share a shape
+share a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mxspec.evaluate.model_bench import PACKED_FORMATS
+from mxspec.evaluate.ort_profile import NodeRun
+from mxspec.formats.manifest import ModelEntry
+
+Group = Literal["product", "attention", "norms", "gates", "other"]
+MatrixShape = tuple[int, int]
+GROUPS: tuple[Group, ...] = ("product", "attention", "norms", "gates", "other")
+"""In the order of a table."""
+OURS: Mapping[str, Group] = {
+    "PackedMatMul": "product",
+    "Attention": "attention",
+    "QkvAttention": "attention",
+    "SwiGLU": "gates",
+    "GeGLU": "gates",
+}
+"""Our operators; norms, ours and others, have Norm in their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Nodes that are counted together; a product has a name and its matrix a shape [n, k]."""
+
+    group: Group
+    name: str = ""
+    shape: MatrixShape | None = None
+
+
+def matrix_names(entry: ModelEntry) -> dict[MatrixShape, str]:
+    """What the packed matrices of each shape are called: `down_proj`, or `mlp.c_proj` where there is `attn.c_proj`."""
+    names: dict[MatrixShape, set[str]] = {}
+    for tensor in entry.tensors:
+        if tensor.format in PACKED_FORMATS:
+            n, k = tensor.shape
+            in_layer = re.split(r"\.\d+\.", tensor.name.removesuffix(".weight"))[-1]
+            names.setdefault((n, k), set()).add(in_layer)
+    last = Counter(name.split(".")[-1] for name in set().union(*names.values()))
+
+    def short(name: str) -> str:
+        return name if last[name.split(".")[-1]] > 1 else name.split(".")[-1]
+
+    return {shape: ", ".join(sorted(map(short, found))) for shape, found in names.items()}
+
+
+def kind_of(node: NodeRun, names: Mapping[MatrixShape, str]) -> Kind:
+    group = OURS.get(node.op, "norms" if "Norm" in node.op else "other")
+    if group != "product":
+        return Kind(group)
+    shape = node.outputs[0][1][-1], node.inputs[0][1][-1]
+    return Kind(group, names.get(shape, ""), shape)
+
+
+def matrix_bytes(nodes: Iterable[NodeRun]) -> int:
+    """Bytes of the packed matrices that nodes read; they are the only inputs of bytes."""
+    return sum(int(np.prod(shape)) for node in nodes for kind, shape in node.inputs if kind == "uint8")

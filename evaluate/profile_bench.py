@@ -1,0 +1,203 @@
+"""Where the time of a call goes: kinds of nodes by ONNX Runtime's profiler, and what lies between and outside them.
+
+The profiler slows every node a little, so the same calls are timed without it in turns. Beside each line stands what
+its time is beyond reading its bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mxspec.evaluate import model_bench
+from mxspec.evaluate.model_bench import CallBench
+from mxspec.evaluate.node_kinds import GROUPS, Kind, MatrixShape, kind_of, matrix_bytes, matrix_names
+from mxspec.evaluate.ort_profile import NodeRun, SessionRun, read_runs
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime import ops
+from mxspec.runtime.model import Model, session_options
+from mxspec.runtime.ops.timing import time_read
+from mxspec.runtime.sampling import Logits
+
+ROWS = (1, 8)  # tokens a call: decoding, scoring
+MOST_CALLS = 200  # profiled in one trial: the profiler keeps some 700 bytes of every node of every call
+
+Point = tuple[int, int]  # tokens of a call, tokens in the cache before it
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledCall:
+    """Seconds of one Model.forward, and the session's run within it; logits of the last `rows` tokens."""
+
+    point: Point
+    rows: int
+    seconds: float
+    run: SessionRun
+
+
+class ProfiledModel(Model):
+    """A target whose session profiles itself into `folder`, and which times every call from outside."""
+
+    def __init__(self, bundle: Bundle, folder: Path) -> None:
+        options = session_options()
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / "calls")
+        super().__init__(bundle, "target", options)
+        self._forwards: list[tuple[Point, int, float]] = []
+
+    def forward(self, tokens: Sequence[int], rows: int) -> Logits:
+        point = len(tokens), self.length
+        began = time.perf_counter()
+        logits = super().forward(tokens, rows)
+        self._forwards.append((point, rows, time.perf_counter() - began))
+        return logits
+
+    def end(self) -> list[ProfiledCall]:
+        """Every call so far; no more are profiled. Raises MxspecError where ONNX Runtime did not keep them all."""
+        runs = read_runs(Path(self.session.end_profiling()))
+        if len(runs) != len(self._forwards):  # it keeps a million events
+            raise MxspecError(
+                f"profile: ONNX Runtime kept {len(runs)} of {len(self._forwards)} calls; ask for fewer --repetitions"
+            )
+        return [ProfiledCall(*forward, run) for forward, run in zip(self._forwards, runs, strict=True)]
+
+
+def measure(
+    bundle: Path,
+    threads: int | None,
+    repetitions: int,
+    rows: Sequence[int] = (),
+    cached: Sequence[int] = (),
+    told: Callable[[str], object] = lambda text: None,
+) -> dict[str, Any]:
+    """Time calls with and without the profiler and the plain read loop in turns, and say where the time goes.
+
+    rows, cached: tokens of a call, and in the cache; by default those of ROWS and CACHED that fit. Raises MxspecError.
+    """
+    if threads is not None:
+        ops.set_threads(threads)
+    opened = Bundle.open(bundle)
+    points = choose_points(rows, cached, opened.manifest.models["target"].context_length)
+    data = np.ones(model_bench.READ_BYTES, np.uint8)
+    plain: dict[Point, list[float]] = {point: [] for point in points}
+    reads: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="mxspec-profile-") as folder:
+        bench, profiled = CallBench(Model(opened, "target")), ProfiledModel(opened, Path(folder))
+        profiled_bench = CallBench(profiled)
+        for repetition in range(repetitions):
+            told(f"repetition {repetition + 1} of {repetitions}")
+            reads.append(data.nbytes / float(np.median(time_read(data, 3))))
+            for point in points:
+                plain[point].append(bench.seconds(*point))
+                profiled_bench.seconds(*point, most=MOST_CALLS)
+        told("reading the profile")
+        calls = profiled.end()
+    bandwidth = float(np.median(reads))
+    return {
+        "threads": ops.threads(),
+        "weight_bytes": bench.weight_bytes,
+        "read_bytes_per_second": bandwidth,
+        "read_trials": reads,
+        "calls": [_describe(bench, point, plain[point], calls, bandwidth) for point in points],
+    }
+
+
+def choose_points(rows: Sequence[int], cached: Sequence[int], context: int) -> list[Point]:
+    """All numbers of tokens behind all lengths of the cache. Raises MxspecError where one asked for does not fit."""
+    wanted = [(s, c) for c in cached or model_bench.CACHED for s in rows or ROWS]
+    fitting = [(s, c) for s, c in wanted if s + c <= context]
+    if not fitting or ((rows or cached) and fitting != wanted):
+        s, c = next(point for point in wanted if point not in fitting)
+        raise MxspecError(f"--rows {s} behind --cached {c}: more than the bundle's context of {context} tokens")
+    return fitting
+
+
+def _describe(
+    bench: CallBench, point: Point, plain: Sequence[float], calls: Sequence[ProfiledCall], bandwidth: float
+) -> dict[str, Any]:
+    tokens, cached = point
+    seconds, read_bytes = float(np.median(plain)), bench.weight_bytes + bench.cache_bytes(cached)
+    calls = [call for call in calls if call.point == point and call.rows == tokens]
+    chosen = middle_half(calls)
+    profiled = float(np.mean([call.seconds for call in chosen]))
+    lines = breakdown(chosen, matrix_names(bench.model.entry), bench.cache_bytes(cached))
+    return {
+        "tokens": tokens,
+        "cached": cached,
+        "seconds": seconds,
+        "profiled_seconds": profiled,
+        "profiler_over_plain": profiled / seconds,
+        "profiler_seconds_per_node": (profiled - seconds) / sum(line["nodes"] for line in lines),
+        "cheapest_node_seconds": cheapest_node_seconds(chosen),
+        "read_bytes": read_bytes,
+        "ideal_seconds": read_bytes / bandwidth,
+        "share_of_read": read_bytes / bandwidth / seconds,
+        "lines": [
+            {
+                **line,
+                "share": line["seconds"] / profiled,
+                "bytes_per_second": line["bytes"] / line["seconds"] if line["bytes"] and line["seconds"] else None,
+                "beyond_read_seconds": line["seconds"] - line["bytes"] / bandwidth,
+            }
+            for line in lines
+        ],
+        "trials_seconds": plain,
+        "trials_profiled_seconds": [call.seconds for call in calls],
+    }
+
+
+def middle_half(calls: Sequence[ProfiledCall]) -> list[ProfiledCall]:
+    """Those that took neither of the extreme quarters of times; unlike medians of parts, their means add up."""
+    ordered = sorted(calls, key=lambda call: call.seconds)
+    quarter = len(ordered) // 4
+    return ordered[quarter : len(ordered) - quarter]
+
+
+def breakdown(
+    calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], cache_bytes: int
+) -> list[dict[str, Any]]:
+    """Nodes, mean seconds and bytes a call of each kind of node, between the nodes, and outside the session."""
+    found: dict[Kind, list[NodeRun]] = {}
+    assert len({len(call.run.nodes) for call in calls}) == 1, "every run of a session runs the same nodes"
+    for call in calls:
+        for node in call.run.nodes:
+            found.setdefault(kind_of(node, names), []).append(node)
+    lines: list[dict[str, Any]] = [
+        {
+            "group": kind.group,
+            "name": _name(kind, found[kind]),
+            "ops": sorted({node.op for node in found[kind]}),
+            "shape": kind.shape,
+            "nodes": len(found[kind]) // len(calls),
+            "seconds": sum(node.seconds for node in found[kind]) / len(calls),
+            "bytes": cache_bytes if kind.group == "attention" else matrix_bytes(found[kind]) // len(calls),
+        }
+        for kind in sorted(found, key=lambda kind: GROUPS.index(kind.group))
+    ]
+    run = float(np.mean([call.run.seconds for call in calls]))
+    between = run - sum(line["seconds"] for line in lines)
+    outside = float(np.mean([call.seconds for call in calls])) - run
+    return [*lines, _rest("between nodes", between), _rest("outside the session", outside)]
+
+
+def cheapest_node_seconds(calls: Sequence[ProfiledCall]) -> float:
+    """Mean seconds of the node that takes least: no more than this is the profiler's part within any node."""
+    return float(np.mean([[node.seconds for node in call.run.nodes] for call in calls], axis=0).min())
+
+
+def _name(kind: Kind, nodes: Sequence[NodeRun]) -> str:
+    """`down_proj`, `attention`, or `other: Cast, Gather`."""
+    if kind.group == "other":
+        return f"other: {', '.join(sorted({node.op for node in nodes}))}"
+    return kind.name or kind.group
+
+
+def _rest(group: str, seconds: float) -> dict[str, Any]:
+    return {"group": group, "name": group, "ops": [], "shape": None, "nodes": 0, "seconds": seconds, "bytes": 0}
