@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxspec.evaluate.memory import anonymous_bytes
 from mxspec.formats.bundle import Bundle
@@ -58,14 +59,11 @@ class CallBench:
         self.model.rollback(cached)
         return seconds
 
-    def seconds(self, tokens: int, cached: int, rows: int | None = None, most: int | None = None) -> float:
-        """Median seconds of calls of `tokens` tokens behind `cached`; logits of the last `rows` (all, by default).
-
-        most: so many calls at most, for what keeps something of every call.
-        """
+    def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
+        """Median seconds of calls of `tokens` tokens behind `cached`; logits of the last `rows` (all, by default)."""
         self.fill(cached)
         ids, rows = self.random_ids(tokens), rows or tokens
-        return float(np.median([self.time_call(ids, rows) for _ in repeated(most)]))
+        return float(np.median([self.time_call(ids, rows) for _ in repeated()]))
 
     def random_ids(self, count: int) -> list[int]:
         """Tokens of a text that means nothing, which takes no other time."""
@@ -85,22 +83,28 @@ class ModelBench(CallBench):
         self.weights_file_bytes = opened.manifest.files[self.model.entry.weights].bytes
 
 
-def repeated(most: int | None = None) -> Iterator[int]:
-    """Count calls for CALL_SECONDS: at least 3, at most `most`."""
-    ended = time.perf_counter() + CALL_SECONDS
+def repeated(calls: int = 1, most: int | None = None) -> Iterator[int]:
+    """Count trials of `calls` calls each for CALL_SECONDS a call: at least 3, and at most `most`."""
+    ended = time.perf_counter() + calls * CALL_SECONDS
     for count in itertools.count():
         if count == most or (count >= 3 and time.perf_counter() >= ended):
             return
         yield count
 
 
-def step_seconds_in_turns(benches: Sequence[CallBench], cached: int) -> list[float]:
-    """Median seconds of a step of each model behind `cached` tokens, the models taking turns as in a round."""
+def seconds_in_turns(
+    benches: Sequence[CallBench], tokens: int, cached: int, most: int | None = None
+) -> NDArray[np.float64]:
+    """float64[calls, benches], seconds of calls of `tokens` tokens behind `cached` that the models take in turns."""
     for bench in benches:
         bench.fill(cached)
-    ids = [bench.random_ids(1) for bench in benches]
-    rounds = [[bench.time_call(i, 1) for bench, i in zip(benches, ids, strict=True)] for _ in repeated()]
-    return [float(seconds) for seconds in np.median(rounds, axis=0)]
+    ids = [bench.random_ids(tokens) for bench in benches]
+    return np.array(
+        [
+            [bench.time_call(i, tokens) for bench, i in zip(benches, ids, strict=True)]
+            for _ in repeated(len(benches), most)
+        ]
+    )
 
 
 def measure(

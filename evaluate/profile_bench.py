@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mxspec.evaluate import model_bench
-from mxspec.evaluate.model_bench import CallBench
+from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
 from mxspec.evaluate.node_kinds import GROUPS, Kind, MatrixShape, kind_of, matrix_bytes, matrix_names
 from mxspec.evaluate.ort_profile import NodeRun, SessionRun, read_runs
 from mxspec.formats.bundle import Bundle
@@ -95,8 +95,8 @@ def measure(
             told(f"repetition {repetition + 1} of {repetitions}")
             reads.append(data.nbytes / float(np.median(time_read(data, 3))))
             for point in points:
-                plain[point].append(bench.seconds(*point))
-                profiled_bench.seconds(*point, most=MOST_CALLS)
+                trials = seconds_in_turns((bench, profiled_bench), *point, most=MOST_CALLS)
+                plain[point] += trials[:, 0].tolist()
         told("reading the profile")
         calls = profiled.end()
     bandwidth = float(np.median(reads))
@@ -123,9 +123,10 @@ def _describe(
     bench: CallBench, point: Point, plain: Sequence[float], calls: Sequence[ProfiledCall], bandwidth: float
 ) -> dict[str, Any]:
     tokens, cached = point
-    seconds, read_bytes = float(np.median(plain)), bench.weight_bytes + bench.cache_bytes(cached)
+    read_bytes = bench.weight_bytes + bench.cache_bytes(cached)
     calls = [call for call in calls if call.point == point and call.rows == tokens]
-    chosen = middle_half(calls)
+    chosen = [calls[i] for i in middle_half([call.seconds for call in calls])]
+    seconds = float(np.mean([plain[i] for i in middle_half(plain)]))
     profiled = float(np.mean([call.seconds for call in chosen]))
     lines = breakdown(chosen, matrix_names(bench.model.entry), bench.cache_bytes(cached))
     return {
@@ -153,11 +154,10 @@ def _describe(
     }
 
 
-def middle_half(calls: Sequence[ProfiledCall]) -> list[ProfiledCall]:
-    """Those that took neither of the extreme quarters of times; unlike medians of parts, their means add up."""
-    ordered = sorted(calls, key=lambda call: call.seconds)
-    quarter = len(ordered) // 4
-    return ordered[quarter : len(ordered) - quarter]
+def middle_half(trials: Sequence[float]) -> list[int]:
+    """Indices of all but the shortest and the longest quarter: like a median, but the means of their parts add up."""
+    quarter = len(trials) // 4
+    return [int(i) for i in np.argsort(trials)[quarter : len(trials) - quarter]]
 
 
 def breakdown(

@@ -100,8 +100,10 @@ def test_the_models_take_turns_call_by_call(monkeypatch: pytest.MonkeyPatch, tin
     for bench in benches:
         bench.fill(20)
     monkeypatch.setattr(Model, "forward", watched)
-    assert len(model_bench.step_seconds_in_turns(benches, 20)) == 2
+    assert model_bench.seconds_in_turns(benches, 1, 20).shape == (3, 2)
     assert calls == [("target", 1, 20), ("draft", 1, 20)] * 3
+    monkeypatch.setattr(model_bench, "CALL_SECONDS", 10.0)
+    assert model_bench.seconds_in_turns(benches, 2, 20, most=4).shape == (4, 2)
 
 
 def test_speculation_opens_each_model_once(monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]) -> None:
