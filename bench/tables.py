@@ -32,7 +32,9 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def source(*records: dict[str, Any]) -> str:
     """Where the figures come from: commands, machine, commit."""
     first = records[0]
-    machine = f"{first['machine']['cpu']}, {first['machine']['cores']} cores"
+    instructions = first["machine"].get("instruction_set")  # not in records of before it was noted
+    cpu = first["machine"]["cpu"] + (f" ({instructions})" if instructions else "")
+    machine = f"{cpu}, {first['machine']['cores']} cores"
     commands = "; ".join(f"`{r['command']}`" for r in records)
     return f"\n\nFrom {commands} on {machine}, commit {first['commit']}."
 

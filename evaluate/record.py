@@ -12,11 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from mxspec.runtime import ops
+
 PACKAGES = ("mxspec", "onnxruntime", "numpy", "tokenizers", "torch", "transformers", "onnx", "onnxscript")
 
 
 def machine() -> dict[str, Any]:
-    """The processor's name, how many cores may be used, and the operating system."""
+    """The processor's name, the instructions used, how many cores may be, and the operating system."""
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -24,6 +26,7 @@ def machine() -> dict[str, Any]:
         model = names[0] if names else model
     return {
         "cpu": model,
+        "instruction_set": ops.instruction_set(),
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.system(),
         "arch": platform.machine(),

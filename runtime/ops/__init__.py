@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mxspec.formats.errors import MxspecError
 
-__all__ = ["library_path", "set_threads", "threads"]
+__all__ = ["instruction_set", "library_path", "set_threads", "threads"]
 
 
 def library_path() -> Path:
@@ -30,6 +30,7 @@ def _library() -> ctypes.CDLL:
     library.mxspec_set_threads.argtypes = (ctypes.c_size_t,)
     library.mxspec_set_threads.restype = None
     library.mxspec_threads.restype = ctypes.c_size_t
+    library.mxspec_isa.restype = ctypes.c_char_p
     return library
 
 
@@ -42,3 +43,9 @@ def set_threads(count: int) -> None:
 def threads() -> int:
     """How many threads the operators of this process work on: at first all cores that it may use."""
     return int(_library().mxspec_threads())
+
+
+def instruction_set() -> str | None:
+    """The instruction set of the operators of this process: MXSPEC_ISA's, or the best one; None where it has none."""
+    name: bytes | None = _library().mxspec_isa()
+    return name.decode() if name else None

@@ -4,6 +4,7 @@
 
 #include "runtime/ops/attention_op.h"
 #include "runtime/ops/gated_op.h"
+#include "runtime/ops/kernels/isa.h"
 #include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/matmul_op.h"
 #include "runtime/ops/norm_op.h"
@@ -65,4 +66,11 @@ extern "C" __attribute__((visibility("default"))) void mxspec_set_threads(size_t
 
 extern "C" __attribute__((visibility("default"))) size_t mxspec_threads() {
   return mxspec::ThreadPool::shared().threads();
+}
+
+// The name of the instruction set that the operators of this process use; nullptr where MXSPEC_ISA asks for none that
+// can be had.
+extern "C" __attribute__((visibility("default"))) const char* mxspec_isa() {
+  const mxspec::IsaChoice& choice = mxspec::chosen_isa();
+  return choice.error.empty() ? mxspec::isa_name(choice.isa) : nullptr;
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mxspec.evaluate.record import write_record
+from mxspec.runtime import ops
 
 
 def test_a_record_holds_command_machine_versions_and_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,5 +19,6 @@ def test_a_record_holds_command_machine_versions_and_result(tmp_path: Path, monk
     assert found["command"] == "specbench ops --rows 8"
     assert found["result"] == {"trials": [1.0, 2.0]}
     assert found["machine"]["cores"] >= 1
+    assert found["machine"]["instruction_set"] == ops.instruction_set()
     assert found["versions"]["mxspec"]
     assert set(found) == {"command", "commit", "machine", "versions", "result"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -69,3 +70,9 @@ def test_nothing_else_is_exported() -> None:
 def test_threads_can_be_set() -> None:
     program = "from mxspec.runtime import ops; ops.set_threads(3); assert ops.threads() == 3; ops.set_threads(1)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("wanted", "used"), [("scalar", "scalar"), ("sse9", None)])
+def test_instruction_set_is_what_the_environment_asks_for(wanted: str, used: str | None) -> None:
+    program = f"from mxspec.runtime import ops; assert ops.instruction_set() == {used!r}"
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "MXSPEC_ISA": wanted})
