@@ -17,7 +17,7 @@ from mxspec.compile.skeleton import load_config
 from mxspec.compile.special_tokens import read_special_tokens
 from mxspec.compile.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
@@ -94,14 +94,23 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
 
 
 def common_context(recipe: Recipe, folders: dict[ModelName, Path]) -> int:
-    """The recipe's context length, or the most that both models know."""
-    if recipe.context_length is not None:
-        return recipe.context_length
-    limits = [getattr(load_config(folders[name]), "max_position_embeddings", None) for name in ("target", "draft")]
-    known = [limit for limit in limits if limit]
-    if not known:
-        raise UnsupportedModelError("neither model says how many positions it knows; set context_length in the recipe")
-    return int(min(known))
+    """The recipe's context length, or the most that both models know; raises RecipeError where one knows less."""
+    pair: tuple[ModelName, ...] = ("target", "draft")
+    limits = {name: getattr(load_config(folders[name]), "max_position_embeddings", None) for name in pair}
+    known = {name: limit for name, limit in limits.items() if limit}
+    if recipe.context_length is None:
+        if not known:
+            raise UnsupportedModelError(
+                "neither model says how many positions it knows; set context_length in the recipe"
+            )
+        return int(min(known.values()))
+    for name, limit in known.items():
+        if recipe.context_length > limit:
+            raise RecipeError(
+                f"context_length: got {recipe.context_length}, but the {name} knows {limit} positions; "
+                f"expected at most {min(known.values())}"
+            )
+    return recipe.context_length
 
 
 def copy_tokenizer(folder: Path, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:

@@ -162,6 +162,14 @@ def test_fp16_models_give_the_logits_of_transformers(
     np.testing.assert_allclose(logits, expected.numpy(), atol=2e-3 * float(expected.abs().max()))
 
 
+def test_a_context_that_one_model_does_not_know_is_refused_before_any_work(
+    recipes: Callable[[str], Path], tmp_path: Path
+) -> None:
+    result = speccompile(recipes("llama"), "-o", tmp_path / "x.bundle", "--context-length", 100)
+    assert failed(result) == "error: context_length: got 100, but the target knows 96 positions; expected at most 96"
+    assert "export" not in result.stderr
+
+
 def test_a_gpt2_pair_with_options(recipes: Callable[[str], Path], tmp_path: Path) -> None:
     path = tmp_path / "deep" / "gpt2.bundle"
     options = ["--target-format", "mxfp6_e2m3", "--draft-format", "mxfp6_e3m2", "--k-max", 2, "--context-length", 8]
