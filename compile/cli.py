@@ -95,11 +95,13 @@ def _compile(
 
     console = report_console(json_output=json_output)
     start = time.perf_counter()
+    stages = Stages(console)
     with _termination_as_interrupt():
-        manifest = compile_bundle(recipe, output, with_baseline=with_baseline, force=force, stages=Stages(console))
+        manifest = compile_bundle(recipe, output, with_baseline=with_baseline, force=force, stages=stages)
     seconds = time.perf_counter() - start
     if json_output:
-        print_json(as_json(output, manifest) | {"seconds": round(seconds, 3)})
+        times = {name: round(value, 3) for name, value in stages.seconds.items()}
+        print_json(as_json(output, manifest) | {"seconds": round(seconds, 3), "stage_seconds": times})
     else:
         print_report(output, manifest, console)
         console.print(f"compiled in {seconds:.1f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,16 +21,17 @@ _NAME = "{task.description:<16}"
 
 
 class Stages:
-    """Shows named stages of the work on a console, each with its time."""
+    """Shows named stages of the work on a console, and keeps the `seconds` that each took."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self.seconds: dict[str, float] = {}
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """A stage of unknown length."""
         columns = (SpinnerColumn(finished_text="✓"), TextColumn(_NAME), TimeElapsedColumn())
-        with Progress(*columns, console=self._console) as progress:
+        with self._timed(name), Progress(*columns, console=self._console) as progress:
             task = progress.add_task(name, total=None)
             yield
             progress.update(task, total=1, completed=1)
@@ -45,6 +47,12 @@ class Stages:
             TransferSpeedColumn(),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self._console) as progress:
+        with self._timed(name), Progress(*columns, console=self._console) as progress:
             task = progress.add_task(name, total=total)
             yield lambda count: progress.advance(task, count)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began

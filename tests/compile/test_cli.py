@@ -132,6 +132,9 @@ def test_json_is_one_object(compiled: tuple[Path, Result]) -> None:
     assert groups["lm_head"]["format"] == "mxfp6_e3m2"
     assert groups["embed_tokens"]["format"] == "fp16"
     assert report["models"]["draft"]["groups"][0]["worst_error"] == 0  # the checkpoint is fp16
+    stages = [f"{work} {name}" for work in ("export", "pack", "check") for name in ("target", "draft", "baseline")]
+    assert list(report["stage_seconds"]) == stages
+    assert 0 < sum(report["stage_seconds"].values()) <= report["seconds"]
 
 
 @pytest.mark.parametrize("name", ["draft", "baseline"])
