@@ -19,6 +19,7 @@ constexpr const char* kDomain = "mxspec";
 
 const OrtCustomOp* const* operators(size_t* count) {
   static const OrtCustomOp* const all[] = {
+      custom_op<AddLayerNormOp>(),
       custom_op<AddRmsNormOp>(),
       custom_op<AttentionOp<ElementType::kFloat16>>(),
       custom_op<AttentionOp<ElementType::kFloat32>>(),

@@ -9,17 +9,25 @@ namespace {
 // A task has about this many values (some 2 us), so that handing it to another thread costs less than doing it.
 constexpr int64_t kValuesPerTask = 16384;
 
+void check_vector(const char* name, const Shape& got, const Shape& x) {
+  if (got == Shape{x[x.rank() - 1]}) return;
+  throw OpError(std::string(name) + ": got shape " + got.text() + ", expected [n] for x " + x.text());
+}
+
 }  // namespace
 
-AddRmsNormOp::AddRmsNormOp(const Attributes& attributes)
-    : epsilon_(attributes.number("epsilon")), norm_row_(norm_function(chosen_isa().isa)) {
-  if (!std::isfinite(epsilon_) || epsilon_ < 0) {
-    throw OpError("attribute epsilon: got " + std::to_string(epsilon_) + ", expected 0 or more");
-  }
+float read_epsilon(const Attributes& attributes, const char* name) {
+  const float epsilon = attributes.number(name);
+  if (std::isfinite(epsilon) && epsilon >= 0) return epsilon;
+  throw OpError(std::string("attribute ") + name + ": got " + std::to_string(epsilon) + ", expected 0 or more");
+}
+
+AddNorm::AddNorm(NormKind kind, const Attributes& attributes)
+    : kind_(kind), epsilon_(read_epsilon(attributes, "epsilon")), norm_row_(norm_function(kind, chosen_isa().isa)) {
   if (!chosen_isa().error.empty()) throw OpError(chosen_isa().error);
 }
 
-void AddRmsNormOp::compute(Context& context) const {
+void AddNorm::compute(Context& context) const {
   const Tensor x = context.input(0);
   const Tensor residual = context.input(1);
   const Tensor weight = context.input(2);
@@ -29,9 +37,9 @@ void AddRmsNormOp::compute(Context& context) const {
   if (!(residual.shape == x.shape)) {
     throw OpError("residual: got shape " + residual.shape.text() + ", expected that of x, " + x.shape.text());
   }
-  if (!(weight.shape == Shape{n})) {
-    throw OpError("weight: got shape " + weight.shape.text() + ", expected [n] for x " + x.shape.text());
-  }
+  check_vector("weight", weight.shape, x.shape);
+  std::optional<Tensor> bias;
+  if (kind_ == NormKind::kLayer) bias = context.input(3), check_vector("bias", bias->shape, x.shape);
   const Tensor norm = context.output(0, ElementType::kFloat32, x.shape);
   const Tensor sum = context.output(1, ElementType::kFloat32, x.shape);
   const int64_t values = x.shape.size();
@@ -41,8 +49,16 @@ void AddRmsNormOp::compute(Context& context) const {
     const int64_t first = static_cast<int64_t>(task) * rows_per_task;
     for (int64_t row = first; row < std::min(rows, first + rows_per_task); ++row) {
       const int64_t at = row * n;
-      norm_row_({x.as<const float>() + at, residual.as<const float>() + at, weight.as<const float>(),
-                 static_cast<size_t>(n), epsilon_, norm.as<float>() + at, sum.as<float>() + at});
+      norm_row_({
+          .x = x.as<const float>() + at,
+          .residual = residual.as<const float>() + at,
+          .weight = weight.as<const float>(),
+          .bias = bias ? bias->as<const float>() : nullptr,
+          .n = static_cast<size_t>(n),
+          .epsilon = epsilon_,
+          .norm = norm.as<float>() + at,
+          .sum = sum.as<float>() + at,
+      });
     }
   });
 }

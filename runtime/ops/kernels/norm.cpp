@@ -3,13 +3,21 @@
 #include "runtime/ops/kernels/norm_kernels.h"
 
 namespace mxspec {
+namespace {
 
-NormFunction norm_function([[maybe_unused]] Isa isa) {
+const NormKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::kAvx512) return norm_row_avx512;
-  if (isa == Isa::kAvx2) return norm_row_avx2;
+  if (isa >= Isa::kAvx512) return kNormsAvx512;
+  if (isa == Isa::kAvx2) return kNormsAvx2;
 #endif
-  return norm_row_scalar;
+  return kNormsScalar;
+}
+
+}  // namespace
+
+NormFunction norm_function(NormKind kind, Isa isa) {
+  const NormKernels& kernels = kernels_for(isa);
+  return kind == NormKind::kRms ? kernels.rms : kernels.layer;
 }
 
 }  // namespace mxspec

@@ -1,4 +1,4 @@
-// Residual addition and root-mean-square norm (Zhang and Sennrich) of one row.
+// Norms of one row, with the residual addition before them: root mean square (Zhang and Sennrich), and LayerNorm.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,18 @@
 
 namespace mxspec {
 
-// One row of n values: sum = x + residual, norm = sum / sqrt(mean(sum^2) + epsilon) * weight. The squares are added up
-// in 64 partial sums by position, so a row has the same bits on every instruction set and in any company.
+enum class NormKind {
+  kRms,    // sum / sqrt(mean(sum^2) + epsilon) * weight
+  kLayer,  // (sum - mean) / sqrt(mean((sum - mean)^2) + epsilon) * weight + bias
+};
+
+// One row of n values: sum = x + residual, and its norm. Values are added up in 64 partial sums by position, so a row
+// has the same bits on every instruction set and in any company.
 struct NormRow {
   const float* x;
-  const float* residual;
+  const float* residual;  // null: nothing is added, x is the sum and none is stored
   const float* weight;
+  const float* bias;  // of kLayer
   size_t n;
   float epsilon;
   float* norm;
@@ -21,6 +27,6 @@ struct NormRow {
 
 using NormFunction = void (*)(const NormRow& row);
 
-NormFunction norm_function(Isa isa);
+NormFunction norm_function(NormKind kind, Isa isa);
 
 }  // namespace mxspec

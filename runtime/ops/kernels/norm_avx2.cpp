@@ -5,7 +5,7 @@
 
 namespace mxspec {
 
-void norm_row_avx2(const NormRow& row) { norm_row<Avx2Lanes>(row); }
+constinit const NormKernels kNormsAvx2 = norm_kernels<Avx2Lanes>();
 
 }  // namespace mxspec
 

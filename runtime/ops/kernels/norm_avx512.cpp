@@ -5,7 +5,7 @@
 
 namespace mxspec {
 
-void norm_row_avx512(const NormRow& row) { norm_row<Avx512Lanes>(row); }
+constinit const NormKernels kNormsAvx512 = norm_kernels<Avx512Lanes>();
 
 }  // namespace mxspec
 

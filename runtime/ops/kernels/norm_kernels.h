@@ -5,8 +5,13 @@
 
 namespace mxspec {
 
-void norm_row_scalar(const NormRow& row);
-void norm_row_avx2(const NormRow& row);
-void norm_row_avx512(const NormRow& row);
+struct NormKernels {
+  NormFunction rms;
+  NormFunction layer;
+};
+
+extern const NormKernels kNormsScalar;
+extern const NormKernels kNormsAvx2;
+extern const NormKernels kNormsAvx512;
 
 }  // namespace mxspec

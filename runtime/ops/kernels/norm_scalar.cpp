@@ -3,6 +3,6 @@
 
 namespace mxspec {
 
-void norm_row_scalar(const NormRow& row) { norm_row<ScalarLanes>(row); }
+constinit const NormKernels kNormsScalar = norm_kernels<ScalarLanes>();
 
 }  // namespace mxspec
