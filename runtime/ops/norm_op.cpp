@@ -14,16 +14,16 @@ void check_vector(const char* name, const Shape& got, const Shape& x) {
   throw OpError(std::string(name) + ": got shape " + got.text() + ", expected [n] for x " + x.text());
 }
 
-}  // namespace
-
-float read_epsilon(const Attributes& attributes, const char* name) {
-  const float epsilon = attributes.number(name);
+float read_epsilon(const Attributes& attributes) {
+  const float epsilon = attributes.number("epsilon");
   if (std::isfinite(epsilon) && epsilon >= 0) return epsilon;
-  throw OpError(std::string("attribute ") + name + ": got " + std::to_string(epsilon) + ", expected 0 or more");
+  throw OpError("attribute epsilon: got " + std::to_string(epsilon) + ", expected 0 or more");
 }
 
+}  // namespace
+
 AddNorm::AddNorm(NormKind kind, const Attributes& attributes)
-    : kind_(kind), epsilon_(read_epsilon(attributes, "epsilon")), norm_row_(norm_function(kind, chosen_isa().isa)) {
+    : kind_(kind), epsilon_(read_epsilon(attributes)), norm_row_(norm_function(kind, chosen_isa().isa)) {
   if (!chosen_isa().error.empty()) throw OpError(chosen_isa().error);
 }
 

@@ -46,7 +46,4 @@ class AddLayerNormOp : public AddNorm {
   explicit AddLayerNormOp(const Attributes& attributes) : AddNorm(NormKind::kLayer, attributes) {}
 };
 
-// The attribute `name` of a norm: a number of 0 or more.
-float read_epsilon(const Attributes& attributes, const char* name);
-
 }  // namespace mxspec

@@ -1,10 +1,10 @@
 #include "runtime/ops/qkv_attention_op.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <vector>
 
-#include "runtime/ops/kernels/rotary.h"
+#include "runtime/ops/qkv_rows.h"
 #include "runtime/ops/rotary_op.h"
 
 namespace mxspec {
@@ -12,6 +12,8 @@ namespace {
 
 // A task has about this many values, so that handing it to another thread costs less than doing it (tens of us).
 constexpr int64_t kValuesPerTask = 32768;
+
+constexpr float kNoEpsilon = -1;  // the attribute is absent
 
 // How many query heads the row width says there are.
 int64_t query_heads(const Shape& qkv, const Shape& past) {
@@ -28,16 +30,45 @@ int64_t query_heads(const Shape& qkv, const Shape& past) {
   return heads;
 }
 
-// The calling thread's memory for rotated rows, kept from call to call; it grows to what the largest call wanted.
+// The calling thread's memory for rows taken apart, kept from call to call; it grows to what the largest call wanted.
 float* scratch(size_t count) {
   thread_local std::vector<float> memory;
   if (memory.size() < count) memory.resize(count);
   return memory.data();
 }
 
+// A weight norms a head at a time if it is a head long, or all heads together, which then have to lie side by side.
+void set_norm(QkvPart& part, const char* name, const std::optional<Tensor>& weight, int64_t head_size, float epsilon) {
+  if (!weight) return;
+  const Shape head = {head_size}, all = {part.heads * head_size};
+  const bool together = part.runs == 1;
+  if (!(weight->shape == head) && !(together && weight->shape == all)) {
+    const std::string expected = together ? head.text() + " or " + all.text() + ", as a head or all are long"
+                                          : head.text() + ", as a head is long";
+    throw OpError(std::string(name) + ": got shape " + weight->shape.text() + ", expected " + expected);
+  }
+  if (epsilon == kNoEpsilon) throw OpError("attribute norm_epsilon: missing, expected beside " + std::string(name));
+  part.norm = weight->as<const float>();
+  part.norm_size = weight->shape[0];
+}
+
 Tensor floats(float* data, const Shape& shape) { return {ElementType::kFloat32, shape, data}; }
 
 }  // namespace
+
+QkvAttentionBase::QkvAttentionBase(const Attributes& attributes)
+    : AttentionBase(attributes),
+      norm_epsilon_(attributes.number("norm_epsilon", kNoEpsilon)),
+      norm_row_(norm_function(NormKind::kRms, chosen_isa().isa)) {
+  if (norm_epsilon_ != kNoEpsilon && !(std::isfinite(norm_epsilon_) && norm_epsilon_ >= 0)) {
+    throw OpError("attribute norm_epsilon: got " + std::to_string(norm_epsilon_) + ", expected 0 or more");
+  }
+  const int64_t interleaved = attributes.integer("interleaved", 0);
+  if (interleaved != 0 && interleaved != 1) {
+    throw OpError("attribute interleaved: got " + std::to_string(interleaved) + ", expected 0 or 1");
+  }
+  interleaved_ = interleaved == 1;
+}
 
 void QkvAttentionBase::compute(Context& context) const {
   const Tensor qkv = context.input(0);
@@ -52,30 +83,41 @@ void QkvAttentionBase::compute(Context& context) const {
 
   // Queries, keys and values apart, as the attention reads them: tiny beside the cache for a few rows, and for many
   // tiny beside the products.
-  const int64_t rows = batch * seq, query_values = heads * head_size, key_values = kv_heads * head_size;
+  const int64_t rows = batch * seq, width = qkv.shape[2];
   float* const query = scratch(static_cast<size_t>(qkv.shape.size()));
-  float* const key = query + rows * query_values;
-  float* const value = key + rows * key_values;
-  const int64_t rotary = cos ? cos->shape[2] : 0;
-  const auto take = [&](const float* from, int64_t row, int64_t count, float* to) {
-    const float* const row_cos = cos ? cos->as<const float>() + row * rotary : nullptr;
-    const float* const row_sin = sin ? sin->as<const float>() + row * rotary : nullptr;
-    rotate_heads(from, row_cos, row_sin, count, head_size, rotary, to + row * count * head_size);
+  float* const key = query + rows * heads * head_size;
+  float* const value = key + rows * kv_heads * head_size;
+  const int64_t runs = interleaved_ ? kv_heads : 1, stride = width / runs;
+  const int64_t query_run = heads / runs, key_run = kv_heads / runs;
+  QkvPart queries = {0, runs, query_run, stride, true, query};
+  QkvPart keys = {query_run * head_size, runs, key_run, stride, true, key};
+  const QkvPart values = {(query_run + key_run) * head_size, runs, key_run, stride, false, value};
+  set_norm(queries, "query_norm_weight", context.optional_input(7), head_size, norm_epsilon_);
+  set_norm(keys, "key_norm_weight", context.optional_input(8), head_size, norm_epsilon_);
+
+  const QkvRows source = {
+      .qkv = qkv.as<const float>(),
+      .width = width,
+      .head_size = head_size,
+      .cos = cos ? cos->as<const float>() : nullptr,
+      .sin = sin ? sin->as<const float>() : nullptr,
+      .rotary = cos ? cos->shape[2] : 0,
+      .norm_row = norm_row_,
+      .norm_epsilon = norm_epsilon_,
   };
-  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / qkv.shape[2]);
+  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / width);
   context.parallel_for((rows + rows_per_task - 1) / rows_per_task, [&](size_t task) {
     const int64_t first = static_cast<int64_t>(task) * rows_per_task;
     for (int64_t row = first; row < std::min(rows, first + rows_per_task); ++row) {
-      const float* const from = qkv.as<const float>() + row * qkv.shape[2];
-      take(from, row, heads, query);
-      take(from + query_values, row, kv_heads, key);
-      std::memcpy(value + row * key_values, from + query_values + key_values, key_values * sizeof(float));
+      source.take(queries, row);
+      source.take(keys, row);
+      source.take(values, row);
     }
   });
 
   const Inputs inputs = {floats(query, query_shape), floats(key, key_shape), floats(value, key_shape), past_key,
                          context.input(2),           context.input(3),       context.input(4),         std::nullopt};
-  attend(context, inputs, Shape{batch, seq, query_values});
+  attend(context, inputs, Shape{batch, seq, heads * head_size});
 }
 
 }  // namespace mxspec

@@ -1,22 +1,34 @@
 #pragma once
 
 #include "runtime/ops/attention_op.h"
+#include "runtime/ops/kernels/norm.h"
 
 namespace mxspec {
 
 // QkvAttention(qkv float32[batch, seq, (heads + 2 kv_heads) * head_size],
 //              past_key, past_value (float16|float32)[batch, kv_heads, capacity, head_size],
-//              past_lengths, new_lengths int32[batch], cos, sin float32[batch, seq, rotary]?)
+//              past_lengths, new_lengths int32[batch], cos, sin float32[batch, seq, rotary]?,
+//              query_norm_weight, key_norm_weight float32[norm]?)
 //   -> (output float32[batch, seq, heads * head_size], present_key, present_value like past_key)
-// Attention (attention_op.h) over a fused product: a row holds its queries, then its keys, then its values. Where cos
-// and sin are given, queries and keys are rotated first, as by RotaryEmbedding. Gives the bits that the separate
-// operators give. The attributes are those of Attention.
+// Attention (attention_op.h) over a fused product. A row of qkv holds its queries, then its keys, then its values:
+//   q0 q1 q2 q3 k0 k1 v0 v1     heads = 4, kv_heads = 2
+// or, with the attribute interleaved = 1, the queries of a key-value head, its key and its value (GPT-NeoX):
+//   q0 q1 k0 v0 q2 q3 k1 v1
+// Queries and keys with a norm weight take their root-mean-square norm first, of each head where the weight is a head
+// long (Qwen3, Gemma 3), of all heads together where it is that long (OLMo 2, not interleaved); attribute norm_epsilon.
+// Where cos and sin are given, they are then rotated as by RotaryEmbedding. Gives the bits that the separate operators
+// (the norm without its addition) give. The other attributes are those of Attention.
 class QkvAttentionBase : public AttentionBase {
  public:
   static constexpr const char* kName = "QkvAttention";
 
-  using AttentionBase::AttentionBase;
+  explicit QkvAttentionBase(const Attributes& attributes);
   void compute(Context& context) const;
+
+ private:
+  float norm_epsilon_;
+  bool interleaved_;
+  NormFunction norm_row_;
 };
 
 template <ElementType kCache>
@@ -30,6 +42,8 @@ class QkvAttentionOp : public QkvAttentionBase {
       {"new_lengths", ElementType::kInt32},
       {"cos", ElementType::kFloat32, true},
       {"sin", ElementType::kFloat32, true},
+      {"query_norm_weight", ElementType::kFloat32, true},
+      {"key_norm_weight", ElementType::kFloat32, true},
   };
   static constexpr Parameter kOutputs[] = {
       {"output", ElementType::kFloat32}, {"present_key", kCache}, {"present_value", kCache}};

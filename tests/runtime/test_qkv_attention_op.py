@@ -10,7 +10,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -26,25 +26,58 @@ Feeds = dict[str, Array]
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 CACHES = {"float16": TensorProto.FLOAT16, "float32": FLOAT}
 INPUTS = ("qkv", "past_key", "past_value", "past_lengths", "new_lengths")
+OPTIONAL = ("cos", "sin", "query_norm_weight", "key_norm_weight")
 OUTPUTS = ("output", "present_key", "present_value")
-# heads, kv_heads, head_size, rotary; 0: no rotation
-SIZES = [(4, 2, 16, 16), (6, 1, 20, 8), (3, 3, 64, 64), (8, 2, 12, 0)]
-EVERY_SIZE = pytest.mark.parametrize("sizes", SIZES, ids=str)
+ATTRIBUTES = {"scale": 0.3, "softcap": 20.0, "window": 50}
+EPSILON = 1e-5
+
+
+class Form(NamedTuple):
+    """What a fused product holds, and what happens to its queries and keys."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    rotary: int  # 0: no rotation
+    norm: str = ""  # of each head, or of all heads together
+    interleaved: bool = False
+
+    def norm_sizes(self) -> tuple[int, int]:
+        """Lengths of the weights of queries and keys."""
+        heads = (self.heads, self.kv_heads) if self.norm == "all" else (1, 1)
+        return heads[0] * self.head_size, heads[1] * self.head_size
+
+    def inputs(self) -> list[str]:
+        """The operator's inputs; the name of an absent one is empty."""
+        absent = (*OPTIONAL[:2],) * (not self.rotary) + (*OPTIONAL[2:],) * (not self.norm)
+        return [*INPUTS, *("" if name in absent else name for name in OPTIONAL)]
+
+
+FORMS = [
+    Form(4, 2, 16, 16),
+    Form(6, 1, 20, 8),
+    Form(3, 3, 64, 64),
+    Form(8, 2, 12, 0),
+    Form(4, 2, 16, 16, norm="head"),
+    Form(6, 2, 20, 8, norm="all"),
+    Form(4, 1, 64, 0, norm="head"),
+    Form(6, 2, 12, 8, interleaved=True),
+    Form(5, 5, 16, 4, interleaved=True, norm="head"),
+]
+EVERY_FORM = pytest.mark.parametrize("form", FORMS, ids=str)
 CACHE_TYPES = pytest.mark.parametrize("cache_type", CACHES)
 
 
-def open_session(nodes: list[onnx.NodeProto], cache_type: str, rotated: bool, sizes: list[int]) -> ort.InferenceSession:
-    """A session on nodes from the inputs to the outputs; `sizes` are those that a Split can ask for."""
-    types = dict.fromkeys((*INPUTS, "cos", "sin"), FLOAT) | {"past_lengths": INT32, "new_lengths": INT32}
+def open_session(nodes: list[onnx.NodeProto], cache_type: str, names: list[str]) -> ort.InferenceSession:
+    """A session on nodes from the named inputs to the outputs."""
+    types = dict.fromkeys((*INPUTS, *OPTIONAL), FLOAT) | {"past_lengths": INT32, "new_lengths": INT32}
     types |= dict.fromkeys(("past_key", "past_value"), CACHES[cache_type])
-    names = (*INPUTS, "cos", "sin") if rotated else INPUTS
     results = zip(OUTPUTS, ("qkv", "past_key", "past_value"), strict=True)
     graph = helper.make_graph(
         nodes,
         "attention",
-        [helper.make_tensor_value_info(name, types[name], None) for name in names],
+        [helper.make_tensor_value_info(name, types[name], None) for name in names if name],
         [helper.make_tensor_value_info(name, types[source], None) for name, source in results],
-        [helper.make_tensor("sizes", INT64, [3], sizes)] if sizes else [],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -55,39 +88,60 @@ def open_session(nodes: list[onnx.NodeProto], cache_type: str, rotated: bool, si
 
 
 @cache
-def fused(cache_type: str, rotated: bool) -> ort.InferenceSession:
-    inputs = [*INPUTS, "cos", "sin"] if rotated else INPUTS
-    node = helper.make_node("QkvAttention", inputs, OUTPUTS, domain="mxspec", scale=0.3, softcap=20.0, window=50)
-    return open_session([node], cache_type, rotated, [])
+def fused(cache_type: str, form: Form) -> ort.InferenceSession:
+    attributes = ATTRIBUTES | {"norm_epsilon": EPSILON} if form.norm else ATTRIBUTES
+    if form.interleaved:
+        attributes = attributes | {"interleaved": 1}
+    inputs = form.inputs()
+    node = helper.make_node("QkvAttention", inputs, OUTPUTS, domain="mxspec", **attributes)
+    return open_session([node], cache_type, inputs)
 
 
 @cache
-def separate(cache_type: str, heads: int, kv_heads: int, head_size: int, rotary: int) -> ort.InferenceSession:
-    """Split, head views, RotaryEmbedding, Attention and the flat view of its output."""
-    nodes = [helper.make_node("Split", ["qkv", "sizes"], ["q", "k", "v"], axis=-1)]
+def separate(cache_type: str, form: Form) -> ort.InferenceSession:
+    """Split, head views, norms, RotaryEmbedding, Attention and the flat view of its output."""
+    heads, kv_heads, head_size, rotary, norm, interleaved = form
+    nodes = []
+
+    def emit(operator: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
+        nodes.append(helper.make_node(operator, inputs, [output], domain=domain, **attributes))
+        return output
+
+    def view(name: str, *shape: int) -> str:
+        target = emit("Constant", [], f"{name}_{shape}", value_ints=[0, 0, *shape])
+        return emit("Reshape", [name, target], f"{name}_as_{shape}")
+
+    def normed(name: str, what: str) -> str:
+        zeros = emit("Mul", [name, emit("Constant", [], f"{name}_zero", value_float=0.0)], f"{name}_zeros")
+        inputs, outputs = [name, zeros, f"{what}_norm_weight"], [f"{name}_normed", f"{name}_sum"]
+        nodes.append(helper.make_node("AddRMSNorm", inputs, outputs, domain="mxspec", epsilon=EPSILON))
+        return outputs[0]
+
+    groups = kv_heads if interleaved else 1
+    source = view("qkv", groups, -1) if interleaved else "qkv"
+    sizes = [count * head_size // groups for count in (heads, kv_heads, kv_heads)]
+    emit("Constant", [], "sizes", value_ints=sizes)
+    nodes.append(helper.make_node("Split", [source, "sizes"], ["query", "key", "value"], axis=-1))
     operands = []
-    for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-        nodes.append(helper.make_node("Constant", [], [f"{name}_shape"], value_ints=[0, 0, count, head_size]))
-        nodes.append(helper.make_node("Reshape", [name, f"{name}_shape"], [f"{name}_heads"]))
-        operands.append(f"{name}_heads")
-        if rotary and name != "v":
-            tables = [operands.pop(), "cos", "sin"]
-            nodes.append(helper.make_node("RotaryEmbedding", tables, [f"{name}_rotated"], domain="mxspec"))
-            operands.append(f"{name}_rotated")
-    attributes = {"scale": 0.3, "softcap": 20.0, "window": 50}
+    for name, count in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
+        flat = normed(name, name) if norm == "all" and name != "value" else name
+        part = view(flat, count, head_size)
+        if norm == "head" and name != "value":
+            part = normed(part, name)
+        if rotary and name != "value":
+            part = emit("RotaryEmbedding", [part, "cos", "sin"], f"{name}_rotated", "mxspec")
+        operands.append(part)
     outputs = ["by_heads", *OUTPUTS[1:]]
-    nodes += [
-        helper.make_node("Attention", [*operands, *INPUTS[1:]], outputs, domain="mxspec", **attributes),
-        helper.make_node("Constant", [], ["flat"], value_ints=[0, 0, heads * head_size]),
-        helper.make_node("Reshape", ["by_heads", "flat"], ["output"]),
-    ]
-    return open_session(nodes, cache_type, rotary > 0, [count * head_size for count in (heads, kv_heads, kv_heads)])
+    nodes.append(helper.make_node("Attention", [*operands, *INPUTS[1:]], outputs, domain="mxspec", **ATTRIBUTES))
+    emit("Constant", [], "flat", value_ints=[0, 0, heads * head_size])
+    emit("Reshape", ["by_heads", "flat"], "output")
+    return open_session(nodes, cache_type, form.inputs())
 
 
-def random_feeds(sizes: tuple[int, int, int, int], past: list[int], new: list[int], cache_type: str) -> Feeds:
+def random_feeds(form: Form, past: list[int], new: list[int], cache_type: str) -> Feeds:
     """The operands of one call; the cache is NaN behind the past."""
-    random = np.random.default_rng(sum(sizes))
-    heads, kv_heads, head_size, rotary = sizes
+    random = np.random.default_rng(sum(form[:4]))
+    heads, kv_heads, head_size, rotary, *_ = form
     batch, seq = len(past), max(new)
     caches = random.standard_normal((2, batch, kv_heads, 200, head_size)).astype(cache_type)
     for b, length in enumerate(past):
@@ -101,30 +155,31 @@ def random_feeds(sizes: tuple[int, int, int, int], past: list[int], new: list[in
     }
     if rotary:  # halves that differ: each entry has its own
         feeds["cos"], feeds["sin"] = random.standard_normal((2, batch, seq, rotary), np.float32)
+    if form.norm:
+        for name, size in zip(OPTIONAL[2:], form.norm_sizes(), strict=True):
+            feeds[name] = random.standard_normal(size, np.float32)
     return feeds
 
 
 @CACHE_TYPES
-@EVERY_SIZE
+@EVERY_FORM
 @pytest.mark.parametrize(("past", "new"), [([0], [150]), ([130], [1]), ([90, 0, 20], [7, 12, 0])], ids=str)
-def test_has_the_bits_of_the_separate_operators(
-    sizes: tuple[int, int, int, int], past: list[int], new: list[int], cache_type: str
-) -> None:
-    feeds = random_feeds(sizes, past, new, cache_type)
-    expected = separate(cache_type, *sizes).run(None, feeds)
-    got = fused(cache_type, "cos" in feeds).run(None, feeds)
+def test_has_the_bits_of_the_separate_operators(form: Form, past: list[int], new: list[int], cache_type: str) -> None:
+    feeds = random_feeds(form, past, new, cache_type)
+    expected = separate(cache_type, form).run(None, feeds)
+    got = fused(cache_type, form).run(None, feeds)
     assert np.abs(got[0]).max() > 0
     for name, a, b in zip(OUTPUTS, got, expected, strict=True):
         assert a.shape == b.shape, name
         assert a.tobytes() == b.tobytes(), name
 
 
-@EVERY_SIZE
+@EVERY_FORM
 @pytest.mark.parametrize("threads", [1, 3])
-def test_row_does_not_depend_on_company(sizes: tuple[int, int, int, int], threads: int) -> None:
+def test_row_does_not_depend_on_company(form: Form, threads: int) -> None:
     """A ragged call and the single steps of its rows: equal outputs, equal caches."""
-    feeds = random_feeds(sizes, [40, 0], [9, 30], "float16")
-    session = fused("float16", "cos" in feeds)
+    feeds = random_feeds(form, [40, 0], [9, 30], "float16")
+    session = fused("float16", form)
     before = ops.threads()
     ops.set_threads(threads)
     try:
@@ -134,7 +189,8 @@ def test_row_does_not_depend_on_company(sizes: tuple[int, int, int, int], thread
     for b in range(2):
         caches = [feeds["past_key"][b : b + 1], feeds["past_value"][b : b + 1]]
         for i in range(feeds["new_lengths"][b]):
-            step = {name: array[b : b + 1, i : i + 1] for name, array in feeds.items() if name in ("qkv", "cos", "sin")}
+            step = {name: feeds[name] for name in OPTIONAL[2:] if name in feeds}
+            step |= {name: feeds[name][b : b + 1, i : i + 1] for name in ("qkv", "cos", "sin") if name in feeds}
             lengths = np.array([[feeds["past_lengths"][b] + i], [1]], np.int32)
             names = ("past_key", "past_value", "past_lengths", "new_lengths")
             step |= dict(zip(names, [*caches, *lengths], strict=True))
@@ -144,8 +200,8 @@ def test_row_does_not_depend_on_company(sizes: tuple[int, int, int, int], thread
 
 
 def test_bound_cache_is_written_in_place() -> None:
-    feeds = random_feeds(SIZES[0], [20, 5], [2, 1], "float16")
-    session = fused("float16", True)
+    feeds = random_feeds(FORMS[0], [20, 5], [2, 1], "float16")
+    session = fused("float16", FORMS[0])
     unbound = session.run(None, feeds)
     values = {name: ort.OrtValue.ortvalue_from_numpy(array.copy()) for name, array in feeds.items()}
     binding = session.io_binding()
@@ -162,10 +218,10 @@ def test_bound_cache_is_written_in_place() -> None:
 
 def fixed_calls() -> Feeds:
     results: Feeds = {}
-    for sizes in SIZES:
-        feeds = random_feeds(sizes, [100, 0], [5, 20], "float16")
-        outputs = fused("float16", "cos" in feeds).run(None, feeds)
-        results |= {f"{sizes}-{name}": array for name, array in zip(OUTPUTS, outputs, strict=True)}
+    for form in FORMS:
+        feeds = random_feeds(form, [100, 0], [5, 20], "float16")
+        outputs = fused("float16", form).run(None, feeds)
+        results |= {f"{form}-{name}": array for name, array in zip(OUTPUTS, outputs, strict=True)}
     return results
 
 
@@ -204,17 +260,55 @@ def zeros(*shape: int, dtype: str = "float32") -> Array:
     ],
 )
 def test_wrong_shapes(change: Feeds, message: str) -> None:
-    feeds = random_feeds(SIZES[0], [0, 0], [3, 3], "float32")
+    feeds = random_feeds(FORMS[0], [0, 0], [3, 3], "float32")
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=f"mxspec.QkvAttention: {message}"):
-        fused("float32", True).run(None, feeds | change)
+        fused("float32", FORMS[0]).run(None, feeds | change)
 
 
 def test_one_table_alone_is_an_error() -> None:
     node = helper.make_node("QkvAttention", [*INPUTS, "", "sin"], OUTPUTS, domain="mxspec", scale=0.3)
-    session = open_session([node], "float32", True, [])
-    feeds = random_feeds(SIZES[0], [0], [3], "float32")
+    session = open_session([node], "float32", [*INPUTS, "sin"])
+    feeds = random_feeds(FORMS[0], [0], [3], "float32")
+    del feeds["cos"]
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="cos and sin: got one of them"):
         session.run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "message"),
+    [
+        (FORMS[4], {"query_norm_weight": zeros(17)}, r"query_norm_weight: got shape \[17\], expected \[16\] or \[64\]"),
+        (FORMS[4], {"key_norm_weight": zeros(64)}, r"key_norm_weight: got shape \[64\], expected \[16\] or \[32\]"),
+        (FORMS[4], {"key_norm_weight": zeros(1, 16)}, r"key_norm_weight: got shape \[1, 16\]"),
+        (FORMS[8], {"key_norm_weight": zeros(80)}, r"key_norm_weight: got shape \[80\], expected \[16\], as a head"),
+    ],
+)
+def test_wrong_norms(form: Form, change: Feeds, message: str) -> None:
+    feeds = random_feeds(form, [0, 0], [3, 3], "float32")
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=f"mxspec.QkvAttention: {message}"):
+        fused("float32", form).run(None, feeds | change)
+
+
+def test_norms_need_an_epsilon() -> None:
+    form = FORMS[4]
+    node = helper.make_node("QkvAttention", form.inputs(), OUTPUTS, domain="mxspec", scale=0.3)
+    session = open_session([node], "float32", form.inputs())
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="attribute norm_epsilon: missing"):
+        session.run(None, random_feeds(form, [0], [3], "float32"))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"norm_epsilon": -1e-5}, "norm_epsilon: got -0.00001"),
+        ({"norm_epsilon": float("inf")}, "norm_epsilon: got inf"),
+        ({"interleaved": 2}, "interleaved: got 2, expected 0 or 1"),
+    ],
+)
+def test_wrong_attributes(attributes: dict[str, float], message: str) -> None:
+    node = helper.make_node("QkvAttention", INPUTS, OUTPUTS, domain="mxspec", scale=0.3, **attributes)
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
+        open_session([node], "float32", list(INPUTS))
 
 
 if __name__ == "__main__":
