@@ -20,6 +20,7 @@ from mxspec.compile.projections import fuse_projections
 from mxspec.compile.qkv import fuse_qkv
 from mxspec.compile.residuals import fuse_residuals
 from mxspec.compile.rotary import replace_rotary_modules
+from mxspec.compile.rotations import join_partial_rotations
 from mxspec.compile.skeleton import architecture_name, build_skeleton, load_config
 from mxspec.compile.trace import CacheShape, graph_names, trace
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
@@ -53,6 +54,7 @@ def export_graph(
     passes.simplify(graph)
     _drop_prefix(graph)
     specs = fuse_projections(graph, specs)
+    join_partial_rotations(graph)
     fuse_qkv(graph)
     fuse_gates(graph)
     fuse_residuals(graph)

@@ -15,8 +15,9 @@ from mxspec.formats.tiles import TILE_ROWS
 def fuse_projections(model: ir.Model, specs: dict[str, WeightSpec]) -> dict[str, WeightSpec]:
     """Fuse in place every group of PackedMatMul nodes that read one value; returns the specs of the graph as it is now.
 
-    Only whole row tiles can be stacked, so each matrix but a group's last must have a multiple of 16 rows. Results keep
-    their bits: an output's sum never depends on the rows beside it.
+    They must belong to one module: where attention and MLP read the same norm (Phi), each has its own product, which
+    the operator behind it then reads whole. Only whole row tiles can be stacked, so each matrix but a group's last must
+    have a multiple of 16 rows. Results keep their bits: an output's sum never depends on the rows beside it.
     """
     specs = dict(specs)
     for nodes in _groups(model, specs):
@@ -29,7 +30,10 @@ def _groups(model: ir.Model, specs: dict[str, WeightSpec]) -> list[list[ir.Node]
     for node in model.graph:
         if node.op_type == "PackedMatMul":
             spec = specs[_name(node, 1)]
-            found[(id(node.inputs[0]), spec.format, spec.shape[1], spec.transpose, len(node.inputs))].append(node)
+            module = spec.name.rsplit(".", 2)[0]
+            found[(id(node.inputs[0]), module, spec.format, spec.shape[1], spec.transpose, len(node.inputs))].append(
+                node
+            )
     groups = []
     for nodes in found.values():
         group: list[ir.Node] = []

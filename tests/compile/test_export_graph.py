@@ -82,13 +82,48 @@ def test_gpt2_has_eight_nodes_a_layer(gpt2) -> None:
     assert ops(gpt2) == Counter(around) + Counter(a_layer) + Counter(a_layer)
 
 
+LLAMA_LAYER = {"PackedMatMul": 4, "QkvAttention": 1, "AddRMSNorm": 2, "SwiGLU": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "a_layer"),
+    [
+        ("phi3", LLAMA_LAYER),  # cut by slices
+        ("qwen3", LLAMA_LAYER),  # norms of each query and key
+        ("olmo2", {**LLAMA_LAYER, "RMSNormalization": 2, "AddRMSNorm": 1, "Add": 1}),  # norms of all of them
+        ("gpt_neox", {"QkvAttention": 1, "LayerNormalization": 2, "AddLayerNorm": 1}),  # in turns, head by head
+        ("phi", {"QkvAttention": 1, "PackedMatMul": 4, "AddLayerNorm": 1}),  # rotates slices
+    ],
+)
+def test_attention_reads_the_product(name, a_layer, tiny_export) -> None:
+    counts = ops(tiny_export(name, "fp16", "float32"))
+    counts["PackedMatMul"] -= 1  # the head
+    counts["RMSNormalization"] -= name in ("phi3", "qwen3")  # in front of the first layer
+    assert {op: counts[op] for op in a_layer} == a_layer
+    views = {"Split", "Slice", "Reshape", "Concat", "Transpose", "Shape"}
+    assert not counts.keys() & (views | {"Attention", "RotaryEmbedding"})
+
+
+def test_what_attention_is_told(tiny_export) -> None:
+    """Norm weights, epsilon and order of the heads; a scale of the queries is part of its own."""
+    qwen3, olmo2, neox, opt = (
+        nodes(tiny_export(name, "fp16", "float32"), "QkvAttention")[0] for name in ("qwen3", "olmo2", "gpt_neox", "opt")
+    )
+    assert [value.name for value in qwen3.inputs[7:]] == [f"model.layers.0.self_attn.{x}_norm.weight" for x in "qk"]
+    assert [list(value.shape) for value in olmo2.inputs[7:]] == [[64], [32]]
+    assert qwen3.attributes["norm_epsilon"].as_float() == pytest.approx(1e-6)
+    assert ("interleaved" in qwen3.attributes, neox.attributes["interleaved"].as_int()) == (False, 1)
+    assert len(neox.inputs) == 7
+    assert opt.attributes["scale"].as_float() == 16**-0.5
+
+
+def test_attention_and_mlp_of_one_norm_have_their_own_products(tiny_export) -> None:
+    names = {spec.name for spec in tiny_export("phi", "fp16", "float32").weights}
+    assert {"model.layers.0.self_attn.q_proj+k_proj+v_proj.weight", "model.layers.0.mlp.fc1.weight"} <= names
+
+
 def test_what_is_fused_where(tiny_export) -> None:
-    """Each fused operator, and the models that have to keep the separate form."""
-    attentions = {name: ops(tiny_export(name, "fp16", "float32")) for name in ("phi3", "qwen3", "phi", "gpt_neox")}
-    assert attentions["phi3"]["QkvAttention"] == 1  # cut by slices
-    assert attentions["qwen3"]["Attention"] == 1  # norms of queries and keys
-    assert attentions["phi"]["Attention"] == 1  # rotates slices; the first layer of the MLP is in the same product
-    assert attentions["gpt_neox"]["Attention"] == 1  # queries, keys and values head by head
+    """Fused operators that some models have, and some in a part of their layers."""
     layers = nodes(tiny_export("smollm3", "fp16", "float32"), "QkvAttention")
     assert [len(node.inputs) for node in layers] == [7, 5]  # with rotation and without
     gemma = ops(tiny_export("gemma2", "fp16", "float32"))

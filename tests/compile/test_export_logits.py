@@ -178,6 +178,9 @@ SETTINGS = [
     ("gpt2", "fp16", "float16"),
     ("gemma2", "fp16", "float32"),
     ("gpt_neox", "fp16", "float32"),
+    ("qwen3", "mxfp6_e3m2", "float16"),
+    ("olmo2", "fp16", "float32"),
+    ("phi", "fp16", "float32"),
 ]
 
 
