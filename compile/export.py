@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile import passes
 from mxspec.compile.attention import CallInputs
+from mxspec.compile.flattenings import drop_flattenings
 from mxspec.compile.gates import fuse_gates
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.modules import PackedLinear, swap_modules
@@ -53,6 +54,7 @@ def export_graph(
     passes.make_reshapes_constant(graph)
     passes.simplify(graph)
     _drop_prefix(graph)
+    drop_flattenings(graph)
     specs = fuse_projections(graph, specs)
     join_partial_rotations(graph)
     fuse_qkv(graph)

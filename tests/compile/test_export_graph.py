@@ -93,6 +93,7 @@ LLAMA_LAYER = {"PackedMatMul": 4, "QkvAttention": 1, "AddRMSNorm": 2, "SwiGLU": 
         ("olmo2", {**LLAMA_LAYER, "RMSNormalization": 2, "AddRMSNorm": 1, "Add": 1}),  # norms of all of them
         ("gpt_neox", {"QkvAttention": 1, "LayerNormalization": 2, "AddLayerNorm": 1}),  # in turns, head by head
         ("phi", {"QkvAttention": 1, "PackedMatMul": 4, "AddLayerNorm": 1}),  # rotates slices
+        ("opt", {"QkvAttention": 1, "PackedMatMul": 4, "AddLayerNorm": 3}),  # scales queries; its MLP has flat rows
     ],
 )
 def test_attention_reads_the_product(name, a_layer, tiny_export) -> None:
