@@ -133,6 +133,10 @@ def speculate(name: str) -> str:
         ]
         for r in found["result"]["rows"]
     ]
+    if auto := found["result"].get("auto"):  # not in records of before K could be chosen by cost
+        drafted, measured = f"auto ({auto['drafted_per_round']:.1f})", f"{auto['speedup']:.2f}"
+        shares = f"{auto['acceptance']:.3f}", f"{auto['tokens_per_round']:.2f}"
+        rows.append([drafted, *shares, "", measured, "", f"{auto['outside_models']:.1%}"])
     header = ["K", "acceptance", "tokens a round", "v", "speedup", "predicted", "outside the models"]
     return markdown(header, rows) + turns(found["result"]) + source(found)
 

@@ -271,6 +271,18 @@ def bench_speculate(
             f"{row['measured_over_predicted']:.2f}",
             f"{row['outside_models']:.1%}",
         )
+    auto = result["auto"]
+    table.add_section()
+    table.add_row(
+        f"auto ({auto['drafted_per_round']:.1f})",
+        f"{auto['acceptance']:.3f}",
+        f"{auto['tokens_per_round']:.2f}",
+        "",
+        f"{auto['speedup']:.2f}",
+        "",
+        "",
+        f"{auto['outside_models']:.1%}",
+    )
     finish(result, [table, turns_table(result)], json_output, record)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
 from mxspec.runtime import ops
+from mxspec.runtime.choose_k import AutoK, FixedK, expected_tokens
 from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter, Proposal
-from mxspec.runtime.engine import Engine
+from mxspec.runtime.engine import Engine, K
 from mxspec.runtime.events import Round
 from mxspec.runtime.generation import Generation, Request
 from mxspec.runtime.sampling import Sampling
@@ -68,8 +69,7 @@ def prompts_of(token_ids: Sequence[int], count: int) -> list[list[int]]:
 
 def formula(acceptance: float, k: int, c: float, v: float) -> float:
     """The expected speedup over plain decoding."""
-    tokens = k + 1 if acceptance == 1 else (1 - acceptance ** (k + 1)) / (1 - acceptance)
-    return tokens / (c * k + v)
+    return expected_tokens(acceptance, k) / (c * k + v)
 
 
 class SpeculateBench:
@@ -83,11 +83,13 @@ class SpeculateBench:
         self.new_tokens = new_tokens
         self.acceptance = acceptance
         self._plain_text: dict[int, list[int]] = {}
+        self._auto_k = AutoK(self.engine.bundle.manifest.k_max)
 
-    def run(self, prompt: int, k: int) -> Run:
-        """One greedy answer at K = k."""
+    def run(self, prompt: int, k: K) -> Run:
+        """One greedy answer at K = k, or at the K that is chosen for each round."""
         tokens = list(self.prompts[prompt])
-        request = Request(tokens, Sampling(), k, self.new_tokens)
+        chooser = self._auto_k if k == "auto" else FixedK(k)
+        request = Request(tokens, Sampling(), chooser, self.new_tokens)
         eos = self.engine.bundle.manifest.tokenizer.eos_token_ids
         drafter = self._drafter(prompt, k)
         generation = Generation(self.engine.model("target"), drafter, request, self.engine.tokenizer, eos)
@@ -103,7 +105,7 @@ class SpeculateBench:
             assert self._plain_text[prompt] == tokens + answer, "speculative text differs from plain text"
         return Run(rounds[1:])
 
-    def _drafter(self, prompt: int, k: int) -> Drafter:
+    def _drafter(self, prompt: int, k: K) -> Drafter:
         if k == 0:
             return NoDrafter()
         drafter = ModelDrafter(self.engine.model("draft"))
@@ -125,7 +127,8 @@ def measure(
     bench: SpeculateBench, ks: Sequence[int], repetitions: int, told: Callable[[str], object] = lambda text: None
 ) -> dict[str, Any]:
     """All K in turns for each prompt and repetition, plain decoding first; speedups are medians over the pairs."""
-    runs: dict[int, list[Run]] = {k: [] for k in (0, *ks)}
+    choices: list[K] = [0, *ks, "auto"]
+    runs: dict[K, list[Run]] = {k: [] for k in choices}
     costs = []
     for repetition in range(repetitions):
         costs.append(bench.costs(ks))
@@ -151,6 +154,7 @@ def measure(
         "c": draft / step,
         "turns": _turns(costs),
         "rows": rows,
+        "auto": _measured(runs[0], runs["auto"]),
     }
 
 
@@ -172,22 +176,23 @@ def _turns(costs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _row(k: int, plain: Sequence[Run], runs: Sequence[Run], c: float, v: float) -> dict[str, Any]:
-    full = [r for run in runs for r in run.rounds]
-    evaluated = sum(r.evaluated for r in full)
-    acceptance = sum(r.accepted for r in full) / evaluated if evaluated else 0.0
+    found = _measured(plain, runs)
+    predicted = formula(found["acceptance"], k, c, v)
+    over = {"predicted": predicted, "measured_over_predicted": found["speedup"] / predicted}
+    return {"k": k, "c": c, "v": v} | found | over
+
+
+def _measured(plain: Sequence[Run], runs: Sequence[Run]) -> dict[str, Any]:
+    rounds = [r for run in runs for r in run.rounds]
+    evaluated = sum(r.evaluated for r in rounds)
+    models = sum(r.draft_seconds + r.target_seconds for r in rounds)
     speedups = list(_speedups(plain, runs))
-    measured, predicted = statistics.median(speedups), formula(acceptance, k, c, v)
-    models = sum(r.draft_seconds + r.target_seconds for r in full)
     return {
-        "k": k,
-        "acceptance": acceptance,
-        "tokens_per_round": sum(r.emitted for r in full) / len(full),
-        "c": c,
-        "v": v,
-        "speedup": measured,
-        "predicted": predicted,
-        "measured_over_predicted": measured / predicted,
-        "outside_models": 1 - models / sum(r.seconds for r in full),
+        "acceptance": sum(r.accepted for r in rounds) / evaluated if evaluated else 0.0,
+        "drafted_per_round": sum(r.drafted for r in rounds) / len(rounds),
+        "tokens_per_round": sum(r.emitted for r in rounds) / len(rounds),
+        "speedup": statistics.median(speedups),
+        "outside_models": 1 - models / sum(r.seconds for r in rounds),
         "trials_speedup": speedups,
     }
 

@@ -14,9 +14,20 @@ from mxspec.runtime.command import EXIT_INTERRUPTED, Command, print_json, read_t
 from mxspec.runtime.events import Event, Finished, Statistics, Token
 
 if TYPE_CHECKING:
-    from mxspec.runtime.engine import DrafterName
+    from mxspec.runtime.engine import DrafterName, K
 
 DRAFTED_COLOUR = "green"
+
+
+def parse_k(ctx: click.Context, param: click.Parameter, value: str | None) -> K | None:
+    """A number of tokens, or auto."""
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
+    if not value.isdecimal():
+        raise click.BadParameter(f"got {value!r}, expected auto, or a number of tokens (0: plain decoding)")
+    return int(value)
 
 
 @click.command(cls=Command)
@@ -25,7 +36,12 @@ DRAFTED_COLOUR = "green"
 @click.argument("prompt", required=False)
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="Read the prompt from a UTF-8 file.")
 @click.option("--max-new-tokens", default=128, show_default=True, type=click.IntRange(min=1))
-@click.option("--k", type=click.IntRange(min=0), help="Tokens to draft a round.  [default: 4, or the bundle's k_max]")
+@click.option(
+    "--k",
+    callback=parse_k,
+    metavar="INTEGER|auto",
+    help="Tokens to draft a round; auto: by what it costs.  [default: auto if greedy, else 4]",
+)
 @click.option("--drafter", type=click.Choice(["model", "none"]), default="model", show_default=True)
 @click.option("--temperature", default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", default=0, show_default=True, help="0 is off.")
@@ -38,7 +54,7 @@ def main(
     prompt: str | None,
     prompt_file: Path | None,
     max_new_tokens: int,
-    k: int | None,
+    k: K | None,
     drafter: DrafterName,
     temperature: float,
     top_k: int,
@@ -56,7 +72,7 @@ def main(
 
     text = read_prompt(prompt, prompt_file)
     engine = Engine(bundle, threads=threads)
-    k = 0 if drafter == "none" else engine.default_k if k is None else k
+    k = 0 if drafter == "none" else engine.default_k(temperature) if k is None else k
     generation = engine.generate(
         text,
         max_new_tokens=max_new_tokens,
@@ -113,7 +129,7 @@ def write(event: Event, *, coloured: bool) -> None:
         click.echo(event.tail, nl=False)
 
 
-def closing_line(statistics: Statistics, k: int) -> str:
+def closing_line(statistics: Statistics, k: K) -> str:
     """Time to first token, speed, acceptance, tokens a round, rounds."""
     parts = [f"TTFT {statistics.prefill_seconds * 1e3:.0f} ms"]
     if statistics.decode_tokens_per_second is not None:
@@ -139,7 +155,7 @@ class Answer:
         elif isinstance(event, Finished):
             self.pieces.append(event.tail)
 
-    def as_json(self, statistics: Statistics, k: int) -> dict[str, Any]:
+    def as_json(self, statistics: Statistics, k: K) -> dict[str, Any]:
         """The one object that --json prints; seconds and tokens a second as in Statistics."""
         return {
             "text": "".join(self.pieces),

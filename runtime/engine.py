@@ -10,6 +10,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
+from mxspec.runtime.choose_k import AutoK, FixedK
 from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter
 from mxspec.runtime.generation import Generation, Request
 from mxspec.runtime.model import Model
@@ -17,6 +18,7 @@ from mxspec.runtime.sampling import Logits, Sampling
 from mxspec.runtime.text import load_tokenizer
 
 DrafterName = Literal["model", "none"]
+K = int | Literal["auto"]
 DEFAULT_K = 4
 
 
@@ -31,14 +33,15 @@ class Engine:
         self.bundle = Bundle.open(path)
         self.tokenizer = load_tokenizer(self.bundle.tokenizer_path)
         self._models: dict[ModelName, Model] = {}
+        self._auto_k = AutoK(self.bundle.manifest.k_max)  # one for all texts: it gets to know the pair
         if threads is not None:
             if threads < 1:
                 raise GenerationError(f"threads: got {threads}, expected at least 1")
             ops.set_threads(threads)
 
-    @property
-    def default_k(self) -> int:
-        return min(DEFAULT_K, self.bundle.manifest.k_max)
+    def default_k(self, temperature: float) -> K:
+        """By cost where the text is the same at every K, else one that a seed can be repeated with."""
+        return "auto" if temperature == 0 else min(DEFAULT_K, self.bundle.manifest.k_max)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt."""
@@ -61,7 +64,7 @@ class Engine:
         prompt: str | Sequence[int],
         *,
         max_new_tokens: int = 128,
-        k: int | None = None,
+        k: K | None = None,
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -71,19 +74,21 @@ class Engine:
         """An iterator over tokens and rounds as they happen, closed by Finished; mistakes are raised at once.
 
         Temperature 0 is greedy: the text is the one that the target alone writes, at every k. Otherwise it follows
-        the target's distribution, shaped by temperature, top_k and top_p. k is the most that is drafted in a round
-        (0 to the bundle's k_max, default 4). Raises GenerationError.
+        the target's distribution, shaped by temperature, top_k and top_p. k is the most that is drafted in a round:
+        0 to the bundle's k_max, or "auto", which chooses it for each round by what it costs. Default: "auto" if
+        greedy, else 4, because sampled text depends on k. Raises GenerationError.
         """
         manifest = self.bundle.manifest
         tokens = self.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
         sampling = Sampling(temperature, top_k, top_p, seed)
-        k = self.default_k if k is None else k
-        if not 0 <= k <= manifest.k_max:
-            raise GenerationError(f"k: got {k}, expected 0 to {manifest.k_max}, the k_max of the bundle")
+        k = self.default_k(temperature) if k is None else k
+        if k != "auto" and not 0 <= k <= manifest.k_max:
+            raise GenerationError(f"k: got {k}, expected auto, or 0 to {manifest.k_max}, the k_max of the bundle")
         if max_new_tokens < 1:
             raise GenerationError(f"max_new_tokens: got {max_new_tokens}, expected at least 1")
         self._check_prompt(tokens, manifest.models["target"].context_length)
-        request = Request(tokens, sampling, k, max_new_tokens)
+        chooser = self._auto_k if k == "auto" else FixedK(k)
+        request = Request(tokens, sampling, chooser, max_new_tokens)
         proposer = self._drafter(drafter if k else "none")
         return Generation(self.model("target"), proposer, request, self.tokenizer, manifest.tokenizer.eos_token_ids)
 

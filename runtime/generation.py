@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
+from mxspec.runtime.choose_k import KChooser
 from mxspec.runtime.drafters import Drafter, Proposal
 from mxspec.runtime.events import Event, Finished, FinishReason, Round, Statistics, Token
 from mxspec.runtime.model import Model
@@ -20,11 +21,11 @@ from mxspec.runtime.verify import Verdict, verify_greedy, verify_mrs
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for, checked: the prompt is not empty and fits the context, k is within k_max."""
+    """What is asked for, checked: the prompt is not empty and fits the context, no k exceeds k_max."""
 
     prompt: list[int]
     sampling: Sampling
-    k: int
+    k: KChooser
     max_new_tokens: int
 
 
@@ -70,6 +71,8 @@ class Generation(Iterator[Event]):
             tokens = [Token(token, self._text.push(token), i < verdict.accepted) for i, token in enumerate(new)]
             ended = time.perf_counter()  # what the reader does with the events is not our time
             done = Round(*counts, len(new), drafted - began, scored - drafted, ended - began)
+            if self._tally.rounds:  # the first one's time is that of the prompt
+                self._request.k.observe(done)
             self._tally.rounds.append(done)
             yield from tokens
             yield done
@@ -86,7 +89,7 @@ class Generation(Iterator[Event]):
         length = len(self._tokens)
         wanted = self._request.max_new_tokens - self._emitted - 1
         room = min(wanted, self._target.capacity - length, self._drafter.limit(length))
-        return max(min(self._request.k, room), 0)
+        return max(min(self._request.k.next_k(), room), 0)
 
     def _score(self, proposal: Proposal) -> Logits:
         """One call of the target over what it has not read and all drafted tokens: float32[K + 1, vocab]."""

@@ -61,8 +61,11 @@ def test_speculation_is_compared_with_the_formula(tiny_bundles: dict[str, Path])
     options = ("--prompts", "2", "--new-tokens", "12", "--repetitions", "1")
     result = specbench("speculate", str(tiny_bundles["near"]), *options, "--json")
     assert result.exit_code == 0, result.output
-    rows = json.loads(result.stdout)["rows"]
+    report = json.loads(result.stdout)
+    rows = report["rows"]
     assert [row["k"] for row in rows] == list(range(1, 9))
+    assert 0 <= report["auto"]["drafted_per_round"] <= 8
+    assert len(report["auto"]["trials_speedup"]) == 2
     for row in rows:
         assert row["predicted"] == pytest.approx(formula(row["acceptance"], row["k"], row["c"], row["v"]))
         assert 1 <= row["tokens_per_round"] <= row["k"] + 1

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from mxspec.runtime.choose_k import FixedK
 from mxspec.runtime.drafters import ModelDrafter, NoDrafter
 from mxspec.runtime.events import Event
 from mxspec.runtime.generation import Generation, Request
@@ -93,7 +94,7 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
             **sampling: Any,
         ) -> Generation:
             drafter = NoDrafter() if draft is None else ModelDrafter(draft)  # type: ignore[arg-type]
-            request = Request(list(prompt), Sampling(**sampling), k, max_new_tokens)
+            request = Request(list(prompt), Sampling(**sampling), FixedK(k), max_new_tokens)
             return Generation(target, drafter, request, byte_tokenizer, eos)  # type: ignore[arg-type]
 
         @staticmethod

@@ -84,6 +84,14 @@ def test_greedy_text_is_the_plain_text(tiny: Engine, k: int) -> None:
         assert text.statistics.drafted > 0
 
 
+def test_greedy_text_is_the_plain_text_where_k_is_chosen_by_cost(tiny: Engine) -> None:
+    for prompt in PROMPTS:
+        plain = ids_of(tiny.generate(prompt, max_new_tokens=60, drafter="none"))
+        default, auto = tiny.generate(prompt, max_new_tokens=60), tiny.generate(prompt, max_new_tokens=60, k="auto")
+        assert ids_of(default) == ids_of(auto) == plain
+        assert default.statistics.emitted == default.statistics.accepted + default.statistics.rounds
+
+
 def test_the_near_draft_is_often_right_and_the_random_one_hardly_ever(tiny_bundles: dict[str, Path]) -> None:
     """Otherwise the equality above would show less than it seems to."""
     acceptance = {}
@@ -232,7 +240,7 @@ def test_a_text_whose_cache_was_given_to_another_says_so(near: Engine) -> None:
         ([1] * (CONTEXT + 1), {}, f"got {CONTEXT + 1} tokens, expected 1 to {CONTEXT}"),
         ([VOCAB], {}, "token ids outside"),
         ([-1], {}, "token ids outside"),
-        ("x", {"k": K_MAX + 1}, f"got {K_MAX + 1}, expected 0 to {K_MAX}"),
+        ("x", {"k": K_MAX + 1}, f"got {K_MAX + 1}, expected auto, or 0 to {K_MAX}"),
         ("x", {"k": -1}, "got -1"),
         ("x", {"max_new_tokens": 0}, "max_new_tokens: got 0"),
         ("x", {"temperature": -1.0}, "temperature: got -1"),

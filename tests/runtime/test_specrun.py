@@ -40,7 +40,7 @@ def test_the_text_goes_to_standard_output_and_the_closing_line_beside_it(bundle:
 
 
 def test_json_is_one_object_with_the_keys_that_were_promised(bundle: str) -> None:
-    result = specrun(bundle, "hello", "--max-new-tokens", "30", "--json")
+    result = specrun(bundle, "hello", "--max-new-tokens", "30", "--k", "4", "--json")
     report = json.loads(result.stdout)
     assert list(report) == KEYS
     assert result.stderr == ""
@@ -49,6 +49,16 @@ def test_json_is_one_object_with_the_keys_that_were_promised(bundle: str) -> Non
     assert report["k"] == 4
     assert report["decode_tok_per_s"] == pytest.approx(29 / report["decode_s"])
     assert report["text"] == Engine(bundle).tokenizer.decode(report["token_ids"])
+
+
+@pytest.mark.parametrize(("options", "k"), [([], "auto"), (["--k", "auto"], "auto"), (["--temperature", "1"], 4)])
+def test_k_is_chosen_by_cost_where_the_text_does_not_depend_on_it(
+    bundle: str, options: list[str], k: int | str
+) -> None:
+    report = json.loads(specrun(bundle, "hello", "--max-new-tokens", "30", "--json", *options).stdout)
+    assert report["k"] == k
+    assert report["drafted"] > 0
+    assert specrun(bundle, "hello", *options).stderr.rstrip().endswith(f"K = {k}")
 
 
 @pytest.mark.parametrize("options", [["--k", "0"], ["--drafter", "none"], ["--drafter", "none", "--k", "5"]])
@@ -126,8 +136,9 @@ def test_ctrl_c_ends_the_text_cleanly(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["hello", "--k", "9"], "k: got 9, expected 0 to 8"),
-        (["hello", "--k", "-1"], "-1 is not in the range"),
+        (["hello", "--k", "9"], "k: got 9, expected auto, or 0 to 8"),
+        (["hello", "--k", "-1"], "got '-1', expected auto, or a number of tokens"),
+        (["hello", "--k", "some"], "got 'some', expected auto, or a number of tokens"),
         ([""], "prompt: got an empty text"),
         (["x" * 97], "prompt: got 97 tokens, expected 1 to 96"),
         (["x", "--temperature", "-1"], "temperature: got -1"),
