@@ -76,7 +76,10 @@ RowKind copy_row(const float* row, size_t k, size_t rows, float* values) {
 int quantise_extreme_block(const float* values, size_t count, int16_t* q) {
   std::memset(q, 0, kBlock * sizeof(int16_t));
   double largest = 0;
-  for (size_t i = 0; i < count; ++i) largest = std::fmax(largest, std::fabs(static_cast<double>(values[i])));
+  for (size_t i = 0; i < count; ++i) {
+    const double magnitude = std::fabs(static_cast<double>(values[i]));
+    largest = magnitude > largest ? magnitude : largest;  // not fmax: GCC 12 for aarch64 ends in an internal error
+  }
   if (largest == 0) return 0;
   int exponent = std::ilogb(largest) - kQuantumBelowLargest;
   if (std::nearbyint(std::ldexp(largest, -exponent)) > 32767) ++exponent;
