@@ -19,8 +19,8 @@ struct Outputs {
 struct Case {
   std::vector<float> x, residual, weight, bias;
 
-  explicit Case(size_t n) : x(n), residual(n), weight(n), bias(n) {
-    std::mt19937 random(static_cast<unsigned>(n));
+  Case(size_t n, unsigned seed) : x(n), residual(n), weight(n), bias(n) {
+    std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     for (size_t i = 0; i < n; ++i) x[i] = 2 + normal(random), residual[i] = 3 * normal(random);
     for (size_t i = 0; i < n; ++i) weight[i] = normal(random), bias[i] = normal(random);
@@ -47,9 +47,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-void check(size_t n, mxspec::NormKind kind) {
+void check(size_t n, unsigned seed, mxspec::NormKind kind) {
   const bool layer = kind == mxspec::NormKind::kLayer;
-  const Case row(n);
+  const Case row(n, seed);
   const Outputs scalar = row.run(kind, Isa::kScalar);
   double mean = 0, squares = 0;
   if (layer) {
@@ -75,9 +75,12 @@ void check(size_t n, mxspec::NormKind kind) {
 }  // namespace
 
 int main() {
+  // Of a few rows, the norms hide most other orders of the sum: each differs by less than a rounding of the scale.
   for (const size_t n : {1, 4, 15, 16, 17, 63, 64, 65, 100, 1003, 2048}) {
-    check(n, mxspec::NormKind::kRms);
-    check(n, mxspec::NormKind::kLayer);
+    for (unsigned seed = 0; seed < 10; ++seed) {
+      check(n, seed, mxspec::NormKind::kRms);
+      check(n, seed, mxspec::NormKind::kLayer);
+    }
   }
   return mxspec::test::check_result();
 }
