@@ -13,8 +13,8 @@ from mxspec.runtime.ops import library_path
 
 __all__ = ["ISAS", "time_attention", "time_matmul", "time_read"]
 
-ISAS = ("scalar", "avx2", "avx512", "avx512vnni")
-"""The values of MXSPEC_ISA, slowest first."""
+ISAS = ("scalar", "avx2", "avx512", "avx512vnni", "neon")
+"""The values of MXSPEC_ISA; of those that a machine has, slowest first."""
 _FORMATS = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
 
 

@@ -106,6 +106,8 @@ void test_quantisers_agree() {
 #if defined(__x86_64__)
   if (isa_available(Isa::kAvx2)) quantisers.push_back({quantise_row_avx2, true});
   if (isa_available(Isa::kAvx512)) quantisers.push_back({quantise_row_avx512, false});
+#elif defined(__aarch64__)
+  quantisers.push_back({quantise_row_neon, false});
 #endif
   int ordinary = 0;
   for (int trial = 0; trial < 3000; ++trial) {
@@ -147,7 +149,7 @@ void test_choice_of_isa() {
     CHECK(choice.error.empty() == isa_available(isa)) << isa_name(isa) << choice.error;
     CHECK(choice.isa == isa) << isa_name(isa);
   }
-  CHECK(choose_isa("sse9").error == "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni");
+  CHECK(choose_isa("sse9").error == "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni, neon");
 }
 
 }  // namespace

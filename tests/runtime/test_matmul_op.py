@@ -212,7 +212,7 @@ def test_large_and_tiny_blocks_in_one_row() -> None:
     assert np.all(PackedMatMul("mxfp6_e3m2", n, k)(a, packed) == 2.0**-75)
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512vnni"])
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512vnni", "neon"])
 def test_same_bits_on_every_isa(isa: str, tmp_path: Path, products: dict[str, Floats]) -> None:
     result = _run_fixed_products(isa, tmp_path / "products.npz")
     if "does not have" in result.stderr:
@@ -226,7 +226,7 @@ def test_same_bits_on_every_isa(isa: str, tmp_path: Path, products: dict[str, Fl
 
 def test_unknown_isa_is_an_error(tmp_path: Path) -> None:
     result = _run_fixed_products("sse9", tmp_path / "products.npz")
-    assert "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni" in result.stderr
+    assert "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni, neon" in result.stderr
     assert result.returncode == 1
 
 

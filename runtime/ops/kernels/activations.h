@@ -51,6 +51,7 @@ using QuantiseRow = RowKind (*)(const float* row, size_t k, int unit_exponent, s
 RowKind quantise_row_scalar(const float* row, size_t k, int unit_exponent, size_t rows, int16_t* q, float* scales);
 RowKind quantise_row_avx2(const float* row, size_t k, int unit_exponent, size_t rows, int16_t* q, float* scales);
 RowKind quantise_row_avx512(const float* row, size_t k, int unit_exponent, size_t rows, int16_t* q, float* scales);
+RowKind quantise_row_neon(const float* row, size_t k, int unit_exponent, size_t rows, int16_t* q, float* scales);
 
 // What each QuantiseRow does once it knows the largest and the least exponent of the row's non-zero blocks.
 RowKind finish_quantised_row(bool finite, uint32_t least, uint32_t most, int unit_exponent, size_t k_blocks,

@@ -22,6 +22,8 @@ const AttentionKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::kAvx512) return kAttentionAvx512;
   if (isa == Isa::kAvx2) return kAttentionAvx2;
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return kAttentionNeon;
 #endif
   return kAttentionScalar;
 }

@@ -54,5 +54,6 @@ struct AttentionKernels {
 extern const AttentionKernels kAttentionScalar;
 extern const AttentionKernels kAttentionAvx2;
 extern const AttentionKernels kAttentionAvx512;
+extern const AttentionKernels kAttentionNeon;
 
 }  // namespace mxspec

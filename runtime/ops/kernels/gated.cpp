@@ -9,6 +9,8 @@ const GateKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::kAvx512) return kGatesAvx512;
   if (isa == Isa::kAvx2) return kGatesAvx2;
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return kGatesNeon;
 #endif
   return kGatesScalar;
 }

@@ -13,5 +13,6 @@ struct GateKernels {
 extern const GateKernels kGatesScalar;
 extern const GateKernels kGatesAvx2;
 extern const GateKernels kGatesAvx512;
+extern const GateKernels kGatesNeon;
 
 }  // namespace mxspec

@@ -15,6 +15,8 @@ const char* isa_name(Isa isa) {
       return "avx512";
     case Isa::kAvx512Vnni:
       return "avx512vnni";
+    case Isa::kNeon:
+      return "neon";
   }
   return "unknown";
 }
@@ -32,8 +34,12 @@ bool isa_available(Isa isa) {
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     case Isa::kAvx512Vnni:
       return isa_available(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
+    case Isa::kNeon:
+      return false;
   }
   return false;
+#elif defined(__aarch64__)
+  return isa == Isa::kScalar || isa == Isa::kNeon;
 #else
   return isa == Isa::kScalar;
 #endif

@@ -6,12 +6,12 @@
 
 namespace mxspec {
 
-// In rising order; each one needs all that the one before it needs.
-enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni };
+// In rising order; of x86-64's, each one needs all that the one before it needs. Every aarch64 has NEON.
+enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni, kNeon };
 
-inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni};
+inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kNeon};
 
-// The name that MXSPEC_ISA takes: scalar, avx2, avx512 or avx512vnni.
+// The name that MXSPEC_ISA takes: scalar, avx2, avx512, avx512vnni or neon.
 const char* isa_name(Isa isa);
 
 // True where this machine (processor and operating system) can run it.

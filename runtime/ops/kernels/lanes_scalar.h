@@ -1,4 +1,4 @@
-// Sixteen float lanes in portable code: the reference for lanes_avx2.h and lanes_avx512.h, which have the same names.
+// Sixteen float lanes in portable code: the reference for the other lanes_*.h, which have the same names.
 //
 // Kernels written against these names give the same bits on every instruction set: each operation is one IEEE operation
 // a lane, a multiply and an add are fused where `fma` says so, and sums over lanes follow one tree. Everything is local

@@ -43,6 +43,8 @@ const MatmulKernels& kernels_of(Isa isa) {
   if (isa == Isa::kAvx512Vnni) return matmul_kernels_avx512vnni();
   if (isa == Isa::kAvx512) return matmul_kernels_avx512();
   if (isa == Isa::kAvx2) return matmul_kernels_avx2();
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return matmul_kernels_neon();
 #endif
   (void)isa;
   return matmul_kernels_scalar();

@@ -34,7 +34,8 @@ using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scal
                                 QuantisedGroup group, float* acc);
 
 // For more rows than are worth decoding anew: decodes k blocks of a row tile to int16, vector v of block b at
-// weights[(b * 16 + v) * 32], and adds decoded blocks to acc float[rows][16]. weight_scales float[block][16].
+// weights[(b * 16 + v) * 32], its lanes in any order, and adds decoded blocks to acc float[rows][16]. weight_scales
+// float[block][16].
 using DecodeBlocks = void (*)(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, int16_t* weights);
 using MultiplyDecoded = void (*)(const int16_t* weights, const float* weight_scales, size_t blocks,
                                  QuantisedGroup group, float* acc);
@@ -63,5 +64,6 @@ const MatmulKernels& matmul_kernels_scalar();
 const MatmulKernels& matmul_kernels_avx2();
 const MatmulKernels& matmul_kernels_avx512();
 const MatmulKernels& matmul_kernels_avx512vnni();
+const MatmulKernels& matmul_kernels_neon();
 
 }  // namespace mxspec

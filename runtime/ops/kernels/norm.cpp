@@ -9,6 +9,8 @@ const NormKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::kAvx512) return kNormsAvx512;
   if (isa == Isa::kAvx2) return kNormsAvx2;
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return kNormsNeon;
 #endif
   return kNormsScalar;
 }

@@ -13,5 +13,6 @@ struct NormKernels {
 extern const NormKernels kNormsScalar;
 extern const NormKernels kNormsAvx2;
 extern const NormKernels kNormsAvx512;
+extern const NormKernels kNormsNeon;
 
 }  // namespace mxspec
