@@ -13,7 +13,7 @@ from mxspec.formats.errors import MxspecError
 LIBRARY = "libmxspec_codec.so"
 ELEMENTS = {"e3m2": 0, "e2m3": 1}
 ROUNDINGS = {"even": 0, "away": 1}
-ISAS = ("scalar", "avx2", "avx512")
+ISAS = ("scalar", "avx2", "avx512", "neon")
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 _ISA_STATUSES = {7, 8}

@@ -158,7 +158,7 @@ const char* mxspec_status_text(int32_t status) {
       "bad row range: it must lie in the matrix and start and end on a multiple of 16 rows (or end at the last row)",
       "the output has not the size of the tiles",
       "an element code is above 63",
-      "MXSPEC_ISA names no instruction set: scalar, avx2, avx512 or avx512vnni",
+      "MXSPEC_ISA names no instruction set: scalar, avx2, avx512, avx512vnni or neon",
       "MXSPEC_ISA names an instruction set that this machine or this build lacks",
       "out of memory",
   };

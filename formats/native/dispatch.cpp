@@ -26,15 +26,18 @@ bool has_avx512() { return false; }
 int32_t find_kernels(const char* wanted, const Kernels** kernels) {
   const Kernels* avx2 = has_avx2() ? avx2_kernels() : nullptr;
   const Kernels* avx512 = has_avx512() ? avx512_kernels() : nullptr;
+  const Kernels* neon = neon_kernels();  // of every aarch64
   const std::string_view isa = wanted ? wanted : "";
   if (isa.empty())
-    *kernels = avx512 ? avx512 : avx2 ? avx2 : scalar_kernels();
+    *kernels = avx512 ? avx512 : avx2 ? avx2 : neon ? neon : scalar_kernels();
   else if (isa == "scalar")
     *kernels = scalar_kernels();
   else if (isa == "avx2")
     *kernels = avx2;
   else if (isa == "avx512" || isa == "avx512vnni")  // the codec has no use for VNNI
     *kernels = avx512;
+  else if (isa == "neon")
+    *kernels = neon;
   else
     return MXSPEC_UNKNOWN_ISA;
   return *kernels ? MXSPEC_OK : MXSPEC_UNSUPPORTED_ISA;

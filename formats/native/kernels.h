@@ -36,6 +36,7 @@ struct Kernels {
 const Kernels* scalar_kernels();
 const Kernels* avx2_kernels();    // nullptr where the build lacks it
 const Kernels* avx512_kernels();  // likewise
+const Kernels* neon_kernels();    // likewise
 
 // The kernels of a name, or the widest for a null or empty one. Both return an mxspec_status.
 int32_t find_kernels(const char* wanted, const Kernels** kernels);

@@ -2,7 +2,11 @@
 // instruction set. The vector types of GCC and Clang become its registers; everything has internal linkage, so that no
 // function compiled for a wide machine is ever linked into a narrow one's path. kernels_scalar.cpp says what is
 // computed.
+#if MXSPEC_LANES == 4
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 
 #include "formats/native/kernels.h"
 
@@ -49,7 +53,7 @@ inline Words even_lanes(Words a, Words b) {
   return pick(a, b, Words{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
 }
 
-#else
+#elif MXSPEC_LANES == 8
 
 inline __m256i raw(Words words) { return __builtin_bit_cast(__m256i, words); }
 inline Words zip_low(Words a, Words b) {
@@ -64,6 +68,12 @@ inline Words even_lanes(Words a, Words b) {
   const __m256 mixed = _mm256_shuffle_ps(__builtin_bit_cast(__m256, a), __builtin_bit_cast(__m256, b), 0x88);
   return __builtin_bit_cast(Words, _mm256_permute4x64_epi64(__builtin_bit_cast(__m256i, mixed), 0xD8));
 }
+
+#else
+
+inline Words zip_low(Words a, Words b) { return vzip1q_u32(a, b); }
+inline Words zip_high(Words a, Words b) { return vzip2q_u32(a, b); }
+inline Words even_lanes(Words a, Words b) { return vuzp1q_u32(a, b); }
 
 #endif
 
@@ -123,17 +133,21 @@ void pack(const Pairs& codes, uint8_t* tile) {
 inline Floats widen_half(Halves halves) {
 #if MXSPEC_LANES == 16
   return __builtin_bit_cast(Floats, _mm512_maskz_cvtph_ps(0xFFFF, __builtin_bit_cast(__m256i, halves)));
-#else
+#elif MXSPEC_LANES == 8
   return __builtin_bit_cast(Floats, _mm256_cvtph_ps(__builtin_bit_cast(__m128i, halves)));
+#else
+  return __builtin_bit_cast(Floats, vcvt_f32_f16(__builtin_bit_cast(float16x4_t, halves)));
 #endif
 }
 
 inline Halves narrow_half(Floats values) {
-  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT;
 #if MXSPEC_LANES == 16
-  return __builtin_bit_cast(Halves, _mm512_maskz_cvtps_ph(0xFFFF, __builtin_bit_cast(__m512, values), kNearestEven));
+  return __builtin_bit_cast(
+      Halves, _mm512_maskz_cvtps_ph(0xFFFF, __builtin_bit_cast(__m512, values), _MM_FROUND_TO_NEAREST_INT));
+#elif MXSPEC_LANES == 8
+  return __builtin_bit_cast(Halves, _mm256_cvtps_ph(__builtin_bit_cast(__m256, values), _MM_FROUND_TO_NEAREST_INT));
 #else
-  return __builtin_bit_cast(Halves, _mm256_cvtps_ph(__builtin_bit_cast(__m256, values), kNearestEven));
+  return __builtin_bit_cast(Halves, vcvt_f16_f32(values));
 #endif
 }
 
@@ -165,6 +179,9 @@ void load(const void* entries, int32_t type, bool transposed, int64_t stride, Va
 }
 
 inline uint32_t largest_lane(Ints lanes) {
+#if MXSPEC_LANES == 4
+  return static_cast<uint32_t>(vmaxvq_s32(lanes));
+#else
 #if MXSPEC_LANES == 16
   __m256i half[2];
   store_vector(half, lanes);
@@ -176,6 +193,7 @@ inline uint32_t largest_lane(Ints lanes) {
   four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
   four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1));
   return static_cast<uint32_t>(_mm_cvtsi128_si32(four));
+#endif
 }
 
 // Codes of magnitudes in units of the scale, not yet saturated. Normals: the float's own exponent and leading mantissa

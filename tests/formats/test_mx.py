@@ -172,5 +172,5 @@ def test_bad_arguments_are_named(call: Any, error: type[Exception], says: str) -
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MXSPEC_ISA", "sse9")
-    with pytest.raises(MxspecError, match=r"scalar, avx2, avx512 or avx512vnni \(MXSPEC_ISA=sse9\)"):
+    with pytest.raises(MxspecError, match=r"scalar, avx2, avx512, avx512vnni or neon \(MXSPEC_ISA=sse9\)"):
         quantize(ones(1, 1))

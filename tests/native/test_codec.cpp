@@ -41,7 +41,7 @@ void use_isa(const char* isa) { setenv("MXSPEC_ISA", isa, 1); }
 
 std::vector<std::string> isas() {
   std::vector<std::string> found;
-  for (const char* isa : {"scalar", "avx2", "avx512", "avx512vnni"})
+  for (const char* isa : {"scalar", "avx2", "avx512", "avx512vnni", "neon"})
     if (mxspec_codec_isa(isa)) found.emplace_back(isa);
   return found;
 }
