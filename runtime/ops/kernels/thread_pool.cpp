@@ -20,6 +20,8 @@ constexpr int kLooksPerClock = 64;  // reading the clock costs more than looking
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #endif
 }
 
