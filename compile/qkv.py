@@ -77,7 +77,8 @@ def _fit(query: _Operand, key: _Operand, value: _Operand) -> bool:
         if part.source is not query.source or part.groups != query.groups or part.start != start:
             return False
         start += part.size
-    whole = start * query.groups == last_dimension(query.source)
+    rows = query.source.shape is not None and len(query.source.shape) == 3
+    whole = rows and start * query.groups == last_dimension(query.source)
     rotated = query.tables == key.tables and not value.tables
     epsilons = {part.norm.epsilon for part in (query, key) if part.norm is not None}
     return whole and rotated and len(epsilons) <= 1 and value.norm is None and key.factor == value.factor == 1.0
@@ -145,7 +146,8 @@ def _unnormed(value: ir.Value | None) -> tuple[ir.Value | None, _Norm | None]:
     if node is None or value is None or node.op_type != "RMSNormalization" or value.shape is None:
         return value, None
     weight = node.inputs[1]
-    if weight is None or node.attributes.get_int("axis", -1) not in (-1, len(value.shape) - 1):
+    last = node.attributes.get_int("axis", -1) in (-1, len(value.shape) - 1)
+    if weight is None or not last or last_dimension(weight) != last_dimension(value):
         return value, None
     return node.inputs[0], _Norm(weight, node.attributes.get_float("epsilon", 1e-5))
 

@@ -90,6 +90,7 @@ LLAMA_LAYER = {"PackedMatMul": 4, "QkvAttention": 1, "AddRMSNorm": 2, "SwiGLU": 
     [
         ("phi3", LLAMA_LAYER),  # cut by slices
         ("qwen3", LLAMA_LAYER),  # norms of each query and key
+        ("gemma3", {"QkvAttention": 2, "GeGLU": 2}),  # the same, weights less one
         ("olmo2", {**LLAMA_LAYER, "RMSNormalization": 2, "AddRMSNorm": 1, "Add": 1}),  # norms of all of them
         ("gpt_neox", {"QkvAttention": 1, "LayerNormalization": 2, "AddLayerNorm": 1}),  # in turns, head by head
         ("phi", {"QkvAttention": 1, "PackedMatMul": 4, "AddLayerNorm": 1}),  # rotates slices
