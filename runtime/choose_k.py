@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from statistics import median
 from typing import Protocol
 
 from mxspec.runtime.events import Round
@@ -19,7 +18,8 @@ FIRST_ROUNDS = 2  # of each, behind one that does not count
 RECENT = 5  # observations kept; their median counts, which favours no K for how often it was seen
 FORGET = 0.98  # weight of the acceptance seen so far, a round later
 PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
-TRY_EVERY = 8  # rounds until another K is tried: costs have steps, and change with the text's length and the machine
+KEEP_ROUNDS = 4  # rounds that a choice stands: thinking in each would cost a small model's step some percents
+TRY_EVERY = 16  # rounds until another K is tried: costs have steps, and change with the text's length and the machine
 WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many rounds
 SHORTEST_PAUSE, LONGEST_PAUSE = 16, 512  # rounds of plain decoding until drafting is tried again,
 TRIED_ROUNDS = 4  # for so many rounds: in the first, the draft has to read what it missed
@@ -54,50 +54,59 @@ class AutoK:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._draft: deque[float] = deque(maxlen=RECENT)  # seconds a drafted token
-        self._rest: dict[int, deque[float]] = {}  # by K, seconds of a round but for the drafting
+        self._draft = _Recent()  # seconds a drafted token
+        self._rest: dict[int, _Recent] = {}  # by K, seconds of a round but for the drafting
         self._seen: dict[int, int] = {}  # by K, the last round that drafted so many
         self._accepted, self._evaluated = PRIOR
-        self._rounds = self._plain_rounds = self._tries_left = 0
+        self._rounds = self._plain_rounds = self._tried = 0
         self._pause = SHORTEST_PAUSE
+        self._choice, self._stands_until = 0, 0
 
     def next_k(self) -> int:
-        for k in FIRST_TRIES:
-            if len(self._rest.get(min(k, self.most), ())) < FIRST_ROUNDS:
-                return min(k, self.most)
-        tokens_per_second = self._expected_speeds()
-        best = tokens_per_second.index(max(tokens_per_second))  # the smallest of equals
-        if best > 0:
-            self._pause = SHORTEST_PAUSE
-            if self._rounds % TRY_EVERY == 0:
-                best = self._other_than(best, tokens_per_second)
-        elif self._plain_rounds >= self._pause:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            self._tries_left = TRIED_ROUNDS
-        if best == 0 and self._tries_left > 0:
-            best = 1 + tokens_per_second[1:].index(max(tokens_per_second[1:]))
-        return best
+        if self._rounds >= self._stands_until:
+            self._choice, rounds = self._choose()
+            self._stands_until = self._rounds + rounds
+        return self._choice
 
     def observe(self, done: Round) -> None:
         self._rounds += 1
         self._seen[done.drafted] = self._rounds
         if done.drafted:
             if self._plain_rounds == 0:
-                self._draft.append(done.draft_seconds / done.drafted)
-            self._tries_left -= 1
-            self._accepted = FORGET * self._accepted + done.accepted
-            self._evaluated = FORGET * self._evaluated + done.evaluated
+                self._draft.add(done.draft_seconds / done.drafted)
             self._plain_rounds = 0
         else:
             self._plain_rounds += 1
+        # Rounds of plain decoding forget too: where drafting is tried again, the text may be another.
+        self._accepted = FORGET * self._accepted + done.accepted
+        self._evaluated = FORGET * self._evaluated + done.evaluated
         if done.drafted not in self._rest:  # the first call of a size also prepares it
-            self._rest[done.drafted] = deque(maxlen=RECENT)
+            self._rest[done.drafted] = _Recent()
         else:
-            self._rest[done.drafted].append(done.seconds - done.draft_seconds)
+            self._rest[done.drafted].add(done.seconds - done.draft_seconds)
+
+    def _choose(self) -> tuple[int, int]:
+        """K, and for how many rounds."""
+        for k in FIRST_TRIES:
+            known = self._rest.get(min(k, self.most))
+            if known is None or known.count < FIRST_ROUNDS:
+                return min(k, self.most), 1
+        tokens_per_second = self._expected_speeds()
+        best = tokens_per_second.index(max(tokens_per_second))  # the smallest of equals
+        if best > 0:
+            self._pause = SHORTEST_PAUSE
+            if self._rounds - self._tried >= TRY_EVERY:
+                self._tried = self._rounds
+                return self._other_than(best, tokens_per_second), 1
+        elif self._plain_rounds >= self._pause:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            return 1 + tokens_per_second[1:].index(max(tokens_per_second[1:])), TRIED_ROUNDS
+        return best, KEEP_ROUNDS
 
     def _other_than(self, best: int, tokens_per_second: Sequence[float]) -> int:
         """Of the neighbours of the best K and plain decoding the one that was not seen for longest, if it may pay."""
-        unseen = {k: self._rounds - self._seen[k] if self._rest.get(k) else RARELY for k in (0, best - 1, best + 1)}
+        known = {k for k, seconds in self._rest.items() if seconds.count}
+        unseen = {k: self._rounds - self._seen[k] if k in known else RARELY for k in (0, best - 1, best + 1)}
         may_pay = [
             k
             for k, rounds in unseen.items()
@@ -107,9 +116,25 @@ class AutoK:
 
     def _expected_speeds(self) -> list[float]:
         """Tokens a second at each K."""
-        acceptance, draft = self._accepted / self._evaluated, median(self._draft or [0.0])
-        known = sorted((k, median(seconds)) for k, seconds in self._rest.items() if seconds)
+        acceptance, draft = self._accepted / self._evaluated, self._draft.median
+        known = sorted((k, seconds.median) for k, seconds in self._rest.items() if seconds.count)
         return [expected_tokens(acceptance, k) / (k * draft + interpolate(known, k)) for k in range(self.most + 1)]
+
+
+class _Recent:
+    """The last few observations of a time, and their median (0 before there is one)."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=RECENT)
+        self.median = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self._last)
+
+    def add(self, seconds: float) -> None:
+        self._last.append(seconds)
+        self.median = sorted(self._last)[len(self._last) // 2]
 
 
 def expected_tokens(acceptance: float, k: int) -> float:
