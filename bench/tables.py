@@ -1,6 +1,6 @@
-"""Write the README's tables from the records, so that no figure there is typed by hand.
+"""Write the tables of README.md and docs/performance.md from the records, so that no figure there is typed by hand.
 
-    python bench/tables.py           # rewrite the tables in README.md
+    python bench/tables.py           # rewrite the tables
     python bench/tables.py --check   # exit with 1 where a table is not what the records say
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; TABLES says which records make it.
@@ -12,11 +12,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = ROOT / "bench" / "records"
+RECORDS = ROOT / "bench" / "records"  # those that depend on the machine in a folder for each instruction set
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 
 
 def record(name: str) -> dict[str, Any]:
@@ -57,9 +59,9 @@ def accuracy() -> str:
     return markdown(header, rows) + source(*records)
 
 
-def ops() -> str:
-    found = record("ops")
-    products = [p for p in found["result"]["products"] if p["isa"] == "avx512vnni"]
+def ops(isa: str) -> str:
+    found = record(f"{isa}/ops")
+    products = [p for p in found["result"]["products"] if p["isa"] == isa]
     rows = [
         [
             f"{p['format']}, {p['rows']} rows",
@@ -74,8 +76,18 @@ def ops() -> str:
     return markdown(["product", "us a call", "GB/s", f"of the {read:.1f} GB/s that a read gives"], rows) + source(found)
 
 
-def model() -> str:
-    found = record("model_tinyllama")
+def attention(isa: str) -> str:
+    found = record(f"{isa}/ops")
+    rows = [
+        [f"{a['rows']} behind {a['cached']:,}", f"{a['seconds'] * 1e6:.0f}", f"{a['over_read']:.2f}"]
+        for a in found["result"]["attention"]
+        if a["isa"] == isa
+    ]
+    return markdown(["rows", "us a call", "over reading the cache"], rows) + source(found)
+
+
+def model(isa: str) -> str:
+    found = record(f"{isa}/model_tinyllama")
     rows = [
         [
             f"{c['tokens']} behind {c['cached']:,}",
@@ -90,8 +102,8 @@ def model() -> str:
     return markdown(["tokens a call", "ms", "tok/s", "GB/s", "of read", "over one token"], rows) + source(found)
 
 
-def profile() -> str:
-    found = record("profile_tinyllama")
+def profile(isa: str) -> str:
+    found = record(f"{isa}/profile_tinyllama")
     result = found["result"]
     calls, lines = result["calls"], result["calls"][0]["lines"]
     rows = []
@@ -107,8 +119,8 @@ def profile() -> str:
     return markdown(header, rows) + source(found)
 
 
-def llama_cpp() -> str:
-    found = record("llama_cpp")
+def llama_cpp(isa: str) -> str:
+    found = record(f"{isa}/llama_cpp")
     points = found["result"]["points"]
     peers = [name for name in points[0]["tokens_per_second"] if name != "mxspec"]
     rows = [
@@ -149,8 +161,23 @@ def turns(result: dict[str, Any]) -> str:
     return f"\n\nA step of the target and one of the draft take {over:.2f} x as long in turns as alone."
 
 
+def compiling() -> str:
+    found = record("compile_7b")
+    r = found["result"]
+    header = ["shape", "million weights", "seconds", "of which export", "packing, M weights/s", "anonymous memory"]
+    row = [
+        r["shape"],
+        f"{r['weights'] / 1e6:,.0f}",
+        f"{r['seconds']:.0f}",
+        f"{r['stage_seconds']['export target']:.0f}",
+        f"{r['weights_per_second'] / 1e6:,.0f}",
+        f"{r['anonymous_bytes'] / 1e6:,.0f} MB",
+    ]
+    return markdown(header, [row]) + source(found)
+
+
 def codec() -> str:
-    found = record("codec")
+    found = record("avx512vnni/codec")
     rows = [
         [f"{c['isa']}, {c['format']}", c["source"], f"{c['weights_per_s'] / 1e6:,.0f}"]
         for c in found["result"]["speeds"]
@@ -159,15 +186,20 @@ def codec() -> str:
     return markdown(["codec", "from", "million weights/s"], rows) + source(found)
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "accuracy": accuracy,
+BY_MACHINE: dict[str, Callable[[str], str]] = {
     "ops": ops,
+    "attention": attention,
     "model": model,
     "profile": profile,
     "llama_cpp": llama_cpp,
-    "speculate_demo": lambda: speculate("speculate_demo"),
-    "speculate_tinyllama": lambda: speculate("speculate_tinyllama"),
+    "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
+    "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),
+}
+TABLES: dict[str, Callable[[], str]] = {
+    "accuracy": accuracy,
     "codec": codec,
+    "compile": compiling,
+    **{f"{name}_{isa}": partial(table, isa) for name, table in BY_MACHINE.items() for isa in ("avx2", "avx512vnni")},
 }
 
 
@@ -181,13 +213,14 @@ def render(text: str) -> str:
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    made = render(text)
-    if "--check" in sys.argv[1:]:
-        return int(made != text)
-    readme.write_text(made)
-    return 0
+    check, stale = "--check" in sys.argv[1:], False
+    for document in DOCUMENTS:
+        text = document.read_text()
+        made = render(text)
+        stale |= made != text
+        if not check:
+            document.write_text(made)
+    return int(check and stale)
 
 
 if __name__ == "__main__":
