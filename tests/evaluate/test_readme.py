@@ -1,4 +1,4 @@
-"""The figures in the README are those of the records."""
+"""The figures in the documents are those of the records."""
 
 from __future__ import annotations
 
