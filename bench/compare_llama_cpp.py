@@ -1,6 +1,6 @@
 """Compare mxspec with llama.cpp on the same shape and the same cores, in turns.
 
-    python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record bench/records/llama_cpp.json
+    python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record build/records/llama_cpp.json
 
 The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it); its model is a
 gguf file with random weights and no vocabulary, which its own bench tool runs. Ours is a bundle with random weights.

@@ -1,6 +1,6 @@
 """How much time and memory does speccompile take for a large pair?
 
-    python bench/compile_memory.py --shape llama-2-7b --record bench/records/compile_7b.json
+    python bench/compile_memory.py --shape llama-2-7b --record build/records/compile_7b.json
 
 Writes a checkpoint of the shape with random fp16 weights, a shard a layer (two bytes a weight: 13.5 GB for 7B), and
 compiles it, with a draft like the demo's, in a process that is watched. Anonymous memory is what counts: pages of files
