@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from mxspec.compile.replace import put_in_place
 from mxspec.compile.segments import Segment, segment_of
 
 
@@ -15,14 +16,7 @@ def fuse_gates(model: ir.Model) -> None:
             if fused := _gated_unit(activated, up):
                 operator, source = fused
                 unit = ir.Node("mxspec", operator, [source], name=f"{node.name}_gated")
-                result = node.outputs[0]
-                unit.outputs[0].name, unit.outputs[0].shape, unit.outputs[0].type = (
-                    f"{result.name}_gated",
-                    result.shape,
-                    result.type,
-                )
-                model.graph.insert_before(node, unit)
-                result.replace_all_uses_with(unit.outputs[0])
+                put_in_place(model, node, unit, node.outputs)
                 break
     RemoveUnusedNodesPass()(model)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from mxspec.compile.replace import put_in_place
 from mxspec.compile.segments import Segment, last_dimension, segment_of
 
 
@@ -49,10 +50,7 @@ def fuse_qkv(model: ir.Model) -> None:
             "mxspec", "QkvAttention", _inputs(node, query, key), _attributes(node, query, key), num_outputs=3
         )
         fused.name = f"{node.name}_qkv"
-        for new, old in zip(fused.outputs, (flat, *node.outputs[1:]), strict=True):
-            new.name, new.shape, new.type = old.name, old.shape, old.type
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
-        model.graph.insert_before(node, fused)
+        put_in_place(model, node, fused, (flat, *node.outputs[1:]))
     RemoveUnusedNodesPass()(model)
 
 

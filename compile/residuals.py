@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from mxspec.compile.replace import put_in_place
+
 _FUSED = {"RMSNormalization": "AddRMSNorm", "LayerNormalization": "AddLayerNorm"}
 _VECTORS = {"RMSNormalization": 1, "LayerNormalization": 2}  # weight, and bias
 
@@ -36,9 +38,6 @@ def _fuse(model: ir.Model, node: ir.Node, addition: ir.Node) -> None:
         num_outputs=2,
         name=f"{node.name}_residual",
     )
-    model.graph.insert_before(node, fused)
-    for new, old in zip(fused.outputs, (node.outputs[0], addition.outputs[0]), strict=True):
-        new.name, new.shape, new.type = old.name, old.shape, old.type
-        old.replace_all_uses_with(new)
+    put_in_place(model, node, fused, (node.outputs[0], addition.outputs[0]))
     model.graph.remove(node, safe=True)
     model.graph.remove(addition, safe=True)

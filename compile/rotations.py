@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from mxspec.compile.replace import put_in_place
 from mxspec.compile.segments import last_dimension, segment_of
 
 
@@ -18,17 +19,12 @@ def join_partial_rotations(model: ir.Model) -> None:
         if rotation is None or rotation.op_type != "RotaryEmbedding":
             continue
         first, rest = segment_of(rotation.inputs[0]), segment_of(node.inputs[1])
-        result = node.outputs[0]
-        if first is None or rest is None or first.source is not rest.source or last_dimension(result) != first.width:
+        if first is None or rest is None or first.source is not rest.source:
+            continue
+        if last_dimension(node.outputs[0]) != first.width:
             continue
         if (first.start, rest.start, rest.size) != (0, first.size, first.width - first.size):
             continue
         whole = ir.Node("mxspec", "RotaryEmbedding", [first.source, *rotation.inputs[1:]], name=f"{node.name}_rotated")
-        whole.outputs[0].name, whole.outputs[0].shape, whole.outputs[0].type = (
-            f"{result.name}_rotated",
-            result.shape,
-            result.type,
-        )
-        model.graph.insert_before(node, whole)
-        result.replace_all_uses_with(whole.outputs[0])
+        put_in_place(model, node, whole, node.outputs)
     RemoveUnusedNodesPass()(model)
