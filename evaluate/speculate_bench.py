@@ -16,7 +16,7 @@ import numpy as np
 
 from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
 from mxspec.runtime import ops
-from mxspec.runtime.choose_k import AutoK, FixedK, expected_tokens
+from mxspec.runtime.choose_k import expected_tokens
 from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter, Proposal
 from mxspec.runtime.engine import Engine, K
 from mxspec.runtime.events import Round
@@ -83,13 +83,11 @@ class SpeculateBench:
         self.new_tokens = new_tokens
         self.acceptance = acceptance
         self._plain_text: dict[int, list[int]] = {}
-        self._auto_k = AutoK(self.engine.bundle.manifest.k_max)
 
     def run(self, prompt: int, k: K) -> Run:
         """One greedy answer at K = k, or at the K that is chosen for each round."""
         tokens = list(self.prompts[prompt])
-        chooser = self._auto_k if k == "auto" else FixedK(k)
-        request = Request(tokens, Sampling(), chooser, self.new_tokens)
+        request = Request(tokens, Sampling(), self.engine.chooser(k), self.new_tokens)
         eos = self.engine.bundle.manifest.tokenizer.eos_token_ids
         drafter = self._drafter(prompt, k)
         generation = Generation(self.engine.model("target"), drafter, request, self.engine.tokenizer, eos)

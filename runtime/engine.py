@@ -10,7 +10,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
-from mxspec.runtime.choose_k import AutoK, FixedK
+from mxspec.runtime.choose_k import AutoK, FixedK, KChooser
 from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter
 from mxspec.runtime.generation import Generation, Request
 from mxspec.runtime.model import Model
@@ -42,6 +42,10 @@ class Engine:
     def default_k(self, temperature: float) -> K:
         """By cost where the text is the same at every K, else one that a seed can be repeated with."""
         return "auto" if temperature == 0 else min(DEFAULT_K, self.bundle.manifest.k_max)
+
+    def chooser(self, k: K) -> KChooser:
+        """What says how many tokens each round drafts."""
+        return self._auto_k if k == "auto" else FixedK(k)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt."""
@@ -87,8 +91,7 @@ class Engine:
         if max_new_tokens < 1:
             raise GenerationError(f"max_new_tokens: got {max_new_tokens}, expected at least 1")
         self._check_prompt(tokens, manifest.models["target"].context_length)
-        chooser = self._auto_k if k == "auto" else FixedK(k)
-        request = Request(tokens, sampling, chooser, max_new_tokens)
+        request = Request(tokens, sampling, self.chooser(k), max_new_tokens)
         proposer = self._drafter(drafter if k else "none")
         return Generation(self.model("target"), proposer, request, self.tokenizer, manifest.tokenizer.eos_token_ids)
 
