@@ -24,7 +24,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.model import Model, session_options
 from mxspec.runtime.ops.timing import time_read
-from mxspec.runtime.sampling import Logits
+from mxspec.runtime.sampling.shape import Logits
 
 ROWS = (1, 8)  # tokens a call: decoding, scoring
 MOST_CALLS = 200  # profiled in one trial: the profiler keeps some 700 bytes of every node of every call

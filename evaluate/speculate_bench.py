@@ -17,11 +17,13 @@ import numpy as np
 from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
 from mxspec.runtime import ops
 from mxspec.runtime.choose_k import expected_tokens
-from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter, Proposal
+from mxspec.runtime.drafters.drafter import Drafter, Proposal
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.engine import Engine, K
 from mxspec.runtime.events import Round
 from mxspec.runtime.generation import Generation, Request
-from mxspec.runtime.sampling import Sampling
+from mxspec.runtime.sampling.settings import Sampling
 
 PROMPT_TOKENS = 64
 

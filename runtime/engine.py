@@ -11,10 +11,13 @@ from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.choose_k import AutoK, FixedK, KChooser
-from mxspec.runtime.drafters import Drafter, ModelDrafter, NoDrafter
+from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.generation import Generation, Request
 from mxspec.runtime.model import Model
-from mxspec.runtime.sampling import Logits, Sampling
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.text import load_tokenizer
 
 DrafterName = Literal["model", "none"]

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from mxspec.runtime.choose_k import KChooser
-from mxspec.runtime.drafters import Drafter, Proposal
+from mxspec.runtime.drafters.drafter import Drafter, Proposal
 from mxspec.runtime.events import Event, Finished, FinishReason, Round, Statistics, Token
 from mxspec.runtime.model import Model
-from mxspec.runtime.randomness import Purpose, uniform
-from mxspec.runtime.sampling import Logits, Sampling, argmax_tokens, shape
+from mxspec.runtime.sampling.randomness import Purpose, uniform
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shape import Logits, argmax_tokens, shape
 from mxspec.runtime.statistics import Tally
 from mxspec.runtime.text import TextStream
-from mxspec.runtime.verify import Verdict, verify_greedy, verify_mrs
+from mxspec.runtime.verifiers.greedy import verify_greedy
+from mxspec.runtime.verifiers.mrs import verify_mrs
+from mxspec.runtime.verifiers.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
-from mxspec.runtime.sampling import Logits
+from mxspec.runtime.sampling.shape import Logits
 
 KEPT_CALLS = 16  # prepared calls of different sizes kept for use again
 

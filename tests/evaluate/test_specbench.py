@@ -18,7 +18,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.model import Model
-from mxspec.runtime.sampling import Logits
+from mxspec.runtime.sampling.shape import Logits
 
 
 def specbench(*arguments: str) -> Result:

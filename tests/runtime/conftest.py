@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from mxspec.runtime.choose_k import FixedK
-from mxspec.runtime.drafters import ModelDrafter, NoDrafter
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
 from mxspec.runtime.generation import Generation, Request
-from mxspec.runtime.sampling import Sampling
+from mxspec.runtime.sampling.settings import Sampling
 
 Logits = NDArray[np.float32]
 STALE = -1

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.runtime.drafters import ModelDrafter, NoDrafter
-from mxspec.runtime.sampling import Sampling, shape
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.none import NoDrafter
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shape import shape
 
 VOCAB = 12
 TEXT = [1, 2, 3]

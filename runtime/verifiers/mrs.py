@@ -1,4 +1,4 @@
-"""Which drafted tokens are kept, and which token follows them: pure functions on arrays.
+"""Modified rejection sampling: the text has exactly the target's distribution.
 
 Lossless speculative decoding after Leviathan et al. (2023), algorithm 1, and Chen et al. (2023), algorithm 2. The
 acceptance test and the residual use the distributions that the tokens were really drawn from: both shaped.
@@ -7,33 +7,11 @@ acceptance test and the residual use the distributions that the tokens were real
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mxspec.runtime.distribution import Distribution
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The first `accepted` drafted tokens are kept, and `next_token` comes after them.
-
-    `evaluated` counts the drafted tokens up to and including the first rejected one.
-    """
-
-    accepted: int
-    evaluated: int
-    next_token: int
-
-
-def verify_greedy(target_tokens: Sequence[int] | NDArray[np.int64], drafted: Sequence[int]) -> Verdict:
-    """Keep the longest prefix of int[K] that equals the target's own choices int[K + 1]; its next choice follows."""
-    assert len(target_tokens) == len(drafted) + 1
-    accepted = 0
-    while accepted < len(drafted) and drafted[accepted] == target_tokens[accepted]:
-        accepted += 1
-    return Verdict(accepted, min(accepted + 1, len(drafted)), int(target_tokens[accepted]))
+from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.verifiers.verdict import Verdict
 
 
 def verify_mrs(

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mxspec.runtime.randomness import Purpose, philox, uniform
+from mxspec.runtime.sampling.randomness import Purpose, philox, uniform
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])

@@ -16,11 +16,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from mxspec.runtime import generation, verify
-from mxspec.runtime.distribution import Distribution
+from mxspec.runtime import generation
+from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.events import Token
-from mxspec.runtime.sampling import Sampling, shape
-from mxspec.runtime.verify import Verdict
+from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shape import shape
+from mxspec.runtime.verifiers.verdict import Verdict
 
 VOCAB, LENGTH, PROMPT = 4, 4, [1, 2]
 SAMPLES = 2500
@@ -73,7 +75,7 @@ def test_generations_have_the_targets_distribution(toys: Any, k: int) -> None:
 
 
 def test_residual_without_subtraction_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "residual", lambda target, draft: target)
+    monkeypatch.setattr(mrs, "residual", lambda target, draft: target)
     assert surprise(toys, 2) < FALSE_ALARM
 
 
@@ -81,13 +83,13 @@ def test_acceptance_with_the_wrong_tokens_probability_is_caught(toys: Any, monke
     def keeps(target: Distribution, draft: Distribution, token: int, uniform: float) -> bool:
         return uniform * draft.probability(token) < target.probability((token + 1) % VOCAB)
 
-    monkeypatch.setattr(verify, "keeps", keeps)
+    monkeypatch.setattr(mrs, "keeps", keeps)
     assert surprise(toys, 2) < FALSE_ALARM
 
 
 def test_a_bonus_token_drawn_one_position_late_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bonus comes from the row that judged the last drafted token, as one well-known engine has it."""
-    right = verify.verify_mrs
+    right = mrs.verify_mrs
 
     def verify_mrs(
         target: Callable[[int], Distribution],
@@ -108,7 +110,7 @@ def test_a_bonus_token_drawn_one_position_late_is_caught(toys: Any, monkeypatch:
 
 def test_an_unprocessed_draft_distribution_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The draft's token is drawn from the shaped distribution and judged by the plain softmax."""
-    right = verify.verify_mrs
+    right = mrs.verify_mrs
     plain: list[Distribution] = []
 
     def shape_draft(logits: NDArray[np.float32], sampling: Sampling) -> Distribution:
@@ -119,6 +121,6 @@ def test_an_unprocessed_draft_distribution_is_caught(toys: Any, monkeypatch: pyt
         unprocessed = plain[len(plain) - len(draft) :]
         return right(target, unprocessed, drafted, *rest)
 
-    monkeypatch.setattr("mxspec.runtime.drafters.shape", shape_draft)
+    monkeypatch.setattr("mxspec.runtime.drafters.model.shape", shape_draft)
     monkeypatch.setattr(generation, "verify_mrs", verify_mrs)
     assert surprise(toys, 2) < FALSE_ALARM

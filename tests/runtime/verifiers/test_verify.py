@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mxspec.runtime.distribution import Distribution
-from mxspec.runtime.verify import Verdict, keeps, residual, verify_greedy, verify_mrs
+from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.verifiers.greedy import verify_greedy
+from mxspec.runtime.verifiers.mrs import keeps, residual, verify_mrs
+from mxspec.runtime.verifiers.verdict import Verdict
 
 
 def of(*weights: float) -> Distribution:

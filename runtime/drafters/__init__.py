@@ -1,0 +1,1 @@
+"""Who guesses ahead, one file a drafter. The verifier does not care: it sees tokens and their distributions."""
