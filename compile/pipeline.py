@@ -14,7 +14,7 @@ from mxspec.compile.pair import Vocabulary, check_logits, check_pair
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.skeleton import load_config
-from mxspec.compile.special_tokens import read_special_tokens
+from mxspec.compile.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
@@ -64,6 +64,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             recipe=recipe.as_dict(),
             models=entries,
             tokenizer=read_special_tokens(folders["target"], contents[TOKENIZER].sha256, vocabulary.size),
+            sampling=read_sampling(folders["target"]),
             files=contents,
             versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
         )

@@ -1,15 +1,18 @@
-"""The ids that begin and end a text, as the checkpoint's configuration gives them."""
+"""What the checkpoint's configuration says about generating: the ids that begin and end a text, and how to sample."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from mxspec.formats.errors import CheckpointError
-from mxspec.formats.manifest import TokenizerEntry
-from mxspec.formats.validation import parse_json
+from pydantic import ValidationError
 
-_FILES = ("generation_config.json", "config.json")  # the first that has the key decides
+from mxspec.formats.errors import CheckpointError
+from mxspec.formats.manifest import SamplingDefaults, TokenizerEntry
+from mxspec.formats.validation import first_problem, parse_json
+
+GENERATION_CONFIG = "generation_config.json"
+_FILES = (GENERATION_CONFIG, "config.json")  # the first that has the key decides
 
 
 def read_special_tokens(folder: Path, sha256: str, vocab_size: int) -> TokenizerEntry:
@@ -23,11 +26,32 @@ def read_special_tokens(folder: Path, sha256: str, vocab_size: int) -> Tokenizer
     )
 
 
+def read_sampling(folder: Path) -> SamplingDefaults:
+    """The manifest's sampling defaults: greedy unless `do_sample` is true; a null is as if it were not there.
+
+    What is not stated is off, transformers' own defaults for a missing key (top_k 50) included. Raises
+    CheckpointError for a value that nothing can be sampled with.
+    """
+    path = folder / GENERATION_CONFIG
+    found = _read(path)
+    stated = {name: found[name] for name in SamplingDefaults.model_fields if found.get(name) is not None}
+    stated.setdefault("temperature", 1.0)
+    try:
+        defaults = SamplingDefaults.model_validate(stated)
+    except ValidationError as problems:
+        raise CheckpointError(f"{path}: {first_problem(problems, SamplingDefaults)}") from None
+    return defaults if found.get("do_sample") is True else defaults.model_copy(update={"temperature": 0.0})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found = parse_json(path.read_bytes(), str(path), CheckpointError) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
 def _ids(folder: Path, key: str, vocab_size: int) -> tuple[int, ...]:
     for name in _FILES:
         path = folder / name
-        found: Any = parse_json(path.read_bytes(), str(path), CheckpointError) if path.is_file() else {}
-        value = found.get(key) if isinstance(found, dict) else None
+        value = _read(path).get(key)
         if value is None:
             continue
         ids = tuple(value) if isinstance(value, list) else (value,)

@@ -10,14 +10,17 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from mxspec.formats.errors import BundleError
 from mxspec.formats.validation import Strict, first_problem, parse_json
 
-SCHEMA_VERSION = 1
-READABLE_SCHEMA_VERSIONS = (1,)
+SCHEMA_VERSION = 2
+READABLE_SCHEMA_VERSIONS = (2,)  # the graphs of version 1 hold one text a call
+LARGEST_K = 64  # tokens drafted in a round: far more than any pair gains by, and few enough to count through
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 
 ModelName = Literal["target", "draft", "baseline"]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
+KMax = Annotated[int, Field(gt=0, le=LARGEST_K)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
@@ -85,15 +88,27 @@ class TokenizerEntry(Strict):
     eos_token_ids: tuple[Count, ...] = ()
 
 
+class SamplingDefaults(Strict):
+    """How the model's makers sample from it: what a request that says nothing gets. Temperature 0 is greedy."""
+
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_k: Count = 0
+    top_p: Share = 1.0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    typical_p: Share = 1.0
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+
+
 class Manifest(Strict):
     """The whole of manifest.json."""
 
     schema_version: int = SCHEMA_VERSION
     name: str
-    k_max: Positive
+    k_max: KMax
     recipe: dict[str, Any]
     models: dict[ModelName, ModelEntry]
     tokenizer: TokenizerEntry
+    sampling: SamplingDefaults = SamplingDefaults()
     files: dict[str, FileEntry]
     versions: dict[str, str]
 

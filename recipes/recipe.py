@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 from mxspec.formats.errors import RecipeError, did_you_mean
+from mxspec.formats.manifest import KMax
 from mxspec.formats.validation import Strict, first_problem
 
 WeightFormat = Literal["fp16", "mxfp6_e3m2", "mxfp6_e2m3"]
@@ -52,7 +53,7 @@ class Recipe(Strict):
     """A whole recipe. Without `context_length` the bundle takes what both models know."""
 
     name: Name
-    k_max: Positive = 8
+    k_max: KMax = 8
     context_length: Positive | None = None
     prefill_chunk: Positive = 128
     cache_dtype: Literal["float16", "float32"] = "float16"

@@ -72,6 +72,7 @@ def test_a_path_is_never_looked_up_on_the_hub(tmp_path: Path, checkpoint: str) -
         ('checkpoint = "./big"', "checkpoint = 3", "target.checkpoint"),
         ('checkpoint = "./big"', 'checkpoint = " "', "expected a directory or a hub id"),
         ("k_max = 6", "k_max = 0", "k_max: Input should be greater than 0, got 0"),
+        ("k_max = 6", "k_max = 65", "k_max: Input should be less than or equal to 64, got 65"),
         ("k_max = 6", 'k_max = "6"', "k_max"),
         ("k_max = 6", "k_max = 2021-01-01", "k_max"),
         ("k_max = 6", "k_max = nan", "k_max"),
