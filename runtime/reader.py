@@ -1,0 +1,47 @@
+"""One text read by one model, call by call: to score it, or to time the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Part, Session
+
+
+class Reader:
+    """A text in a slot of a session; `length` tokens of it have been read."""
+
+    def __init__(self, session: Session, slot: int = 0) -> None:
+        self.session = session
+        self.length = 0
+        self._slot = slot
+
+    def forward(self, tokens: Sequence[int], rows: int) -> Logits:
+        """Read more tokens in one call; float32[rows, vocab], the logits after the last `rows` of them.
+
+        The result is the session's own buffer: its next call writes over it.
+        """
+        logits = self.session.run([Part(self._slot, self.length, tokens, rows)])
+        self.length += len(tokens)
+        return logits
+
+    def append(self, tokens: Sequence[int], rows: int) -> Logits:
+        """forward(), with all that no logits are wanted of in calls of at most `chunk` tokens before it."""
+        first, chunk = 0, self.session.chunk
+        while len(tokens) - first > max(rows, chunk):
+            count = min(chunk, len(tokens) - first - rows)
+            self.forward(tokens[first : first + count], 1)
+            first += count
+        return self.forward(tokens[first:], rows)
+
+    def score(self, tokens: Sequence[int]) -> Iterator[Logits]:
+        """Yield the logits after every token of a new text, chunk by chunk; each is the caller's own copy."""
+        self.rollback(0)
+        for start in range(0, len(tokens), self.session.chunk):
+            piece = tokens[start : start + self.session.chunk]
+            yield self.forward(piece, len(piece)).copy()
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        assert 0 <= length <= self.length
+        self.length = length
