@@ -32,6 +32,11 @@ class Distribution:
         """The distribution in proportion to `weights`."""
         return cls(ids, weights, float(weights.sum(dtype=np.float64)))
 
+    @classmethod
+    def point(cls, token: int) -> Distribution:
+        """The distribution of a choice that is certain, as a greedy one is."""
+        return cls(np.array([token]), np.ones(1, np.float64), 1.0)
+
     def probability(self, token: int) -> float:
         """Probability of one token id."""
         index = self._index(token)

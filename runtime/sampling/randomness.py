@@ -24,8 +24,9 @@ class Purpose(IntEnum):
     RESAMPLE = 2  # the target's own token: residual, bonus, or plain decoding
 
 
-def uniform(seed: int, sample: int, position: int, purpose: Purpose) -> float:
+def uniform(seed: int | None, sample: int, position: int, purpose: Purpose) -> float:
     """A uniform float64 in [0, 1) for the token at `position` of sample number `sample` of a request."""
+    assert seed is not None  # Sampling.seeded() comes before the first token
     return (philox((seed, sample), (position, int(purpose), 0, 0))[0] >> 11) * 2.0**-53
 
 

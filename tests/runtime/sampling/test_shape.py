@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shape import argmax_tokens, largest, shape
+from mxspec.runtime.sampling.shape import argmax_tokens, shape
+from mxspec.runtime.sampling.truncate import largest
 
 
 def shape_plainly(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float64]:

@@ -1,0 +1,133 @@
+"""How the tokens of one sequence are chosen: everything between a row of logits and a choice.
+
+In this order, for target and draft alike: bias, penalties, masks (minimum length, grammar), temperature, top-k, top-p,
+min-p, typical-p. Each position is treated as if the drafted tokens before it were accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.grammar import Matcher, fill_masks
+from mxspec.runtime.sampling.mask import TokenMask
+from mxspec.runtime.sampling.processors import History
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shape import Logits, argmax_tokens, check_logits, shape
+from mxspec.runtime.sampling.truncate import Indices
+
+
+class Shaper:
+    """One sequence's choices; `ahead` are the drafted tokens before a position, taken as accepted."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        *,
+        vocab_size: int,
+        eos: Collection[int],
+        min_new_tokens: int = 0,
+        grammar: Matcher | None = None,
+    ) -> None:
+        """Raises GenerationError for a bias of a token that the vocabulary does not have."""
+        beyond = [token for token in sampling.logit_bias if token >= vocab_size]
+        if beyond:
+            raise GenerationError(f"logit_bias: got token {beyond[0]}, expected ids from 0 to {vocab_size - 1}")
+        self._sampling = sampling
+        self._bias_ids = np.array(list(sampling.logit_bias), np.int64)
+        self._biases = np.array(list(sampling.logit_bias.values()), np.float32)
+        self._history = History(sampling, prompt) if sampling.penalised else None
+        self._eos = np.array(sorted(token for token in eos if token < vocab_size), np.int64)
+        self._barred = min_new_tokens if len(self._eos) else 0  # no end before so many tokens
+        self._emitted = 0
+        self.grammar = grammar
+
+    @property
+    def plain(self) -> bool:
+        """True where nothing touches the logits before the choice, here and at every later position."""
+        return not len(self._bias_ids) and not self._history and not self.grammar and self._emitted >= self._barred
+
+    @property
+    def complete(self) -> bool:
+        """True where the grammar accepts nothing but an end: the text ends here."""
+        return self.grammar is not None and self.grammar.complete
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """These tokens were emitted. One by one where `complete` must be seen in time."""
+        self._emitted += len(tokens)
+        if self._history:
+            self._history.keep(tokens)
+        if self.grammar:
+            self.grammar.keep(tokens)
+
+    def forced(self, ahead: Sequence[int] = ()) -> list[int]:
+        """The tokens that the grammar forces after those emitted and `ahead`."""
+        return self.grammar.forced(ahead) if self.grammar else []
+
+    def process(self, logits: Logits, ahead: Sequence[int] = ()) -> Logits:
+        """Bias, penalties and masks on one row float32[vocab]: another row, or the same where none applies."""
+        row, mask = self._change(logits, ahead), self._mask(ahead)
+        return row if mask is None else mask.apply(row)
+
+    def distribution(self, logits: Logits, ahead: Sequence[int] = ()) -> Distribution:
+        """What a token is drawn from; GenerationError for NaN or infinity, and where no token is left."""
+        row, ids = self._narrow(logits, ahead)
+        return shape(row, self._sampling, ids)
+
+    def greedy(self, logits: Logits, ahead: Sequence[int] = ()) -> int:
+        """The likeliest token that is allowed, the lowest id of a tie; GenerationError as in `distribution`."""
+        row, ids = self._narrow(logits, ahead)
+        token = int(argmax_tokens(row))
+        return token if ids is None else int(ids[token])
+
+    def _narrow(self, logits: Logits, ahead: Sequence[int]) -> tuple[Logits, Indices | None]:
+        """The processed row, or only its allowed entries and their ids where these are few."""
+        if self.plain:
+            return logits, None
+        row, ids, mask = self._change(logits, ahead), None, self._mask(ahead)
+        if mask is not None:
+            ids = mask.few()
+            row = mask.apply(row) if ids is None else row[ids]
+        if not len(row) or row.max() == -np.inf:
+            self._refuse_empty(logits, ahead)
+        return row, ids
+
+    def _change(self, logits: Logits, ahead: Sequence[int]) -> Logits:
+        """Bias, penalties and minimum length."""
+        barred = self._emitted + len(ahead) < self._barred
+        if not (len(self._bias_ids) or self._history or barred):
+            return logits
+        row = logits.copy()
+        row[self._bias_ids] += self._biases
+        if self._history:
+            self._history.penalise(row, ahead)
+        if barred:
+            row[self._eos] = -np.inf
+        return row
+
+    def _mask(self, ahead: Sequence[int]) -> TokenMask | None:
+        return self.grammar.mask(ahead) if self.grammar else None
+
+    def _refuse_empty(self, logits: Logits, ahead: Sequence[int]) -> None:
+        """Raise the error that names what left no token."""
+        check_logits(logits)
+        biased = logits.copy()
+        biased[self._bias_ids] += self._biases
+        if biased.max() == -np.inf:
+            name = "logit_bias"
+        elif self._change(logits, ahead).max() == -np.inf:
+            name = "min_new_tokens"
+        else:
+            name = "grammar"
+        raise GenerationError(
+            f"{name}: leaves no token at position {self._emitted + len(ahead)} of the answer, expected at least one"
+        )
+
+
+def prepare(jobs: Sequence[tuple[Shaper, Sequence[int]]]) -> None:
+    """Compute in parallel the masks of all positions from the emitted tokens to the end of each look-ahead."""
+    fill_masks([(shaper.grammar, ahead) for shaper, ahead in jobs if shaper.grammar])
