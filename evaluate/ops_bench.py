@@ -116,14 +116,14 @@ def _describe(
 def measure_attention(isas: Sequence[str], repetitions: int, told: Callable[[str], object]) -> list[dict[str, Any]]:
     """Time attention over the caches of a model's layers in turns, beside reading the same bytes as one stretch."""
     capacity = max(CACHED) + max(ATTENTION_ROWS)
-    caches = np.full((LAYERS, 2, KV_HEADS, capacity, HEAD_SIZE), 0.1, np.float16)
+    caches = np.full((LAYERS, 2, 1, KV_HEADS, capacity, HEAD_SIZE), 0.1, np.float16)
     points = [(i, m, c) for i in available(isas) if i != "scalar" for m in ATTENTION_ROWS for c in CACHED]
     trials: dict[tuple[str, int, int], list[float]] = {point: [] for point in points}
     reads: dict[int, list[float]] = {cached: [] for cached in CACHED}
     for repetition in range(repetitions):
         told(f"attention, repetition {repetition + 1} of {repetitions}")
         for cached in CACHED:
-            part = np.ascontiguousarray(caches[:, :, :, :cached]).view(np.uint8).reshape(-1)
+            part = np.ascontiguousarray(caches[:, :, 0, :, :cached]).view(np.uint8).reshape(-1)
             reads[cached].append(float(np.median(time_read(part, 3))) / LAYERS)
         for isa, rows, cached in points:
             seconds = time_attention(caches, HEADS, rows, cached, isa=isa, repetitions=2 * LAYERS)

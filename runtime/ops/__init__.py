@@ -14,6 +14,9 @@ from mxspec.formats.errors import MxspecError
 __all__ = ["instruction_set", "library_path", "set_threads", "threads"]
 
 
+_MOST_THREADS = 2**31 - 1  # a larger count would be cut off on its way
+
+
 def library_path() -> Path:
     """Path of the built operator library. Raises MxspecError where the installation lacks it."""
     # Through the package's resources: in an editable install the library lies in site-packages, not beside this file.
@@ -28,16 +31,23 @@ def library_path() -> Path:
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     library.mxspec_set_threads.argtypes = (ctypes.c_size_t,)
-    library.mxspec_set_threads.restype = None
+    library.mxspec_set_threads.restype = ctypes.c_bool
     library.mxspec_threads.restype = ctypes.c_size_t
     library.mxspec_isa.restype = ctypes.c_char_p
     return library
 
 
 def set_threads(count: int) -> None:
-    """Set how many threads, the calling one included, the operators of this process work on; no result changes."""
+    """Set how many threads, the calling one included, the operators of this process work on; no result changes.
+
+    Raises MxspecError where the system does not give so many; the operators then work on those they had.
+    """
     assert count >= 1
-    _library().mxspec_set_threads(count)
+    if count > _MOST_THREADS or not _library().mxspec_set_threads(count):
+        raise MxspecError(
+            f"threads: got {count}, more than the system gives (limits of memory or processes); "
+            f"working on {threads()}, ask for at most the number of cores"
+        )
 
 
 def threads() -> int:

@@ -1,7 +1,7 @@
 #include "runtime/ops/attention_op.h"
 
 #include <cmath>
-#include <cstring>
+#include <vector>
 
 #include "runtime/ops/kernels/attention.h"
 
@@ -17,14 +17,47 @@ void expect_rank_4(const char* name, const Shape& got, const char* meaning) {
   if (got.rank() != 4) throw OpError(std::string(name) + ": got shape " + got.text() + ", expected " + meaning);
 }
 
-// A cache that is not bound in place starts as a copy of the past.
-void copy_past(const Context& context, const Tensor& past, const Tensor& present) {
-  if (past.data == present.data || past.shape.size() == 0) return;
-  const size_t width = past.type == ElementType::kFloat16 ? 2 : 4;
-  const size_t heads = past.shape[0] * past.shape[1], bytes = past.shape[2] * past.shape[3] * width;
-  context.parallel_for(heads, [&](size_t head) {
-    std::memcpy(present.as<char>() + head * bytes, past.as<const char>() + head * bytes, bytes);
-  });
+// The output that is the buffer of a cache. In another buffer it would have to begin as a copy of every slot.
+Tensor in_place(Context& context, size_t index, const char* name, const Tensor& past) {
+  const Tensor present = context.output(index, past.type, past.shape);
+  if (present.data == past.data || past.shape.size() == 0) return present;
+  throw OpError("present_" + std::string(name) + ": got a buffer of its own, expected that of past_" + name +
+                "; bind both to one OrtValue, so that the cache is written in place");
+}
+
+std::string at(const char* name, int64_t index, int64_t value) {
+  return std::string(name) + "[" + std::to_string(index) + "]: got " + std::to_string(value);
+}
+
+// Where the sequences lie among the tokens and in the cache.
+std::vector<AttentionSequence> read_sequences(const Tensor& slots, const Tensor& past_lengths,
+                                              const Tensor& new_lengths, int64_t tokens, const Shape& cache) {
+  std::vector<AttentionSequence> sequences;
+  std::vector<bool> taken(static_cast<size_t>(cache[0]));
+  int64_t first = 0;
+  for (int64_t i = 0; i < slots.shape[0]; ++i) {
+    const int64_t slot = slots.as<const int32_t>()[i], past = past_lengths.as<const int32_t>()[i];
+    const int64_t count = new_lengths.as<const int32_t>()[i];
+    if (slot < 0 || slot >= cache[0]) {
+      throw OpError(at("slots", i, slot) + ", expected 0 to " + std::to_string(cache[0] - 1));
+    }
+    if (taken[slot]) throw OpError(at("slots", i, slot) + " a second time, expected a slot for each sequence");
+    if (past < 0) throw OpError(at("past_lengths", i, past) + ", expected 0 or more");
+    if (count < 1) throw OpError(at("new_lengths", i, count) + ", expected 1 or more");
+    if (past + count > cache[2]) {
+      throw OpError(at("past_lengths", i, past) + " and " + std::to_string(count) +
+                    " new, expected at most the cache's capacity " + std::to_string(cache[2]) + " together");
+    }
+    taken[slot] = true;
+    sequences.push_back(
+        {static_cast<size_t>(slot), static_cast<size_t>(past), static_cast<size_t>(first), static_cast<size_t>(count)});
+    first += count;
+  }
+  if (first != tokens) {
+    throw OpError("new_lengths: got " + std::to_string(first) + " tokens together, expected the " +
+                  std::to_string(tokens) + " of the call");
+  }
+  return sequences;
 }
 
 }  // namespace
@@ -32,9 +65,10 @@ void copy_past(const Context& context, const Tensor& past, const Tensor& present
 void AttentionBase::check_shapes(const Inputs& in) {
   const Shape& query = in.query.shape;
   const Shape& past = in.past_key.shape;
-  expect_rank_4("query", query, "[batch, seq, heads, head_size]");
-  expect_rank_4("past_key", past, "[batch, kv_heads, capacity, head_size]");
-  const int64_t batch = query[0], seq = query[1], heads = query[2], head_size = query[3], kv_heads = past[1];
+  expect_rank_4("query", query, "[1, tokens, heads, head_size]");
+  expect_rank_4("past_key", past, "[slots, kv_heads, capacity, head_size]");
+  const int64_t tokens = query[1], heads = query[2], head_size = query[3], kv_heads = past[1];
+  expect_shape("query", query, {1, tokens, heads, head_size}, "[1, tokens, heads, head_size]");
   if (head_size < 4 || head_size % 4 != 0) {
     throw OpError("query: got head_size " + std::to_string(head_size) + ", expected a multiple of 4");
   }
@@ -42,12 +76,13 @@ void AttentionBase::check_shapes(const Inputs& in) {
     throw OpError("query: got " + std::to_string(heads) + " heads, expected a multiple of the " +
                   std::to_string(kv_heads) + " key-value heads of past_key");
   }
-  expect_shape("past_key", past, {batch, kv_heads, past[2], head_size}, "[batch, kv_heads, capacity, head_size]");
+  expect_shape("past_key", past, {past[0], kv_heads, past[2], head_size}, "[slots, kv_heads, capacity, head_size]");
   expect_shape("past_value", in.past_value.shape, past, "the shape of past_key");
-  expect_shape("key", in.key.shape, {batch, seq, kv_heads, head_size}, "[batch, seq, kv_heads, head_size]");
-  expect_shape("value", in.value.shape, {batch, seq, kv_heads, head_size}, "[batch, seq, kv_heads, head_size]");
-  expect_shape("past_lengths", in.past_lengths.shape, {batch}, "[batch]");
-  expect_shape("new_lengths", in.new_lengths.shape, {batch}, "[batch]");
+  expect_shape("key", in.key.shape, {1, tokens, kv_heads, head_size}, "[1, tokens, kv_heads, head_size]");
+  expect_shape("value", in.value.shape, {1, tokens, kv_heads, head_size}, "[1, tokens, kv_heads, head_size]");
+  if (in.slots.shape.rank() != 1) throw OpError("slots: got shape " + in.slots.shape.text() + ", expected [sequences]");
+  expect_shape("past_lengths", in.past_lengths.shape, in.slots.shape, "[sequences]");
+  expect_shape("new_lengths", in.new_lengths.shape, in.slots.shape, "[sequences]");
   if (in.slopes) expect_shape("alibi_slopes", in.slopes->shape, {heads}, "[heads]");
   const ElementType cache = in.past_key.type;
   if (cache != ElementType::kFloat16 && cache != ElementType::kFloat32) {
@@ -55,23 +90,6 @@ void AttentionBase::check_shapes(const Inputs& in) {
   }
   if (in.past_value.type != cache) {
     throw OpError("past_value: got " + name_of(in.past_value.type) + ", expected " + name_of(cache) + " like past_key");
-  }
-}
-
-void AttentionBase::check_lengths(const Inputs& in) {
-  const int64_t seq = in.query.shape[1], capacity = in.past_key.shape[2];
-  for (int64_t batch = 0; batch < in.query.shape[0]; ++batch) {
-    const int64_t past = in.past_lengths.as<const int32_t>()[batch];
-    const int64_t fresh = in.new_lengths.as<const int32_t>()[batch];
-    const std::string where = std::string("[").append(std::to_string(batch)).append("]: got ");
-    if (past < 0) throw OpError("past_lengths" + where + std::to_string(past) + ", expected 0 or more");
-    if (fresh < 0 || fresh > seq) {
-      throw OpError("new_lengths" + where + std::to_string(fresh) + ", expected 0 to seq = " + std::to_string(seq));
-    }
-    if (past + fresh > capacity) {
-      throw OpError("past_lengths" + where + std::to_string(past) + " and " + std::to_string(fresh) +
-                    " new, expected at most the cache's capacity " + std::to_string(capacity) + " together");
-    }
   }
 }
 
@@ -90,36 +108,33 @@ AttentionBase::AttentionBase(const Attributes& attributes)
 }
 
 void AttentionBase::compute(Context& context) const {
-  const Inputs in = {context.input(0), context.input(1), context.input(2), context.input(3),
-                     context.input(4), context.input(5), context.input(6), context.optional_input(7)};
+  const Inputs in = {context.input(0), context.input(1), context.input(2), context.input(3),         context.input(4),
+                     context.input(5), context.input(6), context.input(7), context.optional_input(8)};
   attend(context, in, in.query.shape);
 }
 
 void AttentionBase::attend(Context& context, const Inputs& in, const Shape& output_shape) const {
   check_shapes(in);
-  check_lengths(in);
+  const Shape &query = in.query.shape, &cache = in.past_key.shape;
+  const std::vector<AttentionSequence> sequences =
+      read_sequences(in.slots, in.past_lengths, in.new_lengths, query[1], cache);
   const Tensor output = context.output(0, ElementType::kFloat32, output_shape);
-  const Tensor present_key = context.output(1, in.past_key.type, in.past_key.shape);
-  const Tensor present_value = context.output(2, in.past_key.type, in.past_key.shape);
-  copy_past(context, in.past_key, present_key);
-  copy_past(context, in.past_value, present_value);
+  const Tensor present_key = in_place(context, 1, "key", in.past_key);
+  const Tensor present_value = in_place(context, 2, "value", in.past_value);
 
-  const Shape& query = in.query.shape;
   const AttentionCall call = {
-      .batch = static_cast<size_t>(query[0]),
-      .seq = static_cast<size_t>(query[1]),
+      .sequences = sequences.data(),
+      .sequence_count = sequences.size(),
       .heads = static_cast<size_t>(query[2]),
-      .kv_heads = static_cast<size_t>(in.past_key.shape[1]),
+      .kv_heads = static_cast<size_t>(cache[1]),
       .head_size = static_cast<size_t>(query[3]),
-      .capacity = static_cast<size_t>(in.past_key.shape[2]),
+      .capacity = static_cast<size_t>(cache[2]),
       .query = in.query.as<const float>(),
       .key = in.key.as<const float>(),
       .value = in.value.as<const float>(),
       .key_cache = present_key.data,
       .value_cache = present_value.data,
       .half_cache = in.past_key.type == ElementType::kFloat16,
-      .past_lengths = in.past_lengths.as<const int32_t>(),
-      .new_lengths = in.new_lengths.as<const int32_t>(),
       .slopes = in.slopes ? in.slopes->as<const float>() : nullptr,
       .output = output.as<float>(),
       .scale = scale_,

@@ -4,13 +4,16 @@
 
 namespace mxspec {
 
-// Attention(query float32[batch, seq, heads, head_size], key, value float32[batch, seq, kv_heads, head_size],
-//           past_key, past_value (float16|float32)[batch, kv_heads, capacity, head_size],
-//           past_lengths, new_lengths int32[batch], alibi_slopes float32[heads]?)
-//   -> (output like query, present_key, present_value like past_key)
-// Appends keys and values at past_lengths and attends causally. Where a present output is bound to the buffer of its
-// past it is written in place, else the past is copied first. Rows at or beyond new_lengths are padding: zeros out,
-// nothing cached. Attributes: scale (required), softcap (0 = none), window (0 = none).
+// Attention(query float32[1, tokens, heads, head_size], key, value float32[1, tokens, kv_heads, head_size],
+//           past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
+//           slots, past_lengths, new_lengths int32[sequences], alibi_slopes float32[heads]?)
+//   -> (output like query, present_key, present_value like past_key, in the very buffers of past_key and past_value)
+// The tokens of all sequences stand one after another: three of the sequence in slot 4, then one of that in slot 0:
+//   tokens: a b c d     slots = [4, 0]     past_lengths = [7, 2]     new_lengths = [3, 1]
+// Appends their keys and values to their slots at past_lengths and attends causally, each sequence within its slot.
+// Refused: a slot out of range or named twice, a sequence without tokens, new_lengths that do not add up to tokens, a
+// full cache, and an output of the cache that is not bound to its input's buffer.
+// Attributes: scale (required), softcap (0 = none), window (0 = none).
 //
 // ONNX Runtime infers the type of an output from at most one input of free type, so there is one class a cache type
 // under the same name, and it picks the one that fits the node.
@@ -23,7 +26,7 @@ class AttentionBase {
 
  protected:
   struct Inputs {
-    Tensor query, key, value, past_key, past_value, past_lengths, new_lengths;
+    Tensor query, key, value, past_key, past_value, slots, past_lengths, new_lengths;
     std::optional<Tensor> slopes;
   };
   // Checks the inputs and computes the outputs; output_shape has the query's values in its order.
@@ -31,7 +34,6 @@ class AttentionBase {
 
  private:
   static void check_shapes(const Inputs& in);
-  static void check_lengths(const Inputs& in);
 
   float scale_;
   float softcap_;
@@ -47,6 +49,7 @@ class AttentionOp : public AttentionBase {
       {"value", ElementType::kFloat32},
       {"past_key", kCache},
       {"past_value", kCache},
+      {"slots", ElementType::kInt32},
       {"past_lengths", ElementType::kInt32},
       {"new_lengths", ElementType::kInt32},
       {"alibi_slopes", ElementType::kFloat32, true},

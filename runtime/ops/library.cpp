@@ -3,6 +3,7 @@
 #include <string>
 
 #include "runtime/ops/attention_op.h"
+#include "runtime/ops/c_border.h"
 #include "runtime/ops/gated_op.h"
 #include "runtime/ops/kernels/isa.h"
 #include "runtime/ops/kernels/thread_pool.h"
@@ -51,27 +52,34 @@ OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi& api) {
 
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
                                                                                const OrtApiBase* base) {
-  const OrtApi* api = base->GetApi(kOrtApiVersion);
-  if (api != nullptr) return mxspec::add_domain(options, *api);
-  const std::string message = "mxspec: this ONNX Runtime is version " + std::string(base->GetVersionString()) +
-                              ", the operators need 1." + std::to_string(kOrtApiVersion) + " or later";
-  // CreateStatus is the first function of every version, so the oldest table can report it.
+  // CreateStatus is the first function of every version, so the oldest table can report an error.
   const OrtApi* oldest = base->GetApi(1);
-  return oldest->CreateStatus(ORT_FAIL, message.c_str());
+  try {
+    const OrtApi* api = base->GetApi(kOrtApiVersion);
+    if (api != nullptr) return mxspec::add_domain(options, *api);
+    const std::string message = "mxspec: this ONNX Runtime is version " + std::string(base->GetVersionString()) +
+                                ", the operators need 1." + std::to_string(kOrtApiVersion) + " or later";
+    return oldest->CreateStatus(ORT_FAIL, message.c_str());
+  } catch (const std::exception& error) {
+    return oldest->CreateStatus(ORT_FAIL, error.what());
+  }
 }
 
-// The number of threads, the calling one included, that the operators of this process work on.
-extern "C" __attribute__((visibility("default"))) void mxspec_set_threads(size_t threads) {
-  mxspec::ThreadPool::shared().resize(threads);
+// How many threads, the calling one included, the operators of this process work on from now on. Returns whether the
+// system gave that many; if not, there are as many as before, or as many as it gives still.
+extern "C" __attribute__((visibility("default"))) bool mxspec_set_threads(size_t threads) {
+  return mxspec::no_throw(false, [&] { return mxspec::ThreadPool::shared().resize(threads); });
 }
 
 extern "C" __attribute__((visibility("default"))) size_t mxspec_threads() {
-  return mxspec::ThreadPool::shared().threads();
+  return mxspec::no_throw(size_t{1}, [] { return mxspec::ThreadPool::shared().threads(); });
 }
 
 // The name of the instruction set that the operators of this process use; nullptr where MXSPEC_ISA asks for none that
 // can be had.
 extern "C" __attribute__((visibility("default"))) const char* mxspec_isa() {
-  const mxspec::IsaChoice& choice = mxspec::chosen_isa();
-  return choice.error.empty() ? mxspec::isa_name(choice.isa) : nullptr;
+  return mxspec::no_throw<const char*>(nullptr, [] {
+    const mxspec::IsaChoice& choice = mxspec::chosen_isa();
+    return choice.error.empty() ? mxspec::isa_name(choice.isa) : nullptr;
+  });
 }

@@ -68,7 +68,7 @@ class Context {
   // Allocates the output, or gives the buffer it is bound to.
   Tensor output(size_t index, ElementType type, const Shape& shape);
 
-  // body(index) for each index < total, on the process's threads, in any order. The body must not throw.
+  // body(index) for each index < total, on the process's threads, in any order. Throws what a body threw.
   template <class Body>
   void parallel_for(size_t total, const Body& body) const {
     shared_threads()(total, body);

@@ -18,13 +18,13 @@ constexpr float kNoEpsilon = -1;  // the attribute is absent
 // How many query heads the row width says there are.
 int64_t query_heads(const Shape& qkv, const Shape& past) {
   if (past.rank() != 4 || past[1] < 1 || past[3] < 1) {
-    throw OpError("past_key: got shape " + past.text() + ", expected [batch, kv_heads, capacity, head_size]");
+    throw OpError("past_key: got shape " + past.text() + ", expected [slots, kv_heads, capacity, head_size]");
   }
   const int64_t kv_heads = past[1], head_size = past[3];
-  const int64_t heads = qkv.rank() == 3 ? qkv[2] / head_size - 2 * kv_heads : 0;
+  const int64_t heads = qkv.rank() == 3 && qkv[0] == 1 ? qkv[2] / head_size - 2 * kv_heads : 0;
   if (heads < 1 || qkv[2] % head_size != 0 || heads % kv_heads != 0) {
     throw OpError("qkv: got shape " + qkv.text() +
-                  ", expected [batch, seq, (heads + 2 kv_heads) * head_size] with heads a multiple of kv_heads, for " +
+                  ", expected [1, tokens, (heads + 2 kv_heads) * head_size] with heads a multiple of kv_heads, for " +
                   "past_key " + past.text());
   }
   return heads;
@@ -73,27 +73,27 @@ QkvAttentionBase::QkvAttentionBase(const Attributes& attributes)
 void QkvAttentionBase::compute(Context& context) const {
   const Tensor qkv = context.input(0);
   const Tensor past_key = context.input(1);
-  const std::optional<Tensor> cos = context.optional_input(5);
-  const std::optional<Tensor> sin = context.optional_input(6);
+  const std::optional<Tensor> cos = context.optional_input(6);
+  const std::optional<Tensor> sin = context.optional_input(7);
   const int64_t heads = query_heads(qkv.shape, past_key.shape);
-  const int64_t batch = qkv.shape[0], seq = qkv.shape[1], kv_heads = past_key.shape[1], head_size = past_key.shape[3];
-  const Shape query_shape{batch, seq, heads, head_size}, key_shape{batch, seq, kv_heads, head_size};
+  const int64_t tokens = qkv.shape[1], kv_heads = past_key.shape[1], head_size = past_key.shape[3];
+  const Shape query_shape{1, tokens, heads, head_size}, key_shape{1, tokens, kv_heads, head_size};
   if (cos.has_value() != sin.has_value()) throw OpError("cos and sin: got one of them, expected both or neither");
   if (cos) check_rotary_tables(cos->shape, sin->shape, query_shape);
 
   // Queries, keys and values apart, as the attention reads them: tiny beside the cache for a few rows, and for many
   // tiny beside the products.
-  const int64_t rows = batch * seq, width = qkv.shape[2];
+  const int64_t width = qkv.shape[2];
   float* const query = scratch(static_cast<size_t>(qkv.shape.size()));
-  float* const key = query + rows * heads * head_size;
-  float* const value = key + rows * kv_heads * head_size;
+  float* const key = query + tokens * heads * head_size;
+  float* const value = key + tokens * kv_heads * head_size;
   const int64_t runs = interleaved_ ? kv_heads : 1, stride = width / runs;
   const int64_t query_run = heads / runs, key_run = kv_heads / runs;
   QkvPart queries = {0, runs, query_run, stride, true, query};
   QkvPart keys = {query_run * head_size, runs, key_run, stride, true, key};
   const QkvPart values = {(query_run + key_run) * head_size, runs, key_run, stride, false, value};
-  set_norm(queries, "query_norm_weight", context.optional_input(7), head_size, norm_epsilon_);
-  set_norm(keys, "key_norm_weight", context.optional_input(8), head_size, norm_epsilon_);
+  set_norm(queries, "query_norm_weight", context.optional_input(8), head_size, norm_epsilon_);
+  set_norm(keys, "key_norm_weight", context.optional_input(9), head_size, norm_epsilon_);
 
   const QkvRows source = {
       .qkv = qkv.as<const float>(),
@@ -106,18 +106,19 @@ void QkvAttentionBase::compute(Context& context) const {
       .norm_epsilon = norm_epsilon_,
   };
   const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / width);
-  context.parallel_for((rows + rows_per_task - 1) / rows_per_task, [&](size_t task) {
+  context.parallel_for((tokens + rows_per_task - 1) / rows_per_task, [&](size_t task) {
     const int64_t first = static_cast<int64_t>(task) * rows_per_task;
-    for (int64_t row = first; row < std::min(rows, first + rows_per_task); ++row) {
+    for (int64_t row = first; row < std::min(tokens, first + rows_per_task); ++row) {
       source.take(queries, row);
       source.take(keys, row);
       source.take(values, row);
     }
   });
 
-  const Inputs inputs = {floats(query, query_shape), floats(key, key_shape), floats(value, key_shape), past_key,
-                         context.input(2),           context.input(3),       context.input(4),         std::nullopt};
-  attend(context, inputs, Shape{batch, seq, heads * head_size});
+  const Inputs inputs = {
+      floats(query, query_shape), floats(key, key_shape), floats(value, key_shape), past_key,    context.input(2),
+      context.input(3),           context.input(4),       context.input(5),         std::nullopt};
+  attend(context, inputs, Shape{1, tokens, heads * head_size});
 }
 
 }  // namespace mxspec

@@ -5,11 +5,11 @@
 
 namespace mxspec {
 
-// QkvAttention(qkv float32[batch, seq, (heads + 2 kv_heads) * head_size],
-//              past_key, past_value (float16|float32)[batch, kv_heads, capacity, head_size],
-//              past_lengths, new_lengths int32[batch], cos, sin float32[batch, seq, rotary]?,
+// QkvAttention(qkv float32[1, tokens, (heads + 2 kv_heads) * head_size],
+//              past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
+//              slots, past_lengths, new_lengths int32[sequences], cos, sin float32[1, tokens, rotary]?,
 //              query_norm_weight, key_norm_weight float32[norm]?)
-//   -> (output float32[batch, seq, heads * head_size], present_key, present_value like past_key)
+//   -> (output float32[1, tokens, heads * head_size], present_key, present_value: the buffers of past_key, past_value)
 // Attention (attention_op.h) over a fused product. A row of qkv holds its queries, then its keys, then its values:
 //   q0 q1 q2 q3 k0 k1 v0 v1     heads = 4, kv_heads = 2
 // or, with the attribute interleaved = 1, the queries of a key-value head, its key and its value (GPT-NeoX):
@@ -38,6 +38,7 @@ class QkvAttentionOp : public QkvAttentionBase {
       {"qkv", ElementType::kFloat32},
       {"past_key", kCache},
       {"past_value", kCache},
+      {"slots", ElementType::kInt32},
       {"past_lengths", ElementType::kInt32},
       {"new_lengths", ElementType::kInt32},
       {"cos", ElementType::kFloat32, true},

@@ -35,7 +35,7 @@ def _library() -> ctypes.CDLL:
         pointer,
     )
     library.mxspec_time_attention.restype = ctypes.c_int
-    library.mxspec_time_attention.argtypes = (ctypes.c_char_p, *(size,) * 6, pointer, size, size, pointer)
+    library.mxspec_time_attention.argtypes = (ctypes.c_char_p, *(size,) * 7, pointer, size, size, pointer)
     library.mxspec_time_read.restype = ctypes.c_uint64
     library.mxspec_time_read.argtypes = (pointer, size, size, pointer)
     return library
@@ -50,7 +50,7 @@ def time_matmul(
     isa: str = "",
     repetitions: int = 10,
 ) -> NDArray[np.float64] | None:
-    """Seconds of each product of a float32[m, k] with packed uint8[matrices, n_tiles, row_tile_bytes], taken in turns.
+    """Seconds of each product of a float32[m, k] with packed uint8[matrices, n_tiles, row_tile_bytes], alternating.
 
     isa: one of ISAS, by default the best one. Returns None where this machine does not have it.
     """
@@ -72,26 +72,33 @@ def time_matmul(
         repetitions,
         seconds.ctypes.data,
     )
-    assert status != 1, f"{isa}: not one of {ISAS}"
-    return None if status else seconds
+    return _timed(status, isa, seconds)
 
 
 def time_attention(
     caches: NDArray[np.float16], heads: int, rows: int, cached: int, *, isa: str = "", repetitions: int = 10
 ) -> NDArray[np.float64] | None:
-    """Seconds of each call of `rows` tokens behind `cached`; caches float16[layers, 2, kv_heads, capacity, head_size].
+    """Seconds of each call of `rows` tokens of each sequence after `cached` ones of its own, the layers alternating.
 
-    The layers take turns. isa: one of ISAS, by default the best one. Returns None where this machine does not have it.
+    caches: float16[layers, 2, sequences, kv_heads, capacity, head_size]. isa: one of ISAS, by default the best one.
+    Returns None where this machine does not have it.
     """
-    layers, _, kv_heads, capacity, head_size = caches.shape
+    layers, _, sequences, kv_heads, capacity, head_size = caches.shape
     assert cached + rows <= capacity
     assert caches.flags.c_contiguous
     seconds = np.empty(repetitions)
-    sizes = (heads, kv_heads, head_size, rows, cached, capacity)
+    sizes = (heads, kv_heads, head_size, sequences, rows, cached, capacity)
     status = _library().mxspec_time_attention(
         isa.encode(), *sizes, caches.ctypes.data, layers, repetitions, seconds.ctypes.data
     )
+    return _timed(status, isa, seconds)
+
+
+def _timed(status: int, isa: str, seconds: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """The seconds by the status that came with them (timing.cpp); None for an instruction set that is not here."""
     assert status != 1, f"{isa}: not one of {ISAS}"
+    if status == 3:
+        raise MemoryError("timing of an operator")
     return None if status else seconds
 
 

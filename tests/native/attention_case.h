@@ -1,4 +1,4 @@
-// Random sequences with a cache, attention over them, and the same in float64 from the definition.
+// Sequences with random values in the slots of a cache, attention over them, and the same in float64 by definition.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 #include "formats/native/half.h"
 #include "runtime/ops/kernels/attention.h"
-#include "runtime/ops/kernels/thread_pool.h"
+#include "tests/native/pool_of.h"
 
 namespace mxspec::test {
 
@@ -25,63 +25,63 @@ struct AttentionSizes {
   size_t heads, kv_heads, head_size, capacity;
 };
 
-// A batch of sequences with a filled cache, and new rows to attend.
+// A sequence's slot, its cached tokens, and its new ones.
+struct Part {
+  size_t slot, past, count;
+};
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// A call: new tokens of sequences, and a cache that holds what they follow on.
 struct AttentionCase {
   AttentionSizes sizes;
   AttentionOptions options;
-  std::vector<int32_t> past, fresh;
-  size_t seq;
-  std::vector<float> query, key, value, slopes;
-  std::vector<float> past_key, past_value;  // [batch, kv_heads, capacity, head_size], NaN behind the past
+  std::vector<AttentionSequence> sequences;
+  std::vector<float> query, key, value;     // [tokens, heads or kv_heads, head_size]
+  std::vector<float> past_key, past_value;  // [slots, kv_heads, capacity, head_size], NaN where no past is
+  std::vector<float> slopes;
 
-  AttentionCase(AttentionSizes sizes, AttentionOptions options, std::vector<int32_t> past, std::vector<int32_t> fresh,
-                size_t seq, unsigned seed)
-      : sizes(sizes), options(options), past(past), fresh(fresh), seq(seq) {
+  AttentionCase(AttentionSizes sizes, AttentionOptions options, size_t slots, const std::vector<Part>& parts,
+                unsigned seed)
+      : sizes(sizes), options(options), past_key(slots * slot_values(), kNan), past_value(past_key) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 2);
-    const auto fill = [&](std::vector<float>& values, size_t count) {
-      values.resize(count);
-      for (float& value : values) value = normal(random);
-    };
-    const size_t rows = past.size() * seq;
-    fill(query, rows * sizes.heads * sizes.head_size);
-    fill(key, rows * sizes.kv_heads * sizes.head_size);
-    fill(value, rows * sizes.kv_heads * sizes.head_size);
-    fill(past_key, past.size() * cache_of_one());
-    fill(past_value, past.size() * cache_of_one());
-    for (size_t h = 0; options.alibi && h < sizes.heads; ++h) slopes.push_back(std::exp2(-1.0f - h));
-    for (size_t b = 0; b < past.size(); ++b) {
+    const auto fill = [&](auto begin, auto end) { std::generate(begin, end, [&] { return normal(random); }); };
+    size_t tokens = 0;
+    for (const Part& part : parts) {
+      sequences.push_back({part.slot, part.past, tokens, part.count});
+      tokens += part.count;
       for (size_t h = 0; h < sizes.kv_heads; ++h) {
-        for (size_t i = past[b] * sizes.head_size; i < sizes.capacity * sizes.head_size; ++i) {
-          const size_t at = (b * sizes.kv_heads + h) * sizes.capacity * sizes.head_size + i;
-          past_key[at] = past_value[at] = std::numeric_limits<float>::quiet_NaN();
+        const size_t begin = part.slot * slot_values() + h * sizes.capacity * sizes.head_size;
+        for (auto* cache : {&past_key, &past_value}) {
+          fill(cache->begin() + begin, cache->begin() + begin + part.past * sizes.head_size);
         }
       }
     }
+    query.resize(tokens * sizes.heads * sizes.head_size);
+    key.resize(tokens * sizes.kv_heads * sizes.head_size);
+    value.resize(key.size());
+    for (auto* values : {&query, &key, &value}) fill(values->begin(), values->end());
+    for (size_t h = 0; options.alibi && h < sizes.heads; ++h) slopes.push_back(std::exp2(-1.0f - h));
   }
 
-  size_t cache_of_one() const { return sizes.kv_heads * sizes.capacity * sizes.head_size; }
+  size_t slot_values() const { return sizes.kv_heads * sizes.capacity * sizes.head_size; }
 };
 
 inline float rounded(float value) { return formats::half_to_float(formats::float_to_half(value)); }
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 struct AttentionResult {
   std::vector<float> output, key_cache, value_cache;
 
   bool operator==(const AttentionResult& other) const {
-    const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
-      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-    };
-    return same(output, other.output) && same(key_cache, other.key_cache) && same(value_cache, other.value_cache);
+    return same_bits(output, other.output) && same_bits(key_cache, other.key_cache) &&
+           same_bits(value_cache, other.value_cache);
   }
 };
-
-inline ParallelFor pool_of(ThreadPool& pool) {
-  const auto run = [](void* context, size_t count, void (*body)(void*, size_t), void* user) {
-    static_cast<ThreadPool*>(context)->run(count, body, user);
-  };
-  return {run, &pool, pool.threads()};
-}
 
 inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   AttentionResult result{std::vector<float>(c.query.size(), 7), c.past_key, c.past_value};
@@ -91,8 +91,8 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
     half_value.push_back(formats::float_to_half(c.past_value[i]));
   }
   AttentionCall call = {};
-  call.batch = c.past.size();
-  call.seq = c.seq;
+  call.sequences = c.sequences.data();
+  call.sequence_count = c.sequences.size();
   call.heads = c.sizes.heads;
   call.kv_heads = c.sizes.kv_heads;
   call.head_size = c.sizes.head_size;
@@ -103,8 +103,6 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   call.key_cache = c.options.half ? static_cast<void*>(half_key.data()) : result.key_cache.data();
   call.value_cache = c.options.half ? static_cast<void*>(half_value.data()) : result.value_cache.data();
   call.half_cache = c.options.half;
-  call.past_lengths = c.past.data();
-  call.new_lengths = c.fresh.data();
   call.slopes = c.options.alibi ? c.slopes.data() : nullptr;
   call.output = result.output.data();
   call.scale = 0.25f;
@@ -118,15 +116,15 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   return result;
 }
 
-// One output row in float64, from the definition.
-inline std::vector<double> expected_row(const AttentionCase& c, size_t b, size_t i, size_t head) {
+// Output of one head of a sequence's new token i in float64, from the definition.
+inline std::vector<double> expected_row(const AttentionCase& c, const AttentionSequence& of, size_t i, size_t head) {
   const size_t d_count = c.sizes.head_size, kv_head = head / (c.sizes.heads / c.sizes.kv_heads);
-  const size_t position = c.past[b] + i;
+  const size_t position = of.past + i;
   const size_t first = c.options.window && position + 1 > c.options.window ? position + 1 - c.options.window : 0;
   const auto cached = [&](const std::vector<float>& past, const std::vector<float>& fresh, size_t j, size_t d) {
-    const size_t old = static_cast<size_t>(c.past[b]);
-    const float value = j < old ? past[((b * c.sizes.kv_heads + kv_head) * c.sizes.capacity + j) * d_count + d]
-                                : fresh[((b * c.seq + j - old) * c.sizes.kv_heads + kv_head) * d_count + d];
+    const float value = j < of.past
+                            ? past[((of.slot * c.sizes.kv_heads + kv_head) * c.sizes.capacity + j) * d_count + d]
+                            : fresh[((of.first + j - of.past) * c.sizes.kv_heads + kv_head) * d_count + d];
     return static_cast<double>(c.options.half ? rounded(value) : value);
   };
   std::vector<double> weights;
@@ -134,7 +132,7 @@ inline std::vector<double> expected_row(const AttentionCase& c, size_t b, size_t
   for (size_t j = first; j <= position; ++j) {
     double s = 0;
     for (size_t d = 0; d < d_count; ++d) {
-      s += c.query[((b * c.seq + i) * c.sizes.heads + head) * d_count + d] * cached(c.past_key, c.key, j, d);
+      s += c.query[((of.first + i) * c.sizes.heads + head) * d_count + d] * cached(c.past_key, c.key, j, d);
     }
     s *= 0.25;
     if (c.options.softcap != 0) s = std::tanh(s / c.options.softcap) * c.options.softcap;

@@ -1,5 +1,6 @@
 // The attention kernels of every instruction set here: against float64, and bit for bit against each other and against
 // the same rows in other company. Arrays have their exact size, so that the address sanitizer sees what lies beyond.
+#include <numeric>
 #include <string>
 
 #include "tests/native/attention_case.h"
@@ -8,77 +9,81 @@
 namespace {
 
 using namespace mxspec::test;
+using mxspec::AttentionSequence;
 using mxspec::Isa;
 using mxspec::ThreadPool;
 
 void check_values(const AttentionCase& c, const AttentionResult& result, const std::string& name) {
   const size_t d_count = c.sizes.head_size;
-  for (size_t b = 0; b < c.past.size(); ++b) {
-    for (size_t i = 0; i < c.seq; ++i) {
+  for (const AttentionSequence& of : c.sequences) {
+    for (size_t i = 0; i < of.count; ++i) {
       for (size_t head = 0; head < c.sizes.heads; ++head) {
-        const float* got = result.output.data() + ((b * c.seq + i) * c.sizes.heads + head) * d_count;
-        const bool padding = i >= static_cast<size_t>(c.fresh[b]);
-        const std::vector<double> expected = padding ? std::vector<double>(d_count) : expected_row(c, b, i, head);
+        const float* got = result.output.data() + ((of.first + i) * c.sizes.heads + head) * d_count;
+        const std::vector<double> expected = expected_row(c, of, i, head);
         double error = 0;
         for (size_t d = 0; d < d_count; ++d) {
           const double difference = std::abs(got[d] - expected[d]);
           error = difference <= error ? error : difference;  // a NaN stays
         }
-        CHECK(padding ? error == 0 : error < 5e-5) << name << "row" << b << i << head << "off by" << error;
+        CHECK(error < 5e-5) << name << "slot" << of.slot << "row" << i << head << "off by" << error;
       }
     }
   }
 }
 
+// The new keys and values stand in their slots, and nothing else changed.
 void check_cache(const AttentionCase& c, const AttentionResult& result, const std::string& name) {
   const size_t d_count = c.sizes.head_size;
-  for (size_t at = 0; at < result.key_cache.size(); ++at) {
-    const size_t j = at / d_count % c.sizes.capacity, head = at / d_count / c.sizes.capacity % c.sizes.kv_heads;
-    const size_t b = at / c.cache_of_one(), old = static_cast<size_t>(c.past[b]);
-    const bool is_new = j >= old && j < old + static_cast<size_t>(c.fresh[b]);
-    const size_t from = is_new ? ((b * c.seq + j - old) * c.sizes.kv_heads + head) * d_count + at % d_count : at;
+  std::vector<float> keys = c.past_key, values = c.past_value;
+  for (const AttentionSequence& of : c.sequences) {
+    for (size_t i = 0; i < of.count * c.sizes.kv_heads; ++i) {
+      const size_t head = i % c.sizes.kv_heads, position = of.past + i / c.sizes.kv_heads;
+      const size_t to = of.slot * c.slot_values() + (head * c.sizes.capacity + position) * d_count;
+      const size_t from = (of.first * c.sizes.kv_heads + i) * d_count;
+      std::copy_n(c.key.begin() + from, d_count, keys.begin() + to);
+      std::copy_n(c.value.begin() + from, d_count, values.begin() + to);
+    }
+  }
+  for (size_t at = 0; at < keys.size(); ++at) {
     const auto holds = [&](float got, float expected) {
       expected = c.options.half ? rounded(expected) : expected;
       return got == expected || (std::isnan(got) && std::isnan(expected));
     };
-    CHECK(holds(result.key_cache[at], (is_new ? c.key : c.past_key)[from])) << name << "key" << b << head << j;
-    CHECK(holds(result.value_cache[at], (is_new ? c.value : c.past_value)[from])) << name << "value" << b << head << j;
+    CHECK(holds(result.key_cache[at], keys[at])) << name << "key cache at" << at;
+    CHECK(holds(result.value_cache[at], values[at])) << name << "value cache at" << at;
   }
 }
 
-// New rows of sequence b alone, on the cache that the rows before them left behind.
-AttentionCase part_of(const AttentionCase& c, size_t b, size_t first, size_t count, const std::vector<float>& key_cache,
-                      const std::vector<float>& value_cache) {
-  const auto rows = [&](const std::vector<float>& all, size_t heads) {
-    const size_t row = heads * c.sizes.head_size, from = (b * c.seq + first) * row;
-    return std::vector<float>(all.begin() + from, all.begin() + from + count * row);
-  };
+// The rows first..first + count - 1 of an array of rows.
+std::vector<float> rows_of(const std::vector<float>& all, size_t row, size_t first, size_t count) {
+  return {all.begin() + first * row, all.begin() + (first + count) * row};
+}
+
+// New tokens of one sequence alone, on the cache that those before them left: a cache of one slot.
+AttentionCase part_of(const AttentionCase& c, const AttentionSequence& of, size_t first, size_t count,
+                      const std::vector<float>& key_cache, const std::vector<float>& value_cache) {
+  const size_t query_row = c.sizes.heads * c.sizes.head_size, key_row = c.sizes.kv_heads * c.sizes.head_size;
   AttentionCase part = c;
-  part.past = {static_cast<int32_t>(c.past[b] + first)};
-  part.fresh = {static_cast<int32_t>(count)};
-  part.seq = count;
-  part.query = rows(c.query, c.sizes.heads);
-  part.key = rows(c.key, c.sizes.kv_heads);
-  part.value = rows(c.value, c.sizes.kv_heads);
+  part.sequences = {{0, of.past + first, 0, count}};
+  part.query = rows_of(c.query, query_row, of.first + first, count);
+  part.key = rows_of(c.key, key_row, of.first + first, count);
+  part.value = rows_of(c.value, key_row, of.first + first, count);
   part.past_key = key_cache;
   part.past_value = value_cache;
   return part;
 }
 
-// The rows of sequence b, `chunk` at a time and with no company, give the bits that they gave in the whole call.
-void check_chunks(const AttentionCase& c, const AttentionResult& whole, size_t b, size_t chunk, Isa isa,
-                  ThreadPool& pool) {
-  const size_t fresh = static_cast<size_t>(c.fresh[b]), row = c.sizes.heads * c.sizes.head_size;
-  const auto cache_of = [&](const std::vector<float>& all) {
-    return std::vector<float>(all.begin() + b * c.cache_of_one(), all.begin() + (b + 1) * c.cache_of_one());
-  };
-  AttentionResult before{{}, cache_of(c.past_key), cache_of(c.past_value)};
-  for (size_t first = 0; first < fresh; first += chunk) {
-    const size_t count = std::min(chunk, fresh - first);
-    before = run(part_of(c, b, first, count, before.key_cache, before.value_cache), isa, pool);
-    const float* const expected = whole.output.data() + (b * c.seq + first) * row;
-    CHECK(std::memcmp(before.output.data(), expected, count * row * sizeof(float)) == 0)
-        << isa_name(isa) << "sequence" << b << "rows from" << first << "in chunks of" << chunk;
+// The tokens of a sequence, `chunk` at a time and with no company, give the bits that they gave in the whole call.
+void check_chunks(const AttentionCase& c, const AttentionResult& whole, const AttentionSequence& of, size_t chunk,
+                  Isa isa, ThreadPool& pool) {
+  const size_t row = c.sizes.heads * c.sizes.head_size;
+  AttentionResult before{
+      {}, rows_of(c.past_key, c.slot_values(), of.slot, 1), rows_of(c.past_value, c.slot_values(), of.slot, 1)};
+  for (size_t first = 0; first < of.count; first += chunk) {
+    const size_t count = std::min(chunk, of.count - first);
+    before = run(part_of(c, of, first, count, before.key_cache, before.value_cache), isa, pool);
+    CHECK(same_bits(before.output, rows_of(whole.output, row, of.first + first, count)))
+        << isa_name(isa) << "slot" << of.slot << "rows from" << first << "in chunks of" << chunk;
   }
 }
 
@@ -90,16 +95,73 @@ void check(const AttentionCase& c, const std::string& name, ThreadPool& one, Thr
     if (!isa_available(isa)) continue;
     CHECK(run(c, isa, one) == reference) << name << isa_name(isa) << "differs from scalar";
     CHECK(run(c, isa, three) == reference) << name << isa_name(isa) << "differs with three threads";
-    for (size_t b = 0; b < c.past.size(); ++b) {
-      check_chunks(c, reference, b, 1, isa, three);
-      check_chunks(c, reference, b, 7, isa, one);
+    for (const AttentionSequence& of : c.sequences) {
+      check_chunks(c, reference, of, 1, isa, three);
+      check_chunks(c, reference, of, 7, isa, one);
     }
   }
 }
 
+// Texts in slots of one cache, read in calls that mix prompt chunks, single tokens and K+1 rows of some of them in any
+// order, with tokens that are rolled back and read again: each row has the bits of its text read alone, at once.
+void random_companies(const AttentionSizes& sizes, const AttentionOptions& options, unsigned seed, Isa isa,
+                      ThreadPool& pool) {
+  constexpr size_t kSlots = 6, kTexts = 5;
+  std::mt19937 random(seed);
+  const auto below = [&](size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); };
+  std::vector<size_t> slots(kSlots), order(kTexts), done(kTexts);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(slots.begin(), slots.end(), random);
+  std::vector<Part> parts;
+  for (size_t text = 0; text < kTexts; ++text) parts.push_back({slots[text], 0, sizes.capacity - below(40)});
+  const AttentionCase texts(sizes, options, kSlots, parts, seed);
+  const AttentionResult whole = run(texts, Isa::kScalar, pool);
+  for (const AttentionSequence& of : texts.sequences) check_chunks(texts, whole, of, of.count, isa, pool);
+
+  const size_t query_row = sizes.heads * sizes.head_size, key_row = sizes.kv_heads * sizes.head_size;
+  AttentionCase call = texts;
+  AttentionResult result{{}, texts.past_key, texts.past_value};
+  const auto left = [&](size_t text) { return parts[text].count - done[text]; };
+  while (std::any_of(order.begin(), order.end(), [&](size_t text) { return left(text) > 0; })) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (auto* rows : {&call.query, &call.key, &call.value}) rows->clear();
+    call.sequences.clear();
+    call.past_key = result.key_cache;
+    call.past_value = result.value_cache;
+    const size_t company = 1 + below(kTexts);
+    size_t tokens = 0;
+    for (const size_t text : order) {
+      const size_t wanted[] = {1, 2 + below(8), 40 + below(60)};
+      const size_t count = std::min(wanted[below(3)], left(text));
+      if (count == 0 || call.sequences.size() == company) continue;
+      call.sequences.push_back({parts[text].slot, done[text], tokens, count});
+      const size_t from = texts.sequences[text].first + done[text];
+      const auto append = [&](std::vector<float>& to, const std::vector<float>& all, size_t row) {
+        to.insert(to.end(), all.begin() + from * row, all.begin() + (from + count) * row);
+      };
+      append(call.query, texts.query, query_row);
+      append(call.key, texts.key, key_row);
+      append(call.value, texts.value, key_row);
+      tokens += count;
+    }
+    result = run(call, isa, pool);
+    for (const AttentionSequence& of : call.sequences) {
+      const size_t text = std::find(slots.begin(), slots.end(), of.slot) - slots.begin();
+      CHECK(same_bits(rows_of(result.output, query_row, of.first, of.count),
+                      rows_of(whole.output, query_row, texts.sequences[text].first + of.past, of.count)))
+          << isa_name(isa) << "slot" << of.slot << "tokens" << of.past << "and" << of.count << "more";
+      done[text] += of.count;
+      if (left(text) > 0) done[text] -= below(std::min<size_t>(of.count, 3));
+    }
+  }
+  CHECK(same_bits(result.key_cache, whole.key_cache)) << isa_name(isa);
+  CHECK(same_bits(result.value_cache, whole.value_cache)) << isa_name(isa);
+}
+
 // Where a window has passed, NaN in the cache does not matter any more; where it has not, it does.
 void passed_keys_do_not_leak(Isa isa, ThreadPool& pool) {
-  AttentionCase c({2, 1, 16, 200}, {.window = 20}, {150}, {4}, 4, 5);
+  AttentionCase c({2, 1, 16, 200}, {.window = 20}, 1, {{0, 150, 4}}, 5);
   const AttentionResult clean = run(c, isa, pool);
   for (size_t i = 0; i < 131 * 16; ++i) c.past_key[i] = c.past_value[i] = std::numeric_limits<float>::quiet_NaN();
   CHECK(run(c, isa, pool).output == clean.output) << isa_name(isa);  // row 0, at position 150, sees 131 and later
@@ -111,7 +173,7 @@ void passed_keys_do_not_leak(Isa isa, ThreadPool& pool) {
 
 // Scores of any size: one key takes all, and none overflows.
 void large_scores(Isa isa, ThreadPool& pool) {
-  AttentionCase c({1, 1, 4, 300}, {.half = false}, {290}, {1}, 1, 6);
+  AttentionCase c({1, 1, 4, 300}, {.half = false}, 1, {{0, 290, 1}}, 6);
   for (float& value : c.query) value *= 1e4f;
   const AttentionResult result = run(c, isa, pool);
   check_values(c, result, "large scores");
@@ -128,19 +190,24 @@ int main() {
   const AttentionOptions all_options[] = {
       {}, {.half = false}, {.softcap = 3}, {.window = 30}, {.alibi = true}, {2.5f, 140, true, false}};
   for (const AttentionSizes& sizes : all_sizes) {
-    const auto room = static_cast<int32_t>(sizes.capacity);
+    const size_t room = sizes.capacity;
     for (const AttentionOptions& options : all_options) {
       const std::string name = "heads " + std::to_string(sizes.heads) + "/" + std::to_string(sizes.kv_heads) + " of " +
                                std::to_string(sizes.head_size) + " softcap " + std::to_string(options.softcap) +
                                " window " + std::to_string(options.window);
-      check(AttentionCase(sizes, options, {room - 9, 0, room / 2}, {9, 5, 0}, 9, ++seed), name + " ragged", one, three);
+      const std::vector<Part> parts = {{2, room - 9, 9}, {0, 0, 5}, {3, room / 2, 1}};
+      check(AttentionCase(sizes, options, 4, parts, ++seed), name, one, three);
     }
-    check(AttentionCase(sizes, {}, {3}, {70}, 70, ++seed), "prompt", one, three);
+    check(AttentionCase(sizes, {}, 1, {{0, 3, 70}}, ++seed), "prompt", one, three);
   }
   for (const Isa isa : mxspec::kAllIsas) {
     if (!isa_available(isa)) continue;
     passed_keys_do_not_leak(isa, three);
     large_scores(isa, one);
+    for (unsigned i = 0; i < 4; ++i) {
+      random_companies({6, 2, 20, 300}, all_options[i], ++seed, isa, i % 2 ? one : three);
+      random_companies({10, 1, 64, 330}, all_options[5 - i], ++seed, isa, i % 2 ? three : one);
+    }
   }
   return mxspec::test::check_result();
 }

@@ -3,10 +3,12 @@
 
 #include "runtime/ops/kernels/thread_pool.h"
 #include "tests/native/check.h"
+#include "tests/native/pool_of.h"
 
 namespace {
 
 using mxspec::ThreadPool;
+using mxspec::test::pool_of;
 
 struct Counts {
   explicit Counts(size_t size) : values(size) {}
@@ -46,6 +48,27 @@ void two_callers_do_not_mix(ThreadPool& pool) {
   other.join();
 }
 
+void an_exception_comes_up_when_all_is_done(ThreadPool& pool) {
+  for (size_t thrower : {0, 5, 99}) {
+    Counts counts(100);
+    const auto body = [&](size_t i) {
+      Counts::add(&counts, i);
+      if (i == thrower) throw std::bad_alloc();
+    };
+    bool caught = false;
+    try {
+      pool_of(pool)(100, body);
+    } catch (const std::bad_alloc&) {
+      caught = true;
+    }
+    CHECK(caught);
+    if (pool.threads() > 1) {
+      for (int value : counts.values) CHECK(value == 1);
+    }
+    every_index_is_done_once(pool);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -55,7 +78,8 @@ int main() {
     every_index_is_done_once(pool);
     sleepers_wake(pool);
     two_callers_do_not_mix(pool);
-    pool.resize(3);
+    an_exception_comes_up_when_all_is_done(pool);
+    CHECK(pool.resize(3));
     CHECK(pool.threads() == 3);
     every_index_is_done_once(pool);
   }

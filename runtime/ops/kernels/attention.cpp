@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <vector>
@@ -12,11 +11,12 @@
 namespace mxspec {
 namespace {
 
-// From this many tiles a thread on, tiles are tasks. With fewer that do not divide evenly, the spans of each become
-// tasks of their own, so that few heads still fill the threads.
-constexpr size_t kEnoughTilesAThread = 4;
+// Tiles are tasks where the busiest thread then has at most this many eighths of its share. Else the spans of each tile
+// become tasks of their own, so that few heads, or one long sequence among short ones, still fill the threads.
+constexpr size_t kEvenEighths = 9;
 // Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
 constexpr size_t kSerialWork = 1 << 18;
+constexpr size_t kSerialStores = 16;  // tokens; the same of writing them to the cache
 
 const AttentionKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
@@ -61,11 +61,12 @@ class Plan {
         group_(call.heads / call.kv_heads),
         positions_per_tile_(std::max<size_t>(1, kSharingRows / group_)),
         padded_(round_up(call.head_size, 16)) {
-    for (size_t batch = 0; batch < call.batch; ++batch) {
-      const size_t count = static_cast<size_t>(call.new_lengths[batch]);
-      for (size_t first = 0; first < count; first += positions_per_tile_) {
+    for (size_t s = 0; s < call.sequence_count; ++s) {
+      const AttentionSequence& sequence = call.sequences[s];
+      most_positions_ = std::max(most_positions_, std::min(positions_per_tile_, sequence.count));
+      for (size_t first = 0; first < sequence.count; first += positions_per_tile_) {
         for (size_t kv_head = 0; kv_head < call.kv_heads; ++kv_head) {
-          add_tile(batch, kv_head, first, std::min(positions_per_tile_, count - first));
+          add_tile(sequence, kv_head, first, std::min(positions_per_tile_, sequence.count - first));
         }
       }
     }
@@ -75,7 +76,8 @@ class Plan {
       tile.view.rows = row;
       row += tile.view.row_count;
     }
-    std::reverse(tiles_.begin(), tiles_.end());  // later positions see more keys: long tasks first
+    std::stable_sort(tiles_.begin(), tiles_.end(), [](const Tile& a, const Tile& b) { return a.work > b.work; });
+    for (const Tile& tile : tiles_) work_ += tile.work;
   }
 
   struct Tile {
@@ -83,7 +85,15 @@ class Plan {
     size_t first_span, last_span;
     size_t work;  // multiply-adds, about
   };
-  const std::vector<Tile>& tiles() const { return tiles_; }
+  const std::vector<Tile>& tiles() const { return tiles_; }  // those with the most work first
+  size_t work() const { return work_; }
+
+  // Whether threads that each take the next tile end at about the same time.
+  bool is_even(size_t threads) const {
+    std::vector<size_t> busy(threads);
+    for (const Tile& tile : tiles_) *std::min_element(busy.begin(), busy.end()) += tile.work;
+    return *std::max_element(busy.begin(), busy.end()) * threads * 8 <= work_ * kEvenEighths;
+  }
 
   size_t state_floats() const { return most_rows() * (2 + padded_); }
   size_t scratch_floats() const { return kSpanKeys * call_.head_size + most_rows() * (kSpanKeys + 4); }
@@ -96,15 +106,14 @@ class Plan {
 
  private:
   // Of a tile, padded so that the numbers of sixteen rows can be loaded at once.
-  size_t most_rows() const { return round_up(std::min(positions_per_tile_, call_.seq) * group_, 16); }
+  size_t most_rows() const { return round_up(most_positions_ * group_, 16); }
 
-  void add_tile(size_t batch, size_t kv_head, size_t first, size_t count) {
-    const size_t past = static_cast<size_t>(call_.past_lengths[batch]);
+  void add_tile(const AttentionSequence& sequence, size_t kv_head, size_t first, size_t count) {
     for (size_t i = first; i < first + count; ++i) {
-      const size_t position = past + i;
+      const size_t position = sequence.past + i;
       const size_t first_key = call_.window != 0 && position >= call_.window ? position - call_.window + 1 : 0;
       for (size_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
-        const size_t offset = ((batch * call_.seq + i) * call_.heads + head) * call_.head_size;
+        const size_t offset = ((sequence.first + i) * call_.heads + head) * call_.head_size;
         const float slope = call_.slopes == nullptr ? 0 : call_.slopes[head];
         rows_.push_back({call_.query + offset, call_.output + offset, position, first_key, slope});
       }
@@ -112,7 +121,7 @@ class Plan {
     const AttentionRow& lowest = rows_[rows_.size() - count * group_];
     const AttentionRow& highest = rows_.back();
     const size_t keys = highest.position + 1 - lowest.first_key;
-    tiles_.push_back({{batch, kv_head, count * group_, nullptr},
+    tiles_.push_back({{sequence.slot, kv_head, count * group_, nullptr},
                       lowest.first_key / kSpanKeys,
                       highest.position / kSpanKeys + 1,
                       2 * count * group_ * keys * call_.head_size});
@@ -122,6 +131,8 @@ class Plan {
   const size_t group_;
   const size_t positions_per_tile_;
   const size_t padded_;
+  size_t most_positions_ = 0;  // of a tile
+  size_t work_ = 0;
   std::vector<AttentionRow> rows_;
   std::vector<Tile> tiles_;
 };
@@ -188,42 +199,31 @@ class SplitTiles {
   float* states_ = nullptr;
 };
 
-void clear_padding(const AttentionCall& call) {
-  const size_t row = call.heads * call.head_size;
-  for (size_t batch = 0; batch < call.batch; ++batch) {
-    const size_t count = static_cast<size_t>(call.new_lengths[batch]);
-    std::memset(call.output + (batch * call.seq + count) * row, 0, (call.seq - count) * row * sizeof(float));
-  }
-}
-
 }  // namespace
 
 void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel) {
-  if (call.batch == 0 || call.seq == 0) return;
   const AttentionKernels& kernels = kernels_for(isa);
   const Plan plan(call);
-  size_t work = 0;
-  for (const Plan::Tile& tile : plan.tiles()) work += tile.work;
   const auto run = [&](size_t total, const auto& body) {
-    if (work >= kSerialWork && total > 1) {
+    if (plan.work() >= kSerialWork && total > 1) {
       parallel(total, body);
     } else {
       for (size_t i = 0; i < total; ++i) body(i);
     }
   };
 
-  clear_padding(call);
-  const auto store = [&](size_t i) { kernels.store(call, i / call.kv_heads, i % call.kv_heads); };
-  const size_t stores = call.batch * call.kv_heads;
-  if (call.seq > 16) {
+  size_t tokens = 0;
+  for (size_t s = 0; s < call.sequence_count; ++s) tokens += call.sequences[s].count;
+  const auto store = [&](size_t i) { kernels.store(call, call.sequences[i / call.kv_heads], i % call.kv_heads); };
+  const size_t stores = call.sequence_count * call.kv_heads;
+  if (tokens > kSerialStores) {
     run(stores, store);
   } else {
     for (size_t i = 0; i < stores; ++i) store(i);
   }
 
-  const size_t tiles = plan.tiles().size();
-  if (tiles >= kEnoughTilesAThread * parallel.threads || tiles % parallel.threads == 0 || work < kSerialWork) {
-    run(tiles, [&](size_t i) { attend_tile(call, kernels, plan, plan.tiles()[i]); });
+  if (plan.work() < kSerialWork || plan.is_even(parallel.threads)) {
+    run(plan.tiles().size(), [&](size_t i) { attend_tile(call, kernels, plan, plan.tiles()[i]); });
   } else {
     thread_local Buffer states;
     SplitTiles split(call, kernels, plan, states);

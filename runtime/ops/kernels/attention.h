@@ -1,4 +1,4 @@
-// Causal attention over a cache that is written in place.
+// Causal attention of the tokens of several sequences, one sequence after another, over a cache written in place.
 //
 // A row (one query head at one position) sees the keys first..position, cut into spans of 128 absolute positions. Of
 // each span it takes its own softmax numbers, and merges the spans in rising order. Nothing in that depends on the
@@ -20,25 +20,31 @@ namespace mxspec {
 inline constexpr size_t kSpanKeys = 128;    // keys of one partial softmax
 inline constexpr size_t kSharingRows = 64;  // rows that share one pass over keys and values
 
-// One call. The caller has checked every shape, and past + new <= capacity for each sequence of the batch.
+// A sequence's part of a call: its tokens are first..first + count - 1 of the call's, and follow on `past` cached ones.
+struct AttentionSequence {
+  size_t slot, past, first, count;
+};
+
+// One call. The caller has checked every shape; of each sequence that past + count <= capacity; and that no two share a
+// slot.
 struct AttentionCall {
-  size_t batch, seq, heads, kv_heads, head_size, capacity;
-  const float* query;           // [batch, seq, heads, head_size]
-  const float* key;             // [batch, seq, kv_heads, head_size]
-  const float* value;           // like key
-  void* key_cache;              // [batch, kv_heads, capacity, head_size], holding the past
-  void* value_cache;            // like key_cache
-  bool half_cache;              // float16, else float32
-  const int32_t* past_lengths;  // [batch]
-  const int32_t* new_lengths;   // [batch]
-  const float* slopes;          // [heads], or nullptr
-  float* output;                // like query
+  const AttentionSequence* sequences;
+  size_t sequence_count;
+  size_t heads, kv_heads, head_size, capacity;
+  const float* query;   // [tokens, heads, head_size]
+  const float* key;     // [tokens, kv_heads, head_size]
+  const float* value;   // like key
+  void* key_cache;      // [slots, kv_heads, capacity, head_size], holding the past
+  void* value_cache;    // like key_cache
+  bool half_cache;      // float16, else float32
+  const float* slopes;  // [heads], or nullptr
+  float* output;        // like query
   float scale;
   float softcap;  // 0: none
   size_t window;  // 0: none
 };
 
-// Appends the call's keys and values to the cache, then attends. Rows at or beyond new_lengths become zeros.
+// Appends the call's keys and values to the cache, then attends.
 void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel);
 
 }  // namespace mxspec

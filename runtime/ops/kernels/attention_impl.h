@@ -47,22 +47,21 @@ struct Attention {
   const size_t head_size = call.head_size;
   const size_t padded = (call.head_size + 15) / 16 * 16;
 
-  static const Cache* cache_of(const AttentionCall& call, const void* cache, size_t batch, size_t kv_head) {
-    return static_cast<const Cache*>(cache) + (batch * call.kv_heads + kv_head) * call.capacity * call.head_size;
+  static const Cache* cache_of(const AttentionCall& call, const void* cache, size_t slot, size_t kv_head) {
+    return static_cast<const Cache*>(cache) + (slot * call.kv_heads + kv_head) * call.capacity * call.head_size;
   }
 
-  const Cache* keys() const { return cache_of(call, call.key_cache, tile.batch, tile.kv_head); }
-  const Cache* values() const { return cache_of(call, call.value_cache, tile.batch, tile.kv_head); }
+  const Cache* keys() const { return cache_of(call, call.key_cache, tile.slot, tile.kv_head); }
+  const Cache* values() const { return cache_of(call, call.value_cache, tile.slot, tile.kv_head); }
 
-  static void store(const AttentionCall& call, size_t batch, size_t kv_head) {
-    const size_t past = static_cast<size_t>(call.past_lengths[batch]);
-    const size_t count = static_cast<size_t>(call.new_lengths[batch]);
+  static void store(const AttentionCall& call, const AttentionSequence& sequence, size_t kv_head) {
     const float* const from[] = {call.key, call.value};
     void* const to[] = {call.key_cache, call.value_cache};
     for (size_t which = 0; which < 2; ++which) {
-      Cache* const cache = const_cast<Cache*>(cache_of(call, to[which], batch, kv_head)) + past * call.head_size;
-      for (size_t i = 0; i < count; ++i) {
-        const float* const row = from[which] + ((batch * call.seq + i) * call.kv_heads + kv_head) * call.head_size;
+      Cache* const slot = const_cast<Cache*>(cache_of(call, to[which], sequence.slot, kv_head));
+      Cache* const cache = slot + sequence.past * call.head_size;
+      for (size_t i = 0; i < sequence.count; ++i) {
+        const float* const row = from[which] + ((sequence.first + i) * call.kv_heads + kv_head) * call.head_size;
         for (size_t d = 0; d < call.head_size; d += 16) {
           const size_t values = call.head_size - d < 16 ? call.head_size - d : 16;
           L::store(cache + i * call.head_size + d, L::load(row + d, values), values);
@@ -372,8 +371,8 @@ constexpr AttentionKernels attention_kernels() {
   using Half = Attention<L, uint16_t>;
   using Float = Attention<L, float>;
   return {
-      [](const AttentionCall& call, size_t batch, size_t kv_head) {
-        (call.half_cache ? Half::store : Float::store)(call, batch, kv_head);
+      [](const AttentionCall& call, const AttentionSequence& sequence, size_t kv_head) {
+        (call.half_cache ? Half::store : Float::store)(call, sequence, kv_head);
       },
       [](const AttentionCall& call, const AttentionTile& tile, size_t first, size_t last, AttentionState state,
          AttentionScratch scratch) {

@@ -16,7 +16,7 @@ struct AttentionRow {
 
 // Rows of one sequence that read the same key-value head, positions rising.
 struct AttentionTile {
-  size_t batch, kv_head;
+  size_t slot, kv_head;
   size_t row_count;
   const AttentionRow* rows;
 };
@@ -40,7 +40,7 @@ struct AttentionScratch {
 
 struct AttentionKernels {
   // Writes the new keys and values of one (sequence, key-value head) to the cache, rounded to its type.
-  void (*store)(const AttentionCall&, size_t batch, size_t kv_head);
+  void (*store)(const AttentionCall&, const AttentionSequence&, size_t kv_head);
   // Attends over the spans first..last-1 and merges them, into a state that holds nothing yet.
   void (*attend)(const AttentionCall&, const AttentionTile&, size_t first, size_t last, AttentionState,
                  AttentionScratch);

@@ -10,7 +10,7 @@ struct ParallelFor {
   void* context;
   size_t threads;  // about how many run at a time
 
-  // body(index); it must not throw.
+  // body(index). Throws what one of them threw.
   template <class Body>
   void operator()(size_t count, const Body& body) const {
     const auto call = [](void* user, size_t index) { (*static_cast<const Body*>(user))(index); };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -46,12 +47,26 @@ ParallelFor shared_threads() {
   return {run, &pool, pool.threads()};
 }
 
-void ThreadPool::resize(size_t threads) {
+bool ThreadPool::resize(size_t threads) {
   const std::lock_guard lock(callers_);
-  if (threads == this->threads()) return;
+  const size_t before = this->threads();
+  if (threads == before) return true;
   stop();
+  if (start(threads)) return true;
+  stop();  // those that it gave: the rest of the process needs some, too
+  start(before);
+  return false;
+}
+
+// Of no workers; returns whether the system gave that many.
+bool ThreadPool::start(size_t threads) {
   stopping_ = false;
-  for (size_t i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    while (this->threads() < threads) workers_.emplace_back([this] { work(); });
+  } catch (const std::exception&) {  // no more threads, or no more memory
+    return false;
+  }
+  return true;
 }
 
 void ThreadPool::stop() {
@@ -76,6 +91,12 @@ void ThreadPool::run(size_t count, void (*body)(void*, size_t), void* user) {
   job_.notify_all();  // a system call only where somebody sleeps
   drain();
   while (done_.load(std::memory_order_acquire) != count) pause();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::keep(std::exception_ptr error) {
+  const std::lock_guard lock(errors_);
+  if (!error_) error_ = std::move(error);
 }
 
 // Claims and does indices of the present job until none is left.
@@ -84,7 +105,11 @@ void ThreadPool::drain() {
   while (next_of(word) < count_of(word)) {
     word = job_.fetch_add(1, std::memory_order_acq_rel);
     if (next_of(word) >= count_of(word)) return;
-    body_(user_, next_of(word));
+    try {
+      body_(user_, next_of(word));
+    } catch (const std::exception&) {  // memory for its scratch, say: a thread that ended by it would end the process
+      keep(std::current_exception());
+    }
     done_.fetch_add(1, std::memory_order_release);
     word = job_.load(std::memory_order_acquire);
   }

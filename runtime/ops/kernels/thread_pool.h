@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,8 +19,8 @@ namespace mxspec {
 
 class ThreadPool {
  public:
-  // A pool of `threads` in all, the caller of run() being one of them.
-  explicit ThreadPool(size_t threads) { resize(threads); }
+  // A pool of `threads` in all, the caller of run() being one of them; of fewer where the system gives no more.
+  explicit ThreadPool(size_t threads) { start(threads); }
   ~ThreadPool() { stop(); }
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -28,11 +29,12 @@ class ThreadPool {
   static ThreadPool& shared();
 
   size_t threads() const { return workers_.size() + 1; }
-  // Waits for the running job, then starts or ends threads.
-  void resize(size_t threads);
+  // Waits for the running job, then starts or ends threads. Where the system does not give so many, returns false, with
+  // as many threads as before, or as many as it gives still.
+  bool resize(size_t threads);
 
   // Calls body(user, index) once for each index < count, on all threads, in any order, and returns when all are done.
-  // A second caller at the same time does its own work alone. The body must not throw or call run().
+  // A second caller at the same time does its own work alone. The body must not call run(); throws what a body threw.
   void run(size_t count, void (*body)(void* user, size_t index), void* user);
 
  private:
@@ -46,6 +48,8 @@ class ThreadPool {
 
   void work();
   void drain();
+  void keep(std::exception_ptr error);
+  bool start(size_t threads);
   void stop();
 
   alignas(64) std::atomic<uint64_t> job_{0};
@@ -53,6 +57,8 @@ class ThreadPool {
   std::atomic<bool> stopping_{false};
   void (*body_)(void*, size_t) = nullptr;
   void* user_ = nullptr;
+  std::mutex errors_;
+  std::exception_ptr error_;  // the first of the job's
   std::mutex callers_;
   std::vector<std::thread> workers_;
 };

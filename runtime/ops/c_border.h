@@ -1,0 +1,17 @@
+#pragma once
+
+#include <exception>
+
+namespace mxspec {
+
+// What the body returns, or `otherwise` where it throws: an exception that reaches C ends the process.
+template <class Result, class Body>
+Result no_throw(Result otherwise, const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception&) {
+    return otherwise;
+  }
+}
+
+}  // namespace mxspec
