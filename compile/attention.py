@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mxspec.compile.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError
 
 # What transformers may hand an attention function besides what `attend` reads, and that changes nothing here.
 _HARMLESS = {"position_ids", "use_cache", "output_attentions", "cache_position", "is_causal", "past_key_values"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Whose the tokens of a call are, which stand one sequence after another; int32[sequences] each."""
+
+    slots: Tensor
+    past_lengths: Tensor
+    new_lengths: Tensor
 
 
 class CallInputs:
@@ -25,19 +36,24 @@ class CallInputs:
     is_compileable = False
 
     def __init__(self) -> None:
-        self.logits_to_keep: Tensor | None = None  # int64[batch, rows], read by the LM head
+        self.logits_to_keep: Tensor | None = None  # int64[rows], read by the LM head
         self._past: list[tuple[Tensor, Tensor]] = []
         self._present: dict[int, tuple[Tensor, Tensor]] = {}
-        self._past_lengths: Tensor | None = None
-        self._new_lengths: Tensor | None = None
-        AttentionInterface.register(ATTENTION_NAME, self.attend)
+        self._sequences: Sequences | None = None
 
-    def begin(
-        self, past_lengths: Tensor, new_lengths: Tensor, logits_to_keep: Tensor, past: Sequence[tuple[Tensor, Tensor]]
-    ) -> None:
+    @contextmanager
+    def registered(self) -> Iterator[None]:
+        """While it lasts transformers knows `attend` as ATTENTION_NAME."""
+        ALL_ATTENTION_FUNCTIONS[ATTENTION_NAME] = self.attend
+        try:
+            yield
+        finally:
+            del ALL_ATTENTION_FUNCTIONS[ATTENTION_NAME]
+
+    def begin(self, sequences: Sequences, logits_to_keep: Tensor, past: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Take the tensors of one traced call."""
         self.logits_to_keep = logits_to_keep
-        self._past_lengths, self._new_lengths = past_lengths, new_lengths
+        self._sequences = sequences
         self._past, self._present = list(past), {}
 
     def presents(self) -> list[tuple[Tensor, Tensor]]:
@@ -72,7 +88,7 @@ class CallInputs:
         softcap: float | None = None,
         **extra: Any,
     ) -> tuple[Tensor, None]:
-        """Emit one attention: float32[batch, heads, sequence, head_size] each → [batch, sequence, heads, head_size]."""
+        """Emit one attention: float32[1, heads, tokens, head_size] each → [1, tokens, heads, head_size]."""
         name = type(module).__name__
         unknown = sorted(k for k, v in extra.items() if v is not None and k not in _HARMLESS)
         if attention_mask is not None or unknown:
@@ -84,6 +100,7 @@ class CallInputs:
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         if layer in self._present:
             raise UnsupportedModelError(f"{name}: layer {layer} attends twice in a call")
+        assert self._sequences is not None
         output, present_key, present_value = torch.onnx.ops.symbolic_multi_out(
             "mxspec::Attention",
             (
@@ -91,8 +108,9 @@ class CallInputs:
                 key.transpose(1, 2),
                 value.transpose(1, 2),
                 *self._past[layer],
-                self._past_lengths,
-                self._new_lengths,
+                self._sequences.slots,
+                self._sequences.past_lengths,
+                self._sequences.new_lengths,
             ),
             {
                 "scale": float(query.shape[-1] ** -0.5 if scaling is None else scaling),

@@ -1,4 +1,4 @@
-"""Rows stay in their batch: views of [batch, sequence, n] as [batch * sequence, n], and the views back, vanish."""
+"""Rows stay in their batch of one: views of [1, tokens, n] as [tokens, n], and the views back, vanish."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ class PackedLinear(nn.Module):
 
 
 class PackedHead(PackedLinear):
-    """The LM head: takes the rows that logits_to_keep names out of the hidden states, and multiplies no others."""
+    """The LM head: takes the tokens that logits_to_keep names out of the hidden states, and multiplies no others.
+
+    Of hidden states float32[1, tokens, k] it makes float32[rows, n].
+    """
 
     def __init__(self, source: MatmulSource, bias: nn.Parameter | None, call: CallInputs) -> None:
         super().__init__(source, bias)
@@ -59,13 +62,8 @@ class PackedHead(PackedLinear):
     def forward(self, x: Tensor) -> Tensor:
         positions = self._call.logits_to_keep
         assert positions is not None
-        batch, rows = positions.shape
         kept = torch.onnx.ops.symbolic(
-            "GatherND",
-            (x, positions.unsqueeze(-1)),
-            {"batch_dims": 1},
-            dtype=x.dtype,
-            shape=(batch, rows, x.shape[-1]),
+            "Gather", (x.squeeze(0), positions), {"axis": 0}, dtype=x.dtype, shape=(positions.shape[0], x.shape[-1])
         )
         return super().forward(kept)
 

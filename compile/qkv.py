@@ -23,7 +23,7 @@ class _Norm:
 class _Operand:
     """Queries, keys or values: the part of a row that they are, and what happens to them before they are attended."""
 
-    source: ir.Value  # [batch, sequence, width]
+    source: ir.Value  # [1, tokens, width]
     groups: int  # equal pieces of a row, of each of which `start` to `start + size - 1` belong here
     start: int
     size: int
@@ -43,7 +43,7 @@ def fuse_qkv(model: ir.Model) -> None:
         flat = _flat_output(node)
         operands = [_operand(value) for value in node.inputs[:3]]
         query, key, value = operands
-        alibi = len(node.inputs) != 7
+        alibi = len(node.inputs) != 8
         if flat is None or query is None or key is None or value is None or alibi or not _fit(query, key, value):
             continue
         fused = ir.Node(
@@ -55,7 +55,7 @@ def fuse_qkv(model: ir.Model) -> None:
 
 
 def _flat_output(node: ir.Node) -> ir.Value | None:
-    """The output as [batch, sequence, heads * head_size], if nobody reads it in another shape."""
+    """The output as [1, tokens, heads * head_size], if nobody reads it in another shape."""
     output = node.outputs[0]
     uses = list(output.uses())
     if len(uses) != 1 or uses[0].node.op_type != "Reshape" or output.shape is None:
@@ -84,7 +84,7 @@ def _fit(query: _Operand, key: _Operand, value: _Operand) -> bool:
 
 def _inputs(node: ir.Node, query: _Operand, key: _Operand) -> list[ir.Value | None]:
     norms = [None if part.norm is None else part.norm.weight for part in (query, key)]
-    inputs = [query.source, *node.inputs[3:7], *(query.tables or (None, None)), *norms]
+    inputs = [query.source, *node.inputs[3:8], *(query.tables or (None, None)), *norms]
     while inputs[-1] is None:
         inputs.pop()
     return inputs
@@ -125,7 +125,7 @@ def _operand(value: ir.Value | None) -> _Operand | None:
 
 
 def _heads(view: ir.Value, width: int | None) -> int | None:
-    """The heads of a view [batch, sequence, heads, size] of rows of this width."""
+    """The heads of a view [1, tokens, heads, size] of rows of this width."""
     if view.shape is None or len(view.shape) != 4:
         return None
     heads, size = view.shape[2:]

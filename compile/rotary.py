@@ -58,7 +58,7 @@ def replace_rotary_modules(model: PreTrainedModel, context_length: int) -> None:
 
 
 def emit_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate float32[batch, heads, sequence, head_size] by mxspec::RotaryEmbedding, which wants the heads third."""
+    """Rotate float32[1, heads, tokens, head_size] by mxspec::RotaryEmbedding, which wants the heads third."""
     rotated = torch.onnx.ops.symbolic(
         "mxspec::RotaryEmbedding",
         (x.transpose(1, 2), cos, sin),

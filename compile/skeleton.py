@@ -39,7 +39,7 @@ _UNSUPPORTED_SETTINGS = (
     "is_encoder_decoder",
 )
 
-ATTENTION_NAME = "mxspec"  # the name that compile/attention.py registers with transformers
+ATTENTION_NAME = "mxspec"  # the name by which transformers knows the attention function of compile/attention.py
 
 
 @contextmanager
@@ -74,7 +74,8 @@ def load_config(checkpoint_dir: Path) -> PreTrainedConfig:
 def build_skeleton(config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' own class for `config`: evaluation mode, float32, parameters on the meta device, buffers computed.
 
-    Raises UnsupportedModelError for model types that no test covers, and for settings that change what a graph means.
+    To be called while the attention function is registered (`CallInputs.registered`). Raises UnsupportedModelError for
+    model types that no test covers, and for settings that change what a graph means.
     """
     name = architecture_name(config)
     if config.model_type not in TESTED_TYPES:

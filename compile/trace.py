@@ -15,16 +15,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from transformers import PreTrainedModel
 
-from mxspec.compile.attention import CallInputs
+from mxspec.compile.attention import CallInputs, Sequences
 from mxspec.compile.rotary import rotary_as_operator
 
+_INPUTS = ("input_ids", "position_ids", "slots", "past_lengths", "new_lengths", "logits_to_keep")
 OPSET = 23  # the first with RMSNormalization; ONNX Runtime 1.31 takes up to 26
 CACHE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a layer's cache looks like: [batch, kv_heads, capacity, head_size] of `dtype`."""
+    """What a layer's cache looks like: [slots, kv_heads, capacity, head_size] of `dtype`."""
 
     layers: int
     kv_heads: int
@@ -44,12 +45,13 @@ class GraphInterface(nn.Module):
         self,
         input_ids: Tensor,
         position_ids: Tensor,
+        slots: Tensor,
         past_lengths: Tensor,
         new_lengths: Tensor,
         logits_to_keep: Tensor,
         past: list[tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        self._call.begin(past_lengths, new_lengths, logits_to_keep, past)
+        self._call.begin(Sequences(slots, past_lengths, new_lengths), logits_to_keep, past)
         outputs = self.model(
             input_ids=input_ids,
             position_ids=position_ids,
@@ -92,28 +94,30 @@ def graph_names(layers: int) -> tuple[list[str], list[str]]:
         [f"{tense}_{what}.{layer}" for layer in range(layers) for what in ("key", "value")]
         for tense in ("past", "present")
     )
-    return ["input_ids", "position_ids", "past_lengths", "new_lengths", "logits_to_keep", *past], ["logits", *present]
+    return [*_INPUTS, *past], ["logits", *present]
 
 
 def _example_arguments(shape: CacheShape) -> tuple[object, ...]:
-    batch, sequence, rows, capacity = 2, 5, 3, 11  # all different and above 1, so that none is taken for a constant
-    cache = (batch, shape.kv_heads, capacity, shape.head_size)
+    # All different and above 1, so that none is taken for a constant.
+    sequences, tokens, rows, slots, capacity = 2, 5, 3, 7, 11
+    cache = (slots, shape.kv_heads, capacity, shape.head_size)
     dtype = CACHE_DTYPES[shape.dtype]
     return (
-        torch.zeros(batch, sequence, dtype=torch.int64),
-        torch.zeros(batch, sequence, dtype=torch.int64),
-        torch.zeros(batch, dtype=torch.int32),
-        torch.zeros(batch, dtype=torch.int32),
-        torch.zeros(batch, rows, dtype=torch.int64),
+        torch.zeros(1, tokens, dtype=torch.int64),
+        torch.zeros(1, tokens, dtype=torch.int64),
+        torch.zeros(sequences, dtype=torch.int32),
+        torch.zeros(sequences, dtype=torch.int32),
+        torch.zeros(sequences, dtype=torch.int32),
+        torch.zeros(rows, dtype=torch.int64),
         [(torch.zeros(cache, dtype=dtype), torch.zeros(cache, dtype=dtype)) for _ in range(shape.layers)],
     )
 
 
 def _dimensions(shape: CacheShape) -> tuple[object, ...]:
-    batch, sequence, rows, capacity = (torch.export.Dim(name) for name in ("batch", "sequence", "rows", "capacity"))
-    cache = {0: batch, 2: capacity}
-    tokens = {0: batch, 1: sequence}
-    return (tokens, tokens, {0: batch}, {0: batch}, {0: batch, 1: rows}, [(cache, cache) for _ in range(shape.layers)])
+    names = ("tokens", "sequences", "rows", "slots", "capacity")
+    tokens, sequences, rows, slots, capacity = (torch.export.Dim(name) for name in names)
+    ids, lengths, cache = {1: tokens}, {0: sequences}, {0: slots, 2: capacity}
+    return (ids, ids, lengths, lengths, lengths, {0: rows}, [(cache, cache) for _ in range(shape.layers)])
 
 
 def _make_fake(module: nn.Module, fake: FakeTensorMode) -> None:

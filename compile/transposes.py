@@ -1,4 +1,4 @@
-"""Cancel the transposes between [batch, sequence, heads, size], which the operators want, and transformers' order."""
+"""Cancel the transposes between [1, tokens, heads, size], which the operators want, and transformers' order."""
 
 from __future__ import annotations
 

@@ -9,11 +9,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from mxspec.compile.export import ExportedGraph, export_graph
+from mxspec.compile.export import ExportedGraph, WeightSpec, export_graph
+from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.tiles import pack_fp16, quantize_pack
 
 # torch dumps every graph into this log as soon as somebody listens, and pytest's log capture does: half a test's time.
 logging.getLogger("torch.__trace").propagate = False
@@ -132,3 +137,64 @@ def tiny_export(
         return export_graph(path, weight_format=lambda _: weight_format, context_length=96, cache_dtype=cache_dtype)
 
     return export
+
+
+@pytest.fixture(scope="session")
+def tiny_names() -> list[str]:
+    """All names of TINY."""
+    return list(TINY)
+
+
+@pytest.fixture(params=TINY)
+def tiny_name(request: pytest.FixtureRequest) -> str:
+    """Each name of TINY."""
+    return str(request.param)
+
+
+def fill_weight(spec: WeightSpec, state: dict[str, torch.Tensor]) -> npt.NDArray[np.generic]:
+    """The bytes that belong into the graph, packed from a model's parameters."""
+    if spec.value is not None:
+        return spec.value
+    sources = [state[name].numpy() for name in spec.sources]
+    stacked = np.concatenate([source.T if spec.transpose else source for source in sources])
+    assert stacked.shape == spec.shape, spec
+    if spec.kind != "matmul":
+        return stacked.astype(spec.stored_dtype)
+    stacked = np.ascontiguousarray(stacked)
+    if spec.format == "fp16":
+        return pack_fp16(stacked).data
+    return quantize_pack(stacked, spec.format.removeprefix("mxfp6_")).data
+
+
+@pytest.fixture(scope="session")
+def fill() -> Callable[[WeightSpec, dict[str, torch.Tensor]], npt.NDArray[np.generic]]:
+    """`fill_weight`."""
+    return fill_weight
+
+
+@pytest.fixture(scope="session")
+def written_graph(
+    tiny_checkpoint: Callable[[str], tuple[Path, PreTrainedModel]],
+    tiny_export: Callable[[str, str, str], ExportedGraph],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, str, str], tuple[Path, ModelEntry]]:
+    """Call it as tiny_export for a folder with the graph, its weights inside, and the manifest's entry (entry.json)."""
+
+    @cache
+    def write(name: str, weight_format: str, cache_dtype: str) -> tuple[Path, ModelEntry]:
+        exported = tiny_export(name, weight_format, cache_dtype)
+        state = tiny_checkpoint(name)[1].state_dict()
+        model = exported.model.clone()
+        for spec in exported.weights:
+            model.graph.initializers[spec.name].const_value = ir.tensor(fill_weight(spec, state), name=spec.name)
+        folder = tmp_path_factory.mktemp(f"{name}-{weight_format}-{cache_dtype}")
+        (folder / "graph.onnx").write_bytes(ir.serde.serialize_model(model).SerializeToString())
+        sizes = ("architecture", "layers", "kv_heads", "head_size", "cache_dtype", "vocab_size", "context_length")
+        entry = ModelEntry(
+            graph="graph.onnx", weights="inside", format=weight_format, specializations=(1, 96), tensors=(),
+            **{name: getattr(exported, name) for name in sizes},
+        )  # fmt: skip
+        (folder / "entry.json").write_text(entry.model_dump_json())
+        return folder, entry
+
+    return write

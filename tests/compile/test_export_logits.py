@@ -1,104 +1,53 @@
-"""Exported graphs on ONNX Runtime against transformers: prefill, single steps, ragged scoring, rollback, and bits."""
+"""Exported graphs on the runtime's session against transformers: prefill, single steps, scoring, rollback, and bits."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from mxspec.compile.export import ExportedGraph, WeightSpec
-from mxspec.formats.tiles import pack_fp16, quantize_pack, unpack_values
-from mxspec.runtime.ops import library_path
+from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.tiles import unpack_values
+from mxspec.runtime import ops
+from mxspec.runtime.session import Part, Session
 
 Logits = npt.NDArray[np.float32]
-Rows = list[list[int]]
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
-CONTEXT = 96
-ARCHITECTURES = [
-    "llama", "llama-tied", "llama-rope3", "llama-ragged", "gpt2", "gpt2-untied", "mistral", "qwen2", "qwen3", "gemma2",
-    "gemma3", "phi", "gpt_neox", "phi3", "opt", "gemma", "olmo2", "granite", "smollm3", "starcoder2",
-]  # fmt: skip
-
-
-class Graph:
-    """An exported graph with its weights filled in, and a batch of caches that start full of NaN."""
-
-    def __init__(self, exported: ExportedGraph, values: dict[str, npt.NDArray[np.generic]], threads: int) -> None:
-        model = exported.model.clone()
-        for name, value in values.items():
-            model.graph.initializers[name].const_value = ir.tensor(value, name=name)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.register_custom_ops_library(str(library_path()))
-        graph = ir.serde.serialize_model(model).SerializeToString()
-        self.session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        self.exported = exported
-        self.caches: dict[str, ort.OrtValue] = {}
-
-    def start(self, batch: int) -> None:
-        shape = (batch, self.exported.kv_heads, CONTEXT, self.exported.head_size)
-        for layer in range(self.exported.layers):
-            for what in ("key", "value"):
-                empty = np.full(shape, np.nan, self.exported.cache_dtype)
-                self.caches[f"{what}.{layer}"] = ort.OrtValue.ortvalue_from_numpy(empty)
-
-    def __call__(self, tokens: Rows, past: Sequence[int]) -> list[Logits]:
-        """Logits of each row's new tokens, float32[new, vocab]; rows padded on the right, caches written in place."""
-        new = [len(row) for row in tokens]
-        width = max(new)
-        ids = np.array([row + [0] * (width - len(row)) for row in tokens], np.int64)
-        columns = np.arange(width)[None].repeat(len(tokens), 0)
-        binding = self.session.io_binding()
-        feeds = {
-            "input_ids": ids,
-            "position_ids": np.array(past, np.int64)[:, None] + np.minimum(columns, np.array(new)[:, None] - 1),
-            "past_lengths": np.array(past, np.int32),
-            "new_lengths": np.array(new, np.int32),
-            "logits_to_keep": columns,
-        }
-        values = {name: ort.OrtValue.ortvalue_from_numpy(feed) for name, feed in feeds.items()}
-        for name, value in values.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in self.caches.items():
-            binding.bind_ortvalue_input(f"past_{name}", value)
-            binding.bind_ortvalue_output(f"present_{name}", value)
-        binding.bind_output("logits", "cpu")
-        self.session.run_with_iobinding(binding)
-        logits = binding.get_outputs()[-1].numpy()
-        return [logits[row, : new[row]] for row in range(len(tokens))]
-
-
-def fill(spec: WeightSpec, state: dict[str, torch.Tensor]) -> npt.NDArray[np.generic]:
-    """The bytes that belong into the graph, packed from a model's parameters."""
-    if spec.value is not None:
-        return spec.value
-    sources = [state[name].numpy() for name in spec.sources]
-    stacked = np.concatenate([source.T if spec.transpose else source for source in sources])
-    assert stacked.shape == spec.shape, spec
-    if spec.kind != "matmul":
-        return stacked.astype(spec.stored_dtype)
-    stacked = np.ascontiguousarray(stacked)
-    if spec.format == "fp16":
-        return pack_fp16(stacked).data
-    return quantize_pack(stacked, spec.format.removeprefix("mxfp6_")).data
+Exports = Callable[[str, str, str], ExportedGraph]
+Written = Callable[..., tuple[Path, ModelEntry]]
+Fill = Callable[[WeightSpec, dict[str, torch.Tensor]], npt.NDArray[np.generic]]
+Sessions = Callable[..., Session]
+SLOTS = (4, 1)  # of the two texts, among the slots of a session
 
 
 @pytest.fixture
-def open_graph(tiny_checkpoint: Checkpoints, tiny_export: Callable[..., ExportedGraph]) -> Callable[..., Graph]:
-    def open_it(name: str, weight_format: str = "fp16", cache_dtype: str = "float32", threads: int = 1) -> Graph:
-        exported = tiny_export(name, weight_format, cache_dtype)
-        state = tiny_checkpoint(name)[1].state_dict()
-        return Graph(exported, {spec.name: fill(spec, state) for spec in exported.weights}, threads)
+def open_session(written_graph: Written) -> Sessions:
+    def open_it(name: str, weight_format: str = "fp16", cache_dtype: str = "float32") -> Session:
+        folder, entry = written_graph(name, weight_format, cache_dtype)
+        session = Session(folder, entry, entry.vocab_size, slots=5)
+        forget(session)
+        return session
 
     return open_it
+
+
+def forget(session: Session) -> None:
+    """Nothing that the caches hold may be read any more."""
+    for cache in session.caches.values():
+        cache.fill(np.nan)
+
+
+def run(session: Session, *parts: tuple[int, int, list[int]]) -> list[Logits]:
+    """Logits of every token of one call, float32[tokens, vocab] for each part (slot, past, tokens)."""
+    logits = session.run([Part(slot, past, tokens, len(tokens)) for slot, past, tokens in parts]).copy()
+    return np.split(logits, np.cumsum([len(tokens) for _, _, tokens in parts])[:-1])
 
 
 def reference(model: PreTrainedModel, text: list[int]) -> Logits:
@@ -107,7 +56,7 @@ def reference(model: PreTrainedModel, text: list[int]) -> Logits:
     return logits
 
 
-def texts(seed: int, lengths: Sequence[int]) -> Rows:
+def texts(seed: int, lengths: Sequence[int]) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(3, 118, length).tolist() for length in lengths]
 
@@ -117,60 +66,54 @@ def relative_error(got: Logits, expected: Logits) -> float:
     return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
-def worst_error(graph: Graph, model: PreTrainedModel) -> float:
-    """Prefill in ragged chunks, single steps, ragged scoring, rollback and other tokens: the worst error of all."""
+def worst_error(session: Session, model: PreTrainedModel) -> float:
+    """Prompts in chunks, single steps, scoring, rollback and other tokens, two texts a call: the worst error of all."""
     first, other = texts(0, (40, 33)), texts(1, (40, 33))
     expected = [reference(model, text) for text in first]
-    graph.start(batch=2)
+    forget(session)
     past, errors = [0, 0], []
     for new in ((20, 13), (5, 11), (1, 1), (1, 1), (5, 3), (2, 4)):
-        tokens = [text[p : p + n] for text, p, n in zip(first, past, new, strict=True)]
-        logits = graph(tokens, past)
-        for row, (p, n) in enumerate(zip(past, new, strict=True)):
-            errors.append(relative_error(logits[row], expected[row][p : p + n]))
+        parts = [(slot, p, text[p : p + n]) for slot, text, p, n in zip(SLOTS, first, past, new, strict=True)]
+        for logits, text, p, n in zip(run(session, *parts), expected, past, new, strict=True):
+            errors.append(relative_error(logits, text[p : p + n]))
         past = [p + n for p, n in zip(past, new, strict=True)]
-    kept = [past[0] - 4, past[1] - 1]  # the rollback: the next call is told of fewer cached tokens, nothing else
+    kept = [past[0] - 4, past[1] - 1]  # the rollback: the next call is given fewer cached tokens, nothing else
     changed = [text[:k] + others[k : k + 5] for text, others, k in zip(first, other, kept, strict=True)]
-    logits = graph([text[k:] for text, k in zip(changed, kept, strict=True)], kept)
-    for row, (text, k) in enumerate(zip(changed, kept, strict=True)):
-        errors.append(relative_error(logits[row], reference(model, text)[k:]))
+    parts = [(slot, k, text[k:]) for slot, text, k in zip(SLOTS, changed, kept, strict=True)]
+    for logits, text, k in zip(run(session, *parts), changed, kept, strict=True):
+        errors.append(relative_error(logits, reference(model, text)[k:]))
     return max(errors)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_logits_equal_transformers(name, open_graph, tiny_checkpoint) -> None:
-    _, model = tiny_checkpoint(name)
-    graph = open_graph(name)
-    assert worst_error(graph, model) < 1e-5
-    operators = {node.op_type for node in graph.exported.model.graph}
+def test_logits_equal_transformers(tiny_name, open_session, tiny_checkpoint, tiny_export) -> None:
+    _, model = tiny_checkpoint(tiny_name)
+    assert worst_error(open_session(tiny_name), model) < 1e-5
+    operators = {node.op_type for node in tiny_export(tiny_name, "fp16", "float32").model.graph}
     assert "Transpose" not in operators
-    assert ("Attention" in operators) == (name == "llama-ragged")  # whose projections cannot be one product
+    assert ("Attention" in operators) == (tiny_name == "llama-ragged")  # whose projections cannot be one product
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2"])
-def test_half_precision_cache_costs_little(name, open_graph, tiny_checkpoint) -> None:
+def test_half_precision_cache_costs_little(name, open_session, tiny_checkpoint) -> None:
     _, model = tiny_checkpoint(name)
-    error = worst_error(open_graph(name, cache_dtype="float16"), model)
+    error = worst_error(open_session(name, cache_dtype="float16"), model)
     assert 1e-5 < error < 1e-3  # below, the cache would not have been float16
 
 
-def test_packed_weights_mean_what_formats_says(open_graph, tiny_checkpoint) -> None:
+def test_packed_weights_mean_what_formats_says(open_session, tiny_checkpoint, tiny_export, fill) -> None:
     """The graph with MXFP6 weights equals transformers with the dequantised weights, up to its int16 activations."""
     _, model = tiny_checkpoint("llama")
-    graph = open_graph("llama", "mxfp6_e3m2")
+    session = open_session("llama", "mxfp6_e3m2")
     twin = copy.deepcopy(model)
     state = twin.state_dict()
-    for spec in (spec for spec in graph.exported.weights if spec.kind == "matmul"):
+    weights = tiny_export("llama", "mxfp6_e3m2", "float32").weights
+    for spec in (spec for spec in weights if spec.kind == "matmul"):
         values, row = unpack_values(fill(spec, model.state_dict()), spec.format, *spec.shape), 0
         for source in spec.sources:
             state[source].copy_(torch.tensor(values[row : row + len(state[source])]))
             row += len(state[source])
-    assert worst_error(graph, twin) < 1e-3
-    assert worst_error(graph, model) > 1e-2  # the packed weights are others, so the check above looked at them
-
-
-def single_steps(graph: Graph, text: list[int], start: int) -> Logits:
-    return np.concatenate([graph([[token]], [start + i])[0] for i, token in enumerate(text)])
+    assert worst_error(session, twin) < 1e-3
+    assert worst_error(session, model) > 1e-2  # the packed weights are others, so the check above looked at them
 
 
 SETTINGS = [
@@ -186,21 +129,28 @@ SETTINGS = [
 ]
 
 
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = ops.threads()
+    yield ops.set_threads
+    ops.set_threads(before)
+
+
 @pytest.mark.parametrize(("name", "weight_format", "cache_dtype"), SETTINGS)
-def test_rows_do_not_depend_on_company(name, weight_format, cache_dtype, open_graph) -> None:
-    """K+1 scored rows, rows of a ragged batch, other chunks, two threads: all have the bits of single steps."""
-    graph = open_graph(name, weight_format, cache_dtype)
+def test_rows_do_not_depend_on_company(name, weight_format, cache_dtype, open_session, threads) -> None:
+    """K+1 scored rows, rows beside other texts, other chunks, other threads: all have the bits of single steps."""
+    session = open_session(name, weight_format, cache_dtype)
     text, other = texts(3, (41, 29))
-    graph.start(batch=1)
-    alone = single_steps(graph, text, 0)
+    alone = np.concatenate([run(session, (0, i, [token]))[0] for i, token in enumerate(text)])
     for k in range(1, 9):
-        assert np.array_equal(graph([text[20 : 21 + k]], [20])[0], alone[20 : 21 + k]), k
+        assert np.array_equal(run(session, (0, 20, text[20 : 21 + k]))[0], alone[20 : 21 + k]), k
     for chunk in (41, 16, 7):
-        graph.start(batch=1)
-        parts = [graph([text[p : p + chunk]], [p])[0] for p in range(0, len(text), chunk)]
+        forget(session)
+        parts = [run(session, (2, p, text[p : p + chunk]))[0] for p in range(0, len(text), chunk)]
         assert np.array_equal(np.concatenate(parts), alone), chunk
-    for which in (graph, open_graph(name, weight_format, cache_dtype, threads=2)):
-        which.start(batch=3)
-        rows = which([other[:9], text, other[:1]], [0, 0, 0])
+    for count in (1, 3):
+        threads(count)
+        forget(session)
+        rows = run(session, (4, 0, other[:9]), (0, 0, text), (1, 0, other[:1]))
         assert np.array_equal(rows[1], alone)
         assert np.array_equal(rows[2], rows[0][:1])

@@ -10,13 +10,14 @@ from mxspec.compile.qkv import fuse_qkv
 # Two heads of four; every value between the product and the attention has a name that a test can put a node behind.
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 23, "mxspec" : 1]>
-attention (float[b,s,24] qkv, float[b,s,4] cos, float[b,s,4] sin, float[b,s,4] other, float[4] w, float[8] all,
-           float[b,2,c,4] past_key, float[b,2,c,4] past_value, int32[b] past, int32[b] new, float[2] slopes)
-        => (float[b,s,8] output, float[b,2,c,4] present_key, float[b,2,c,4] present_value)
+attention (float[1,t,24] qkv, float[1,t,4] cos, float[1,t,4] sin, float[1,t,4] other, float[4] w, float[8] all,
+           float[r,2,c,4] past_key, float[r,2,c,4] past_value, int32[n] slots, int32[n] past, int32[n] new,
+           float[2] slopes)
+        => (float[1,t,8] output, float[r,2,c,4] present_key, float[r,2,c,4] present_value)
 <int64[3] sizes = {8, 8, 8}, int64[4] heads = {0, 0, 2, 4}, int64[3] flat = {0, 0, 8}, float half = {0.5},
- float[b,s,8] q, float[b,s,8] k, float[b,s,8] v, float[b,s,8] q1, float[b,s,8] k1, float[b,s,8] v1,
- float[b,s,2,4] q2, float[b,s,2,4] k2, float[b,s,2,4] v2, float[b,s,2,4] q3, float[b,s,2,4] k3, float[b,s,2,4] v3,
- float[b,s,2,4] q4, float[b,s,2,4] k4, float[b,s,2,4] v4, float[b,s,2,4] attended>
+ float[1,t,8] q, float[1,t,8] k, float[1,t,8] v, float[1,t,8] q1, float[1,t,8] k1, float[1,t,8] v1,
+ float[1,t,2,4] q2, float[1,t,2,4] k2, float[1,t,2,4] v2, float[1,t,2,4] q3, float[1,t,2,4] k3, float[1,t,2,4] v3,
+ float[1,t,2,4] q4, float[1,t,2,4] k4, float[1,t,2,4] v4, float[1,t,2,4] attended>
 {
     q, k, v = Split <axis = -1> (qkv, sizes)
     q1 = Identity (q)
@@ -31,7 +32,8 @@ attention (float[b,s,24] qkv, float[b,s,4] cos, float[b,s,4] sin, float[b,s,4] o
     q4 = Identity (q3)
     k4 = Identity (k3)
     v4 = Identity (v3)
-    attended, present_key, present_value = mxspec.Attention <scale = 0.5> (q4, k4, v4, past_key, past_value, past, new)
+    attended, present_key, present_value =
+        mxspec.Attention <scale = 0.5> (q4, k4, v4, past_key, past_value, slots, past, new)
     output = Reshape (attended, flat)
 }
 """
@@ -61,7 +63,7 @@ ROTATED = tuple(f"{x}4 = mxspec.RotaryEmbedding ({x}3, cos, sin)" for x in "qk")
 NORMED = tuple(f"{x}3 = RMSNormalization <axis = -1, epsilon = 0.25> ({x}2, w)" for x in "qk")
 ALL_NORMED = tuple(f"{x}1 = RMSNormalization <axis = -1, epsilon = 0.25> ({x}, all)" for x in "qk")
 SCALED = "q1 = Mul (half, q)"
-BEFORE = ["qkv", "past_key", "past_value", "past", "new"]
+BEFORE = ["qkv", "past_key", "past_value", "slots", "past", "new"]
 
 
 @pytest.mark.parametrize(
@@ -110,11 +112,11 @@ def test_slopes_stay_with_the_attention() -> None:
 
 IN_TURNS = (
     GRAPH.replace(
-        "float[b,s,8] q, float[b,s,8] k, float[b,s,8] v,", "float[b,s,2,4] q, float[b,s,2,4] k, float[b,s,2,4] v,"
+        "float[1,t,8] q, float[1,t,8] k, float[1,t,8] v,", "float[1,t,2,4] q, float[1,t,2,4] k, float[1,t,2,4] v,"
     )
     .replace(
         "<int64[3] sizes = {8, 8, 8}",
-        "<float[b,s,2,12] pieces, int64[4] turns = {0, 0, 2, 12}, int64[3] sizes = {4, 4, 4}",
+        "<float[1,t,2,12] pieces, int64[4] turns = {0, 0, 2, 12}, int64[3] sizes = {4, 4, 4}",
     )
     .replace(
         "    q, k, v = Split <axis = -1> (qkv",
@@ -134,5 +136,5 @@ def test_heads_in_turns() -> None:
 
 
 def test_a_product_that_holds_more_stays_cut() -> None:
-    wider = GRAPH.replace("float[b,s,24]", "float[b,s,32]").replace("q, k, v = Split", "q, k, v, rest = Split")
+    wider = GRAPH.replace("float[1,t,24]", "float[1,t,32]").replace("q, k, v = Split", "q, k, v, rest = Split")
     assert fused(graph=wider.replace("int64[3] sizes = {8, 8, 8}", "int64[4] sizes = {8, 8, 8, 8}")) is None
