@@ -1,22 +1,107 @@
-"""Text that keeps to a grammar."""
+"""A grammar that the text must keep to, as a request says it: a JSON schema, a regular expression, or Lark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
-from mxspec.runtime.sampling.mask import TokenMask
+from tokenizers import Tokenizer
 
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.sampling.matcher import Matcher, one_line
 
-class Matcher(Protocol):
-    @property
-    def complete(self) -> bool: ...
-
-    def keep(self, tokens: Sequence[int]) -> None: ...
-
-    def forced(self, ahead: Sequence[int]) -> list[int]: ...
-
-    def mask(self, ahead: Sequence[int]) -> TokenMask | None: ...
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 
-def fill_masks(jobs: Sequence[tuple[Matcher, Sequence[int]]]) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What kind of grammar, and its text."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | str) -> Grammar:
+        """Text is a JSON value of this schema (https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md)."""
+        try:
+            value = json.loads(schema) if isinstance(schema, str) else schema
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise GenerationError(f"grammar: got a JSON schema that is not JSON: {one_line(str(error))}") from error
+        if not isinstance(value, Mapping):
+            raise GenerationError(f"grammar: got {text[:60]} as JSON schema, expected an object such as {{}}")
+        return cls("json_schema", text)
+
+    @classmethod
+    def regex(cls, pattern: str) -> Grammar:
+        """The whole text matches the pattern (https://docs.rs/regex/latest/regex/#syntax; no look-around)."""
+        return cls("regex", _text(pattern, "a regular expression"))
+
+    @classmethod
+    def lark(cls, grammar: str) -> Grammar:
+        """The text is a sentence of `start` (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md)."""
+        return cls("lark", _text(grammar, "a Lark grammar"))
+
+    def compile(self, tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> Matcher:
+        """At the beginning of a text; GenerationError where the grammar does not parse, or llguidance is missing.
+
+        The first of a tokenizer takes up to seconds, the first of a grammar up to one: not on the thread of the engine.
+        """
+        machine, machine_vocab_size = _machine(self, tokenizer, frozenset(eos), vocab_size)
+        return Matcher(machine.deep_copy(), eos, vocab_size, machine_vocab_size)
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise GenerationError(f"grammar: got {value!r}, expected {what} as a string")
+    return value
+
+
+@lru_cache(maxsize=32)
+def _machine(grammar: Grammar, tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> tuple[LLMatcher, int]:
+    """The machine before its first token, to be copied; and the size of its masks."""
+    vocabulary = _vocabulary(tokenizer, eos, vocab_size)
+    from llguidance import LLMatcher
+
+    match grammar.kind:
+        case "json_schema":
+            source = LLMatcher.grammar_from_json_schema(grammar.text)
+        case "regex":
+            source = LLMatcher.grammar_from_regex(grammar.text)
+        case "lark":
+            source = LLMatcher.grammar_from_lark(grammar.text)
+    machine = LLMatcher(vocabulary, source, log_level=0)
+    if machine.is_error():
+        raise GenerationError(f"grammar: {one_line(machine.get_error())}")
+    return machine, vocabulary.vocab_size
+
+
+@lru_cache(maxsize=4)
+def _vocabulary(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> LLTokenizer:
+    """The tokenizer as llguidance wants it: what each token writes, in a tree."""
+    try:
+        from llguidance import LLTokenizer
+    except ImportError as error:
+        raise GenerationError(
+            "grammar: needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
+        ) from error
+    size = max(vocab_size, tokenizer.get_vocab_size())
+    ends = sorted(token for token in eos if token < size)
+    try:
+        return LLTokenizer(_without_limits(tokenizer).to_str(), n_vocab=size, eos_token=ends or None)
+    except ValueError as error:
+        raise GenerationError(f"grammar: this tokenizer is not supported: {one_line(str(error))}") from error
+
+
+def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
+    """The same without truncation and padding, which would apply to forced text."""
+    if tokenizer.truncation is None and tokenizer.padding is None:
+        return tokenizer
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy

@@ -22,9 +22,9 @@ class TokenMask:
         self._flags: NDArray[np.bool_] | None = None
         self._few: Indices | None = None
 
-    @property
-    def empty(self) -> bool:
-        return not self._bits.any()
+    def within(self, bits: NDArray[np.uint32]) -> bool:
+        """True where no token but those of `bits` is allowed."""
+        return not (self._bits & ~bits).any()
 
     @property
     def flags(self) -> NDArray[np.bool_]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.sampling.grammar import Matcher, fill_masks
 from mxspec.runtime.sampling.mask import TokenMask
+from mxspec.runtime.sampling.matcher import Matcher, fill_masks
 from mxspec.runtime.sampling.processors import History
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits, argmax_tokens, check_logits, shape
