@@ -31,7 +31,8 @@ def raw_logprob(logits: Logits, token: int, best: int = 0) -> Logprob:
     check_peaks(peak)
     log_sum = float(peak) + math.log(total(np.exp(logits - peak)))
     top = largest(logits, best) if best else ()
-    return Logprob(token, float(logits[token]) - log_sum, tuple((int(i), float(logits[i]) - log_sum) for i in top))
+    beside = tuple((int(i), float(logits[i]) - log_sum) for i in top if logits[i] > -np.inf)
+    return Logprob(token, float(logits[token]) - log_sum, beside)
 
 
 def shaped_logprob(distribution: Distribution, token: int, best: int = 0) -> Logprob:
