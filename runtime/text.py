@@ -1,51 +1,107 @@
-"""Token ids to text and back, piece by piece."""
+"""Text to token ids, and token ids to text piece by piece."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
-from mxspec.formats.errors import BundleError
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.detokenize import detokenizer
+from mxspec.runtime.panics import guarded
+from mxspec.runtime.stop import StopSearch
 
-HALF_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character yet
-CONTEXT_TOKENS = 16  # tokens of the prompt that the first piece is decoded behind: it keeps its leading space
+_PROBE = "A tokenizer, tried: 1, 2."
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a file, without the truncation and the padding that the file may ask for.
+
+    Raises BundleError where the file is none, and where the library panics over it or over a short text.
+    """
+    with guarded(f"{path}: cannot be read as a tokenizer"):
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
     try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise BundleError(f"{path}: cannot be read as a tokenizer: {error}") from None
+        with guarded(f"{path}: cannot be used as a tokenizer", GenerationError):
+            tokenizer.decode(tokenizer.encode(_PROBE).ids)
+    except GenerationError:  # that the file has no token for this text is no fault of the file
+        pass
+    return tokenizer
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str, bos_token_id: int | None) -> list[int]:
+    """Token ids of a text, with the special tokens that the tokenizer puts around a prompt.
+
+    A text that begins with the beginning-of-text token itself, as chat templates write it, gets no second one.
+    Raises GenerationError for what is no text, or none that this tokenizer has tokens for.
+    """
+    ids = _encode(tokenizer, text, special=True)
+    if bos_token_id is not None and ids[:2] == [bos_token_id] * 2:
+        plain = _encode(tokenizer, text, special=False)
+        if plain[:1] == [bos_token_id] and ids[1 : 1 + len(plain)] == plain:
+            return ids[1:]
+    return ids
+
+
+def encode_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a text that has its special tokens written out, such as a rendered chat: none are added."""
+    return _encode(tokenizer, text, special=False)
+
+
+def check_ids(value: object, vocab_size: int) -> list[int]:
+    """Token ids as a list; raises GenerationError for what is no sequence of whole numbers below `vocab_size`."""
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
+        raise GenerationError(f"prompt: got {type(value).__name__}, expected text or a list of token ids")
+    for i, token in enumerate(value):
+        if isinstance(token, bool | np.bool_) or not hasattr(token, "__index__"):
+            raise GenerationError(f"prompt: got {token!r} at position {i}, expected token ids, which are whole numbers")
+        if not 0 <= token < vocab_size:
+            known = f"0 to {vocab_size - 1}: use the bundle's tokenizer"
+            raise GenerationError(f"prompt: got token id {token} at position {i}, expected {known}")
+    return [operator.index(token) for token in value]
+
+
+def _encode(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
+    if not isinstance(text, str):
+        raise GenerationError(f"prompt: got {type(text).__name__}, expected text or a list of token ids")
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise GenerationError(
+            f"prompt: got half a surrogate pair at character {problem.start}, expected text"
+        ) from None
+    with guarded("prompt: the tokenizer cannot encode this text", GenerationError):
+        return list(tokenizer.encode(text, add_special_tokens=special).ids)
 
 
 class TextStream:
-    """Turns tokens into text as they come, behind a prompt; holds back what ends inside a UTF-8 character."""
+    """Turns the tokens after a prompt into text as they come, up to the first of the stop strings.
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
-        self._tokenizer = tokenizer
-        shown = list(prompt[-CONTEXT_TOKENS:])
-        if self._decode(shown).endswith(HALF_CHARACTER):  # the stream would hold it back and repeat it all later
-            shown = []
-        self._stream = DecodeStream(ids=shown, skip_special_tokens=True)
-        self._shown = shown  # tokens whose text is complete, those at the end
-        self._held: list[int] = []
+    Joined, the pieces are one decode of all tokens, cut before the stop string. No piece is taken back: what a later
+    token can still change, and what may be the beginning of a stop string, is held back.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
+        self._text = detokenizer(tokenizer, prompt)
+        self._search = StopSearch(stop)
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that was found. All text before it was handed out, and there is no more."""
+        return self._search.found
 
     def push(self, token: int) -> str:
-        """The text that this token completes."""
-        self._held.append(token)
-        piece = self._stream.step(self._tokenizer, token)
-        if piece is None:
-            return ""
-        self._shown = [*self._shown, *self._held][-CONTEXT_TOKENS:]
-        self._held = []
-        return piece
+        """The text that this token makes final."""
+        return self._search.push(self._text.push(token))
 
     def finish(self) -> str:
-        """What is still held back, with U+FFFD for what never became a character."""
-        return self._decode([*self._shown, *self._held])[len(self._decode(self._shown)) :]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        """What is still held back when the tokens end, with U+FFFD for bytes that never became a character."""
+        tail = self._search.push(self._text.finish())
+        return tail + self._search.finish()

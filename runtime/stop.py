@@ -1,0 +1,59 @@
+"""Stop strings: text is handed on only where it cannot be the beginning of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mxspec.formats.errors import GenerationError
+
+
+class StopSearch:
+    """Passes text on up to the first stop string, however the text is cut into pieces.
+
+    The first is the one that ends first; of those that end together, the longest. `found` is that string.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""  # what may be the beginning of a stop string
+        self.found: str | None = None
+
+    def push(self, text: str) -> str:
+        """The text that is no part of a stop string, whatever comes; nothing after one was found."""
+        if self.found is not None:
+            return ""
+        if not self._stops:
+            return text
+        text = self._held + text
+        found = [(text.find(stop) + len(stop), -len(stop), stop) for stop in self._stops if stop in text]
+        if found:
+            end, length, self.found = min(found)
+            self._held = ""
+            return text[: end + length]
+        shown = len(text) - self._beginning(text)
+        self._held = text[shown:]
+        return text[:shown]
+
+    def finish(self) -> str:
+        """What was held back, where the text ends without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _beginning(self, text: str) -> int:
+        """Length of the longest end of the text that a stop string begins with."""
+        longest = min(max(map(len, self._stops)) - 1, len(text))
+        return next((n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self._stops)), 0)
+
+
+def check_stops(value: object) -> tuple[str, ...]:
+    """Stop strings given as one or as several; raises GenerationError for an empty one and for what is no string."""
+    if isinstance(value, str):
+        return check_stops((value,))
+    if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview):
+        raise GenerationError(f"stop: got {type(value).__name__}, expected a string or a list of strings")
+    for stop in value:
+        if not isinstance(stop, str):
+            raise GenerationError(f"stop: got {stop!r} in the list, expected strings")
+        if not stop:
+            raise GenerationError("stop: got an empty string, which would end every text before it begins")
+    return tuple(value)
