@@ -1,4 +1,4 @@
-"""Attention through ONNX Runtime: right against float64, the same bits in any company, in place when bound so.
+"""Attention through ONNX Runtime: right against float64, the same bits in any company, in place or not at all.
 
 Run as a program, this file stores the results of one fixed set of calls, for comparison between processes.
 """
@@ -25,7 +25,9 @@ from mxspec.runtime import ops
 Floats = NDArray[np.float32]
 Array = NDArray[Any]
 FLOAT, HALF, INT32 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32
-INPUTS = ("query", "key", "value", "past_key", "past_value", "past_lengths", "new_lengths", "alibi_slopes")
+CACHES = ("past_key", "past_value")
+LENGTHS = ("slots", "past_lengths", "new_lengths")
+INPUTS = ("query", "key", "value", *CACHES, *LENGTHS, "alibi_slopes")
 OUTPUTS = ("output", "present_key", "present_value")
 CACHE_TYPES = pytest.mark.parametrize("cache_type", ["float16", "float32"])
 VARIANTS = {
@@ -40,7 +42,7 @@ EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 
 def attention_model(types: dict[str, int] | None = None, alibi: bool = False, **attributes: float | int | str) -> bytes:
     """A graph of one Attention whose operands are all inputs, of any shape."""
-    element_types = dict.fromkeys(INPUTS, FLOAT) | {"past_lengths": INT32, "new_lengths": INT32} | (types or {})
+    element_types = dict.fromkeys(INPUTS, FLOAT) | dict.fromkeys(LENGTHS, INT32) | (types or {})
     names = INPUTS if alibi else INPUTS[:-1]
     inputs = [helper.make_tensor_value_info(name, element_types[name], None) for name in names]
     outputs = [
@@ -64,18 +66,33 @@ def open_session(model: bytes) -> ort.InferenceSession:
 
 def session_for(cache_type: str, alibi: bool = False, **attributes: float | int) -> ort.InferenceSession:
     cache = HALF if cache_type == "float16" else FLOAT
-    return open_session(attention_model({"past_key": cache, "past_value": cache}, alibi, **{"scale": 0.3} | attributes))
+    return open_session(attention_model(dict.fromkeys(CACHES, cache), alibi, **{"scale": 0.3} | attributes))
+
+
+def run(session: ort.InferenceSession, feeds: dict[str, Array]) -> list[Array]:
+    """Output and caches of a call whose presents are bound to copies of its pasts."""
+    arrays = {name: np.array(array) for name, array in feeds.items()}  # a value's memory is that of its array
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    binding = session.io_binding()
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("output", "cpu")
+    for past, present in zip(CACHES, OUTPUTS[1:], strict=True):
+        binding.bind_ortvalue_output(present, values[past])
+    session.run_with_iobinding(binding)
+    return [binding.get_outputs()[0].numpy().copy(), *(arrays[past] for past in CACHES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The operands of one call; the cache is NaN behind the past."""
+    """The operands of one call; the cache is NaN where no past is."""
 
     query: Floats
     key: Floats
     value: Floats
     past_key: Array
     past_value: Array
+    slots: NDArray[np.int32]
     past_lengths: NDArray[np.int32]
     new_lengths: NDArray[np.int32]
 
@@ -83,12 +100,17 @@ class Call:
         feeds = {name: getattr(self, name) for name in INPUTS[:-1]}
         return feeds | ({"alibi_slopes": slopes_of(self.query.shape[2])} if alibi else {})
 
-    def rows(self, batch: int, first: int, last: int, past_key: Array, past_value: Array) -> Call:
-        """New rows of one sequence alone, on the cache that the rows before them left behind."""
-        take = (slice(batch, batch + 1), slice(first, last))
-        past, new = np.array([self.past_lengths[batch] + first]), np.array([last - first])
-        query, key, value = (np.ascontiguousarray(array[take]) for array in (self.query, self.key, self.value))
-        return Call(query, key, value, past_key, past_value, past.astype(np.int32), new.astype(np.int32))
+    def tokens_of(self, sequence: int) -> slice:
+        """Where the sequence's tokens stand in the call."""
+        end = int(self.new_lengths[: sequence + 1].sum())
+        return slice(end - int(self.new_lengths[sequence]), end)
+
+    def rows(self, sequence: int, first: int, last: int, past_key: Array, past_value: Array) -> Call:
+        """New tokens of one sequence alone, on a cache of one slot that holds those before them."""
+        begin = self.tokens_of(sequence).start
+        fresh = (array[:, begin + first : begin + last] for array in (self.query, self.key, self.value))
+        lengths = np.array([[0], [self.past_lengths[sequence] + first], [last - first]], np.int32)
+        return Call(*fresh, past_key, past_value, *lengths)
 
 
 def random_call(
@@ -103,13 +125,14 @@ def random_call(
     seed: int = 0,
 ) -> Call:
     random = np.random.default_rng(seed)
-    batch, seq = len(past), max(new)
-    query = random.standard_normal((batch, seq, heads, head_size), np.float32) * 2
-    key, value = random.standard_normal((2, batch, seq, kv_heads, head_size), np.float32) * 2
-    caches = random.standard_normal((2, batch, kv_heads, capacity, head_size), np.float32).astype(cache_type)
-    for b, length in enumerate(past):
-        caches[:, b, :, length:] = np.nan
-    lengths = np.array(past, np.int32), np.array(new, np.int32)
+    tokens, slots = sum(new), len(past) + 1  # one slot is nobody's
+    query = random.standard_normal((1, tokens, heads, head_size), np.float32) * 2
+    key, value = random.standard_normal((2, 1, tokens, kv_heads, head_size), np.float32) * 2
+    caches = np.full((2, slots, kv_heads, capacity, head_size), np.nan, cache_type)
+    taken = random.permutation(slots)[: len(past)]
+    for slot, length in zip(taken, past, strict=True):
+        caches[:, slot, :, :length] = random.standard_normal((2, kv_heads, length, head_size), np.float32)
+    lengths = (np.array(values, np.int32) for values in (taken, past, new))
     return Call(query, key, value, caches[0], caches[1], *lengths)
 
 
@@ -121,37 +144,36 @@ def expected(
     call: Call, *, softcap: float = 0.0, window: int = 0, alibi: bool = False
 ) -> tuple[Array, dict[str, Array]]:
     """Outputs in float64, and the caches with the new entries, from the definition."""
-    batch, _, heads, _ = call.query.shape
+    heads = call.query.shape[2]
     group = heads // call.past_key.shape[1]
     caches = {"present_key": call.past_key.copy(), "present_value": call.past_value.copy()}
     output = np.zeros(call.query.shape)
-    for b in range(batch):
-        past, new = int(call.past_lengths[b]), int(call.new_lengths[b])
+    for sequence, slot in enumerate(call.slots):
+        past, new = int(call.past_lengths[sequence]), int(call.new_lengths[sequence])
+        tokens = call.tokens_of(sequence)
         for name, fresh in (("present_key", call.key), ("present_value", call.value)):
-            caches[name][b, :, past : past + new] = fresh[b, :new].transpose(1, 0, 2)
+            caches[name][slot, :, past : past + new] = fresh[0, tokens].transpose(1, 0, 2)
         for i, head in np.ndindex(new, heads):
             position = past + i
             seen = slice(max(0, position - window + 1) if window else 0, position + 1)
-            keys, values = (cache[b, head // group, seen].astype(np.float64) for cache in caches.values())
-            scores = keys @ call.query[b, i, head].astype(np.float64) * float(np.float32(0.3))
+            keys, values = (cache[slot, head // group, seen].astype(np.float64) for cache in caches.values())
+            scores = keys @ call.query[0, tokens.start + i, head].astype(np.float64) * float(np.float32(0.3))
             if softcap:
                 scores = softcap * np.tanh(scores / softcap)
             if alibi:
                 scores = scores + slopes_of(heads)[head] * (np.arange(seen.start, seen.stop) - position)
             weights = np.exp(scores - scores.max())
-            output[b, i, head] = weights @ values / weights.sum()
+            output[0, tokens.start + i, head] = weights @ values / weights.sum()
     return output, caches
 
 
 def assert_right(session: ort.InferenceSession, call: Call, **options: Any) -> None:
     alibi = bool(options.get("alibi"))
-    output, present_key, present_value = session.run(None, call.feeds(alibi))
+    output, present_key, present_value = run(session, call.feeds(alibi))
     exact, caches = expected(call, **options)
     np.testing.assert_allclose(output, exact, rtol=0, atol=3e-5)
     np.testing.assert_array_equal(present_key, caches["present_key"])  # NaN equals NaN here
     np.testing.assert_array_equal(present_value, caches["present_value"])
-    for b, new in enumerate(call.new_lengths):
-        assert not output[b, new:].any()
 
 
 @CACHE_TYPES
@@ -161,61 +183,51 @@ def assert_right(session: ort.InferenceSession, call: Call, **options: Any) -> N
     [
         pytest.param([0], [200], {"heads": 4, "kv_heads": 2}, id="prompt"),
         pytest.param([290], [1], {"heads": 8, "kv_heads": 1, "head_size": 64}, id="step"),
-        pytest.param([250, 0, 127, 30], [6, 3, 0, 1], {"heads": 6, "kv_heads": 3, "head_size": 20}, id="ragged"),
+        pytest.param([250, 0, 127, 30], [6, 3, 5, 1], {"heads": 6, "kv_heads": 3, "head_size": 20}, id="ragged"),
+        pytest.param([280, 90, 3, 0, 200, 9, 170, 50], [1] * 8, {"heads": 4, "kv_heads": 1}, id="steps"),
         pytest.param([120, 294], [9, 6], {"heads": 3, "kv_heads": 3, "head_size": 4}, id="ungrouped"),
-        pytest.param([0, 0], [0, 0], {}, id="nothing-new"),
     ],
 )
 def test_equals_float64(cache_type: str, variant: str, past: list[int], new: list[int], sizes: dict[str, int]) -> None:
-    if max(new) == 0:  # padding only
-        call = random_call(past, [2, 2], cache_type=cache_type, **sizes)
-        call = replace(call, new_lengths=np.zeros(2, np.int32))
-    else:
-        call = random_call(past, new, cache_type=cache_type, **sizes)
+    call = random_call(past, new, cache_type=cache_type, **sizes)
     options: dict[str, Any] = VARIANTS[variant]
     assert_right(session_for(cache_type, **options), call, **options)
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 4, 8), (2, 0, 4, 8)], ids=["no-batch", "no-rows"])
-def test_empty_calls(shape: tuple[int, int, int, int]) -> None:
-    batch, seq, _, head_size = shape
-    fresh, cache = np.zeros((batch, seq, 2, head_size), np.float32), np.ones((batch, 2, 5, head_size), np.float16)
-    lengths = np.zeros(batch, np.int32)
-    call = Call(np.zeros(shape, np.float32), fresh, fresh, cache, cache, lengths, lengths)
-    output, present_key, _ = session_for("float16").run(None, call.feeds())
-    assert output.shape == shape
-    np.testing.assert_array_equal(present_key, cache)
-
-
-def test_no_capacity() -> None:
-    call = random_call([0], [1], capacity=0)
-    call = replace(call, new_lengths=np.zeros(1, np.int32))
-    assert not session_for("float16").run(None, call.feeds())[0].any()
+@pytest.mark.parametrize("cache", [(2, 2, 5, 8), (0, 2, 5, 8), (2, 2, 0, 8)], ids=["slots", "none", "no-capacity"])
+def test_a_call_of_no_sequences(cache: tuple[int, int, int, int]) -> None:
+    fresh, past, lengths = np.zeros((1, 0, 2, 8), np.float32), np.ones(cache, np.float16), np.zeros(0, np.int32)
+    call = Call(np.zeros((1, 0, 4, 8), np.float32), fresh, fresh, past, past, lengths, lengths, lengths)
+    output, present_key, _ = run(session_for("float16"), call.feeds())
+    assert output.shape == (1, 0, 4, 8)
+    np.testing.assert_array_equal(present_key, past)
 
 
 @CACHE_TYPES
 @EVERY_VARIANT
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_row_does_not_depend_on_company(cache_type: str, variant: str, threads: int) -> None:
-    """Rows of a ragged call, of chunks of 7 and of single steps are equal, and so are the caches."""
+    """Rows of a call of many sequences, of chunks of 7 and of single steps are equal, and so are the caches."""
     options: dict[str, Any] = VARIANTS[variant]
     alibi = bool(options.get("alibi"))
     call = random_call([250, 0, 125], [17, 30, 1], heads=6, kv_heads=2, head_size=72, cache_type=cache_type)
     session = session_for(cache_type, **options)
     with_threads(threads)
     try:
-        together, present_key, present_value = session.run(None, call.feeds(alibi))
+        together, present_key, present_value = run(session, call.feeds(alibi))
     finally:
         with_threads(1)
-    for b, chunk in np.ndindex(3, 2):
-        key, value = call.past_key[b : b + 1], call.past_value[b : b + 1]
-        new = int(call.new_lengths[b])
+    for sequence, chunk in np.ndindex(3, 2):
+        slot, tokens = call.slots[sequence], call.tokens_of(sequence)
+        key, value = call.past_key[slot : slot + 1], call.past_value[slot : slot + 1]
+        new = int(call.new_lengths[sequence])
         for first in range(0, new, (1, 7)[chunk]):
             last = min(first + (1, 7)[chunk], new)
-            output, key, value = session.run(None, call.rows(b, first, last, key, value).feeds(alibi))
-            assert output[0].tobytes() == together[b, first:last].tobytes(), (b, first, last)
-        assert key[0].tobytes() == present_key[b].tobytes()
-        assert value[0].tobytes() == present_value[b].tobytes()
+            output, key, value = run(session, call.rows(sequence, first, last, key, value).feeds(alibi))
+            expected = together[0, tokens][first:last]
+            assert output[0].tobytes() == expected.tobytes(), (sequence, first, last)
+        assert key[0].tobytes() == present_key[slot].tobytes()
+        assert value[0].tobytes() == present_value[slot].tobytes()
 
 
 def with_threads(count: int) -> None:
@@ -232,19 +244,21 @@ def _threads() -> Iterator[None]:
 
 @CACHE_TYPES
 def test_stale_entries_do_not_leak(cache_type: str) -> None:
-    """What lies behind the past, or before the window, may be anything."""
+    """What lies after the past, before the window or in other slots may be anything."""
     call = random_call([140, 3], [4, 4], cache_type=cache_type)
     for options in ({}, {"window": 9}):
         session = session_for(cache_type, **options)
-        clean = session.run(None, call.feeds())[0]
+        clean = run(session, call.feeds())[0]
         assert np.isfinite(clean).all()
+        first, second = call.slots
+        other = 3 - first - second
         for poison in (np.inf, -np.inf, 65504, 0):
             key, value = call.past_key.copy(), call.past_value.copy()
             for cache in (key, value):
-                cache[0, :, 140:], cache[1, :, 3:] = poison, poison
+                cache[first, :, 140:], cache[second, :, 3:], cache[other] = poison, poison, poison
                 if options:
-                    cache[0, :, :132] = np.nan  # the row at 140 sees 132 and later
-            poisoned = session.run(None, replace(call, past_key=key, past_value=value).feeds())[0]
+                    cache[first, :, :132] = np.nan  # the row at 140 sees 132 and later
+            poisoned = run(session, replace(call, past_key=key, past_value=value).feeds())[0]
             assert poisoned.tobytes() == clean.tobytes(), (options, poison)
 
 
@@ -253,47 +267,40 @@ def test_nan_that_is_seen_is_kept_to_its_rows(cache_type: str) -> None:
     """A NaN in the cache reaches the rows whose window holds it and no other."""
     call = random_call([140], [6], heads=2, kv_heads=1, cache_type=cache_type)
     session = session_for(cache_type, window=9)
-    clean = session.run(None, call.feeds())[0]
-    call.past_value[0, 0, 134, 5] = np.nan  # seen from 134 to 142
-    output = session.run(None, call.feeds())[0]
+    clean = run(session, call.feeds())[0]
+    call.past_value[call.slots[0], 0, 134, 5] = np.nan  # seen from 134 to 142
+    output = run(session, call.feeds())[0]
     assert np.isnan(output[0, :3, :, 5]).all()
     output[0, :3, :, 5] = clean[0, :3, :, 5]
     assert output.tobytes() == clean.tobytes()
 
 
-@CACHE_TYPES
-def test_bound_cache_is_written_in_place(cache_type: str) -> None:
-    """Bound to one buffer, past and present are the same memory, and outputs are those of the unbound call."""
-    call = random_call([20, 5], [2, 1], cache_type=cache_type)
-    session = session_for(cache_type)
-    unbound = session.run(None, call.feeds())
-    # An OrtValue made of an array is that array's memory.
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array.copy()) for name, array in call.feeds().items()}
-    output = ort.OrtValue.ortvalue_from_numpy(np.full_like(call.query, 7))
+@pytest.mark.parametrize("own", OUTPUTS[1:])
+def test_a_cache_with_a_buffer_of_its_own_is_refused(own: str) -> None:
+    """It would have to begin as a copy of every slot."""
+    session = session_for("float16")
+    values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in random_call([20, 5], [2, 1]).feeds().items()}
     binding = session.io_binding()
     for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
-    binding.bind_ortvalue_output("output", output)
-    binding.bind_ortvalue_output("present_key", values["past_key"])
-    binding.bind_ortvalue_output("present_value", values["past_value"])
-    session.run_with_iobinding(binding)
-    assert output.numpy().tobytes() == unbound[0].tobytes()
-    assert values["past_key"].numpy().tobytes() == unbound[1].tobytes()
-    assert values["past_value"].numpy().tobytes() == unbound[2].tobytes()
-    assert unbound[1].tobytes() != call.past_key.tobytes()  # the call wrote something, and not into its input
+    for name in OUTPUTS:
+        if name in (own, "output"):
+            binding.bind_output(name, "cpu")
+        else:
+            binding.bind_ortvalue_output(name, values[name.replace("present", "past")])
+    with pytest.raises(RuntimeError, match=f"{own}: got a buffer of its own, .*; bind both to one OrtValue"):
+        session.run_with_iobinding(binding)
 
 
 def test_rollback_is_a_smaller_length() -> None:
     """After rejected tokens, a call with a smaller past gives what it gives on a cache that never held them."""
     session = session_for("float16")
     call = random_call([100], [5], capacity=110)
-    drafted = session.run(None, call.feeds())
+    held = [cache[call.slots] for cache in (call.past_key, call.past_value)]
+    drafted = run(session, call.rows(0, 0, 5, *held).feeds())
+    clean = run(session, call.rows(0, 0, 2, *held).feeds())
     later = random_call([102], [2], capacity=110, seed=1)
-    clean = session.run(None, call.rows(0, 0, 2, call.past_key, call.past_value).feeds())
-    results = [
-        session.run(None, replace(later, past_key=cache[1], past_value=cache[2]).feeds())[0]
-        for cache in (drafted, clean)
-    ]
+    results = [run(session, later.rows(0, 0, 2, *caches).feeds())[0] for _, *caches in (drafted, clean)]
     assert results[0].tobytes() == results[1].tobytes()
 
 
@@ -305,7 +312,7 @@ def fixed_calls() -> Iterator[tuple[str, Array]]:
             call = random_call(
                 [280, 0, 120], [9, 40, 1], heads=heads, kv_heads=kv_heads, head_size=head_size, cache_type=cache_type
             )
-            results = session_for(cache_type, **options).run(None, call.feeds(bool(options.get("alibi"))))
+            results = run(session_for(cache_type, **options), call.feeds(bool(options.get("alibi"))))
             for name, array in zip(OUTPUTS, results, strict=True):
                 yield f"{variant}-{cache_type}-{heads}-{head_size}-{name}", array
 
@@ -350,29 +357,43 @@ def zeros(*shape: int, dtype: str = "float32") -> Array:
     return np.zeros(shape, dtype)
 
 
+def ints(*values: int) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query": zeros(2, 3, 32)}, r"query: got shape \[2, 3, 32\], expected \[batch, seq, heads, head_size\]"),
-        ({"query": zeros(2, 3, 4, 6)}, "query: got head_size 6, expected a multiple of 4"),
-        ({"query": zeros(2, 3, 4, 0)}, "query: got head_size 0, expected a multiple of 4"),
-        ({"query": zeros(2, 3, 3, 8)}, "query: got 3 heads, expected a multiple of the 2 key-value heads"),
-        ({"query": zeros(2, 3, 0, 8)}, "query: got 0 heads"),
-        ({"query": zeros(1, 3, 4, 8)}, r"past_key: got shape \[2, 2, 10, 8\], expected .* = \[1, 2, 10, 8\]"),
-        ({"query": zeros(2, 3, 4, 12)}, r"past_key: got shape \[2, 2, 10, 8\], expected .* = \[2, 2, 10, 12\]"),
-        ({"past_key": zeros(2, 2, 80)}, r"past_key: got shape \[2, 2, 80\]"),
-        ({"past_key": zeros(2, 0, 10, 8)}, "expected a multiple of the 0 key-value heads"),
-        ({"past_value": zeros(2, 2, 9, 8)}, r"past_value: got shape \[2, 2, 9, 8\], expected the shape of past_key"),
-        ({"key": zeros(2, 2, 2, 8)}, r"key: got shape \[2, 2, 2, 8\], expected .* = \[2, 3, 2, 8\]"),
-        ({"value": zeros(2, 3, 4, 8)}, r"value: got shape \[2, 3, 4, 8\], expected .* = \[2, 3, 2, 8\]"),
-        ({"past_lengths": zeros(3, dtype="int32")}, r"past_lengths: got shape \[3\], expected \[batch\] = \[2\]"),
+        ({"query": zeros(1, 6, 32)}, r"query: got shape \[1, 6, 32\], expected \[1, tokens, heads, head_size\]"),
+        ({"query": zeros(2, 3, 4, 8)}, r"query: got shape \[2, 3, 4, 8\], expected .* = \[1, 3, 4, 8\]"),
+        ({"query": zeros(1, 6, 4, 6)}, "query: got head_size 6, expected a multiple of 4"),
+        ({"query": zeros(1, 6, 4, 0)}, "query: got head_size 0, expected a multiple of 4"),
+        ({"query": zeros(1, 6, 3, 8)}, "query: got 3 heads, expected a multiple of the 2 key-value heads"),
+        ({"query": zeros(1, 6, 0, 8)}, "query: got 0 heads"),
+        ({"query": zeros(1, 5, 4, 8)}, r"key: got shape \[1, 6, 2, 8\], expected .* = \[1, 5, 2, 8\]"),
+        ({"query": zeros(1, 6, 4, 12)}, r"past_key: got shape \[3, 2, 10, 8\], expected .* = \[3, 2, 10, 12\]"),
+        ({"past_key": zeros(3, 2, 80)}, r"past_key: got shape \[3, 2, 80\], expected \[slots, kv_heads, capacity"),
+        ({"past_key": zeros(3, 0, 10, 8)}, "expected a multiple of the 0 key-value heads"),
+        ({"past_value": zeros(3, 2, 9, 8)}, r"past_value: got shape \[3, 2, 9, 8\], expected the shape of past_key"),
+        ({"past_value": zeros(2, 2, 10, 8)}, r"past_value: got shape \[2, 2, 10, 8\]"),
+        ({"key": zeros(1, 5, 2, 8)}, r"key: got shape \[1, 5, 2, 8\], expected .* = \[1, 6, 2, 8\]"),
+        ({"value": zeros(1, 6, 4, 8)}, r"value: got shape \[1, 6, 4, 8\], expected .* = \[1, 6, 2, 8\]"),
+        ({"slots": zeros(1, 2, dtype="int32")}, r"slots: got shape \[1, 2\], expected \[sequences\]"),
+        ({"slots": ints(0, 1, 2)}, r"past_lengths: got shape \[2\], expected \[sequences\] = \[3\]"),
+        ({"past_lengths": ints(0, 0, 0)}, r"past_lengths: got shape \[3\], expected \[sequences\] = \[2\]"),
         ({"new_lengths": zeros(2, 1, dtype="int32")}, r"new_lengths: got shape \[2, 1\]"),
-        ({"past_lengths": np.array([1, -1], np.int32)}, r"past_lengths\[1\]: got -1, expected 0 or more"),
-        ({"new_lengths": np.array([-2, 1], np.int32)}, r"new_lengths\[0\]: got -2, expected 0 to seq = 3"),
-        ({"new_lengths": np.array([1, 4], np.int32)}, r"new_lengths\[1\]: got 4, expected 0 to seq = 3"),
-        ({"past_lengths": np.array([7, 8], np.int32)}, r"past_lengths\[1\]: got 8 and 3 new, .* capacity 10 together"),
-        ({"past_lengths": np.array([2**31 - 1, 0], np.int32)}, r"past_lengths\[0\]: got 2147483647 and 3 new"),
-        ({"past_lengths": np.array([-(2**31), 0], np.int32)}, r"past_lengths\[0\]: got -2147483648"),
+        ({"slots": ints(0, 3)}, r"slots\[1\]: got 3, expected 0 to 2"),
+        ({"slots": ints(-1, 0)}, r"slots\[0\]: got -1, expected 0 to 2"),
+        ({"slots": ints(2**31 - 1, 0)}, r"slots\[0\]: got 2147483647"),
+        ({"slots": ints(2, 2)}, r"slots\[1\]: got 2 a second time, expected a slot for each sequence"),
+        ({"past_lengths": ints(1, -1)}, r"past_lengths\[1\]: got -1, expected 0 or more"),
+        ({"new_lengths": ints(-2, 8)}, r"new_lengths\[0\]: got -2, expected 1 or more"),
+        ({"new_lengths": ints(6, 0)}, r"new_lengths\[1\]: got 0, expected 1 or more"),
+        ({"new_lengths": ints(3, 4)}, "new_lengths: got 7 tokens together, expected the 6 of the call"),
+        ({"new_lengths": ints(1, 4)}, "new_lengths: got 5 tokens together, expected the 6 of the call"),
+        ({"past_lengths": ints(7, 8)}, r"past_lengths\[1\]: got 8 and 3 new, .* capacity 10 together"),
+        ({"past_lengths": ints(2**31 - 1, 0)}, r"past_lengths\[0\]: got 2147483647 and 3 new"),
+        ({"past_lengths": ints(-(2**31), 0)}, r"past_lengths\[0\]: got -2147483648"),
         ({"alibi_slopes": zeros(2)}, r"alibi_slopes: got shape \[2\], expected \[heads\] = \[4\]"),
     ],
 )
@@ -380,9 +401,9 @@ def test_wrong_shapes_and_lengths(change: dict[str, Array], message: str) -> Non
     call = random_call([0, 0], [3, 3], head_size=8, capacity=10, cache_type="float32")
     alibi = "alibi_slopes" in change
     session = session_for("float32", alibi)
-    session.run(None, call.feeds(alibi))
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
-        session.run(None, call.feeds(alibi) | change)
+    run(session, call.feeds(alibi))
+    with pytest.raises(RuntimeError, match=message):
+        run(session, call.feeds(alibi) | change)
 
 
 @pytest.mark.parametrize(
@@ -393,6 +414,7 @@ def test_wrong_shapes_and_lengths(change: dict[str, Array], message: str) -> Non
         {"past_key": TensorProto.BFLOAT16, "past_value": TensorProto.BFLOAT16},
         {"past_key": HALF, "past_value": FLOAT},
         {"past_lengths": TensorProto.INT64},
+        {"slots": TensorProto.INT64},
     ],
     ids=lambda types: "-".join(types),
 )

@@ -72,6 +72,38 @@ def test_threads_can_be_set() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+# Address space for the stacks of a hundred threads or so, but not of twenty thousand.
+LIMITED = """
+import resource, threading
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime import ops
+
+ops.set_threads(3)
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + (1 << 30),) * 2)
+for count in (20000, 2**64 + 1):
+    try:
+        ops.set_threads(count)
+    except MxspecError as error:
+        print(error)
+    print(ops.threads())
+threading.Thread(target=print, args=("a thread of another",)).start()
+ops.set_threads(2)
+print(ops.threads())
+"""
+
+
+def test_more_threads_than_the_system_gives() -> None:
+    """An error that says so; the pool is as it was, and leaves the rest of the process what it needs."""
+    result = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    said = "threads: got {}, more than the system gives (limits of memory or processes); working on 3"
+    first, before, second, after, *rest = result.stdout.splitlines()
+    assert [first.rsplit(", ask", 1)[0], before] == [said.format(20000), "3"]
+    assert [second.rsplit(", ask", 1)[0], after] == [said.format(2**64 + 1), "3"]
+    assert rest == ["a thread of another", "2"]
+
+
 @pytest.mark.parametrize(("wanted", "used"), [("scalar", "scalar"), ("sse9", None)])
 def test_instruction_set_is_what_the_environment_asks_for(wanted: str, used: str | None) -> None:
     program = f"from mxspec.runtime import ops; assert ops.instruction_set() == {used!r}"

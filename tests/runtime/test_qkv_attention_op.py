@@ -25,7 +25,9 @@ Array = NDArray[Any]
 Feeds = dict[str, Array]
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 CACHES = {"float16": TensorProto.FLOAT16, "float32": FLOAT}
-INPUTS = ("qkv", "past_key", "past_value", "past_lengths", "new_lengths")
+PASTS = ("past_key", "past_value")
+LENGTHS = ("slots", "past_lengths", "new_lengths")
+INPUTS = ("qkv", *PASTS, *LENGTHS)
 OPTIONAL = ("cos", "sin", "query_norm_weight", "key_norm_weight")
 OUTPUTS = ("output", "present_key", "present_value")
 ATTRIBUTES = {"scale": 0.3, "softcap": 20.0, "window": 50}
@@ -70,8 +72,8 @@ CACHE_TYPES = pytest.mark.parametrize("cache_type", CACHES)
 
 def open_session(nodes: list[onnx.NodeProto], cache_type: str, names: list[str]) -> ort.InferenceSession:
     """A session on nodes from the named inputs to the outputs."""
-    types = dict.fromkeys((*INPUTS, *OPTIONAL), FLOAT) | {"past_lengths": INT32, "new_lengths": INT32}
-    types |= dict.fromkeys(("past_key", "past_value"), CACHES[cache_type])
+    types = dict.fromkeys((*INPUTS, *OPTIONAL), FLOAT) | dict.fromkeys(LENGTHS, INT32)
+    types |= dict.fromkeys(PASTS, CACHES[cache_type])
     results = zip(OUTPUTS, ("qkv", "past_key", "past_value"), strict=True)
     graph = helper.make_graph(
         nodes,
@@ -85,6 +87,20 @@ def open_session(nodes: list[onnx.NodeProto], cache_type: str, names: list[str])
     options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
     options.register_custom_ops_library(str(ops.library_path()))
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run(session: ort.InferenceSession, feeds: Feeds) -> list[Array]:
+    """Output and caches of a call whose presents are bound to copies of its pasts."""
+    arrays = {name: np.array(array) for name, array in feeds.items()}  # a value's memory is that of its array
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    binding = session.io_binding()
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("output", "cpu")
+    for past, present in zip(PASTS, OUTPUTS[1:], strict=True):
+        binding.bind_ortvalue_output(present, values[past])
+    session.run_with_iobinding(binding)
+    return [binding.get_outputs()[0].numpy().copy(), *(arrays[past] for past in PASTS)]
 
 
 @cache
@@ -139,22 +155,24 @@ def separate(cache_type: str, form: Form) -> ort.InferenceSession:
 
 
 def random_feeds(form: Form, past: list[int], new: list[int], cache_type: str) -> Feeds:
-    """The operands of one call; the cache is NaN behind the past."""
+    """The operands of one call; the cache is NaN where no past is, and one slot is nobody's."""
     random = np.random.default_rng(sum(form[:4]))
     heads, kv_heads, head_size, rotary, *_ = form
-    batch, seq = len(past), max(new)
-    caches = random.standard_normal((2, batch, kv_heads, 200, head_size)).astype(cache_type)
-    for b, length in enumerate(past):
-        caches[:, b, :, length:] = np.nan
+    tokens, slots = sum(new), len(past) + 1
+    caches = np.full((2, slots, kv_heads, 200, head_size), np.nan, cache_type)
+    taken = random.permutation(slots)[: len(past)]
+    for slot, length in zip(taken, past, strict=True):
+        caches[:, slot, :, :length] = random.standard_normal((2, kv_heads, length, head_size))
     feeds = {
-        "qkv": random.standard_normal((batch, seq, (heads + 2 * kv_heads) * head_size), np.float32),
+        "qkv": random.standard_normal((1, tokens, (heads + 2 * kv_heads) * head_size), np.float32),
         "past_key": caches[0],
         "past_value": caches[1],
+        "slots": taken.astype(np.int32),
         "past_lengths": np.array(past, np.int32),
         "new_lengths": np.array(new, np.int32),
     }
     if rotary:  # halves that differ: each entry has its own
-        feeds["cos"], feeds["sin"] = random.standard_normal((2, batch, seq, rotary), np.float32)
+        feeds["cos"], feeds["sin"] = random.standard_normal((2, 1, tokens, rotary), np.float32)
     if form.norm:
         for name, size in zip(OPTIONAL[2:], form.norm_sizes(), strict=True):
             feeds[name] = random.standard_normal(size, np.float32)
@@ -163,11 +181,11 @@ def random_feeds(form: Form, past: list[int], new: list[int], cache_type: str) -
 
 @CACHE_TYPES
 @EVERY_FORM
-@pytest.mark.parametrize(("past", "new"), [([0], [150]), ([130], [1]), ([90, 0, 20], [7, 12, 0])], ids=str)
+@pytest.mark.parametrize(("past", "new"), [([0], [150]), ([130], [1]), ([90, 0, 20], [7, 12, 1])], ids=str)
 def test_has_the_bits_of_the_separate_operators(form: Form, past: list[int], new: list[int], cache_type: str) -> None:
     feeds = random_feeds(form, past, new, cache_type)
-    expected = separate(cache_type, form).run(None, feeds)
-    got = fused(cache_type, form).run(None, feeds)
+    expected = run(separate(cache_type, form), feeds)
+    got = run(fused(cache_type, form), feeds)
     assert np.abs(got[0]).max() > 0
     for name, a, b in zip(OUTPUTS, got, expected, strict=True):
         assert a.shape == b.shape, name
@@ -177,50 +195,34 @@ def test_has_the_bits_of_the_separate_operators(form: Form, past: list[int], new
 @EVERY_FORM
 @pytest.mark.parametrize("threads", [1, 3])
 def test_row_does_not_depend_on_company(form: Form, threads: int) -> None:
-    """A ragged call and the single steps of its rows: equal outputs, equal caches."""
+    """A call of two sequences and the single steps of its rows: equal outputs, equal caches."""
     feeds = random_feeds(form, [40, 0], [9, 30], "float16")
     session = fused("float16", form)
     before = ops.threads()
     ops.set_threads(threads)
     try:
-        together = session.run(None, feeds)
+        together = run(session, feeds)
     finally:
         ops.set_threads(before)
-    for b in range(2):
-        caches = [feeds["past_key"][b : b + 1], feeds["past_value"][b : b + 1]]
-        for i in range(feeds["new_lengths"][b]):
+    row = 0
+    for slot, past, new in zip(*(feeds[name] for name in LENGTHS), strict=True):
+        caches = [feeds[name][slot : slot + 1] for name in PASTS]
+        for i in range(new):
             step = {name: feeds[name] for name in OPTIONAL[2:] if name in feeds}
-            step |= {name: feeds[name][b : b + 1, i : i + 1] for name in ("qkv", "cos", "sin") if name in feeds}
-            lengths = np.array([[feeds["past_lengths"][b] + i], [1]], np.int32)
-            names = ("past_key", "past_value", "past_lengths", "new_lengths")
-            step |= dict(zip(names, [*caches, *lengths], strict=True))
-            output, *caches = session.run(None, {name: np.ascontiguousarray(array) for name, array in step.items()})
-            assert output[0, 0].tobytes() == together[0][b, i].tobytes(), (b, i)
-        assert [cache[0].tobytes() for cache in caches] == [cache[b].tobytes() for cache in together[1:]]
-
-
-def test_bound_cache_is_written_in_place() -> None:
-    feeds = random_feeds(FORMS[0], [20, 5], [2, 1], "float16")
-    session = fused("float16", FORMS[0])
-    unbound = session.run(None, feeds)
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array.copy()) for name, array in feeds.items()}
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    binding.bind_output("output", "cpu")
-    for what in ("key", "value"):
-        binding.bind_ortvalue_output(f"present_{what}", values[f"past_{what}"])
-    session.run_with_iobinding(binding)
-    assert binding.get_outputs()[0].numpy().tobytes() == unbound[0].tobytes()
-    assert values["past_key"].numpy().tobytes() == unbound[1].tobytes()
-    assert values["past_value"].numpy().tobytes() == unbound[2].tobytes()
+            step |= {name: feeds[name][:, row : row + 1] for name in ("qkv", "cos", "sin") if name in feeds}
+            lengths = np.array([[0], [past + i], [1]], np.int32)
+            step |= dict(zip((*PASTS, *LENGTHS), [*caches, *lengths], strict=True))
+            output, *caches = run(session, step)
+            assert output[0, 0].tobytes() == together[0][0, row].tobytes(), (slot, i)
+            row += 1
+        assert [cache[0].tobytes() for cache in caches] == [cache[slot].tobytes() for cache in together[1:]]
 
 
 def fixed_calls() -> Feeds:
     results: Feeds = {}
     for form in FORMS:
         feeds = random_feeds(form, [100, 0], [5, 20], "float16")
-        outputs = fused("float16", form).run(None, feeds)
+        outputs = run(fused("float16", form), feeds)
         results |= {f"{form}-{name}": array for name, array in zip(OUTPUTS, outputs, strict=True)}
     return results
 
@@ -244,25 +246,34 @@ def zeros(*shape: int, dtype: str = "float32") -> Array:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"qkv": zeros(2, 128)}, r"qkv: got shape \[2, 128\], expected \[batch, seq, \(heads \+ 2 kv_heads\) \* head"),
-        ({"qkv": zeros(2, 3, 120)}, r"qkv: got shape \[2, 3, 120\].* for past_key \[2, 2, 200, 16\]"),
-        ({"qkv": zeros(2, 3, 112)}, r"qkv: got shape \[2, 3, 112\].* with heads a multiple of kv_heads"),
-        ({"qkv": zeros(2, 3, 64)}, r"qkv: got shape \[2, 3, 64\]"),
-        ({"qkv": zeros(2, 3, 0)}, r"qkv: got shape \[2, 3, 0\]"),
-        ({"past_key": zeros(2, 200, 16)}, r"past_key: got shape \[2, 200, 16\], expected \[batch, kv_heads, capacity"),
-        ({"past_key": zeros(2, 0, 200, 16)}, r"past_key: got shape \[2, 0, 200, 16\]"),
-        ({"past_key": zeros(1, 2, 200, 16)}, r"past_key: got shape \[1, 2, 200, 16\]"),
-        ({"past_value": zeros(2, 2, 199, 16)}, r"past_value: got shape \[2, 2, 199, 16\], expected the shape of"),
-        ({"cos": zeros(2, 3, 18)}, r"cos: got shape \[2, 3, 18\], expected \[batch, seq, rotary\]"),
-        ({"sin": zeros(2, 3, 7)}, r"sin: got shape \[2, 3, 7\]"),
-        ({"sin": zeros(2, 3, 8)}, r"cos \[2, 3, 16\] and sin \[2, 3, 8\] differ"),
+        ({"qkv": zeros(6, 128)}, r"qkv: got shape \[6, 128\], expected \[1, tokens, \(heads \+ 2 kv_heads\) \* head"),
+        ({"qkv": zeros(2, 3, 128)}, r"qkv: got shape \[2, 3, 128\], expected \[1, tokens"),
+        ({"qkv": zeros(1, 6, 120)}, r"qkv: got shape \[1, 6, 120\].* for past_key \[3, 2, 200, 16\]"),
+        ({"qkv": zeros(1, 6, 112)}, r"qkv: got shape \[1, 6, 112\].* with heads a multiple of kv_heads"),
+        ({"qkv": zeros(1, 6, 64)}, r"qkv: got shape \[1, 6, 64\]"),
+        ({"qkv": zeros(1, 6, 0)}, r"qkv: got shape \[1, 6, 0\]"),
+        ({"past_key": zeros(3, 200, 16)}, r"past_key: got shape \[3, 200, 16\], expected \[slots, kv_heads, capacity"),
+        ({"past_key": zeros(3, 0, 200, 16)}, r"past_key: got shape \[3, 0, 200, 16\]"),
+        ({"past_value": zeros(3, 2, 199, 16)}, r"past_value: got shape \[3, 2, 199, 16\], expected the shape of"),
+        ({"past_value": zeros(2, 2, 200, 16)}, r"past_value: got shape \[2, 2, 200, 16\], expected the shape of"),
+        ({"cos": zeros(1, 6, 18)}, r"cos: got shape \[1, 6, 18\], expected \[batch, seq, rotary\]"),
+        ({"sin": zeros(1, 6, 7)}, r"sin: got shape \[1, 6, 7\]"),
+        ({"sin": zeros(1, 6, 8)}, r"cos \[1, 6, 16\] and sin \[1, 6, 8\] differ"),
         ({"past_lengths": np.array([1, 198], np.int32)}, r"past_lengths\[1\]: got 198 and 3 new, .* capacity 200"),
+        ({"slots": np.array([1, 1], np.int32)}, r"slots\[1\]: got 1 a second time"),
+        ({"new_lengths": np.array([1, 4], np.int32)}, "new_lengths: got 5 tokens together, expected the 6 of the call"),
     ],
 )
 def test_wrong_shapes(change: Feeds, message: str) -> None:
     feeds = random_feeds(FORMS[0], [0, 0], [3, 3], "float32")
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=f"mxspec.QkvAttention: {message}"):
-        fused("float32", FORMS[0]).run(None, feeds | change)
+    with pytest.raises(RuntimeError, match=f"mxspec.QkvAttention: {message}"):
+        run(fused("float32", FORMS[0]), feeds | change)
+
+
+def test_a_cache_with_a_buffer_of_its_own_is_refused() -> None:
+    refused = ort.capi.onnxruntime_pybind11_state.InvalidArgument
+    with pytest.raises(refused, match=r"present_key: got a buffer of its own, .*; bind both to one OrtValue"):
+        fused("float32", FORMS[0]).run(None, random_feeds(FORMS[0], [0], [3], "float32"))
 
 
 def test_one_table_alone_is_an_error() -> None:
@@ -270,8 +281,8 @@ def test_one_table_alone_is_an_error() -> None:
     session = open_session([node], "float32", [*INPUTS, "sin"])
     feeds = random_feeds(FORMS[0], [0], [3], "float32")
     del feeds["cos"]
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="cos and sin: got one of them"):
-        session.run(None, feeds)
+    with pytest.raises(RuntimeError, match="cos and sin: got one of them"):
+        run(session, feeds)
 
 
 @pytest.mark.parametrize(
@@ -285,16 +296,16 @@ def test_one_table_alone_is_an_error() -> None:
 )
 def test_wrong_norms(form: Form, change: Feeds, message: str) -> None:
     feeds = random_feeds(form, [0, 0], [3, 3], "float32")
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=f"mxspec.QkvAttention: {message}"):
-        fused("float32", form).run(None, feeds | change)
+    with pytest.raises(RuntimeError, match=f"mxspec.QkvAttention: {message}"):
+        run(fused("float32", form), feeds | change)
 
 
 def test_norms_need_an_epsilon() -> None:
     form = FORMS[4]
     node = helper.make_node("QkvAttention", form.inputs(), OUTPUTS, domain="mxspec", scale=0.3)
     session = open_session([node], "float32", form.inputs())
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="attribute norm_epsilon: missing"):
-        session.run(None, random_feeds(form, [0], [3], "float32"))
+    with pytest.raises(RuntimeError, match="attribute norm_epsilon: missing"):
+        run(session, random_feeds(form, [0], [3], "float32"))
 
 
 @pytest.mark.parametrize(
