@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from mxspec.evaluate.memory import anonymous_bytes
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
-from mxspec.runtime.model import Model
 from mxspec.runtime.ops.timing import time_read
+from mxspec.runtime.reader import Reader
+from mxspec.runtime.session import Session
 
 STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
 PREFILLS = (128, 512)
@@ -26,37 +27,37 @@ CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes
 
 
 class CallBench:
-    """Times of the calls of an opened model, whose sequence it begins anew; a call is one run of the session."""
+    """Times of the calls of one text; a call is one run of the session."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.model.begin(self)
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.entry = reader.session.entry
         self._rng = np.random.default_rng(0)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices that every call reads once."""
-        return sum(tensor.bytes for tensor in self.model.entry.tensors if tensor.format in PACKED_FORMATS)
+        return sum(tensor.bytes for tensor in self.entry.tensors if tensor.format in PACKED_FORMATS)
 
     def cache_bytes(self, cached: int) -> int:
         """Bytes of keys and values of `cached` tokens."""
-        entry = self.model.entry
+        entry = self.entry
         itemsize = np.dtype(entry.cache_dtype).itemsize
         return 2 * entry.layers * entry.kv_heads * entry.head_size * cached * itemsize
 
     def fill(self, cached: int) -> None:
         """Have exactly `cached` tokens in the cache."""
-        if self.model.length < cached:
-            self.model.append(self.random_ids(cached - self.model.length), 1)
-        self.model.rollback(cached)
+        if self.reader.length < cached:
+            self.reader.append(self.random_ids(cached - self.reader.length), 1)
+        self.reader.rollback(cached)
 
     def time_call(self, ids: list[int], rows: int) -> float:
         """Seconds of one call, which leaves the cache as long as it was; logits of the last `rows` of the tokens."""
-        cached = self.model.length
+        cached = self.reader.length
         began = time.perf_counter()
-        self.model.forward(ids, rows)
+        self.reader.forward(ids, rows)
         seconds = time.perf_counter() - began
-        self.model.rollback(cached)
+        self.reader.rollback(cached)
         return seconds
 
     def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
@@ -67,7 +68,7 @@ class CallBench:
 
     def random_ids(self, count: int) -> list[int]:
         """Tokens of a text that means nothing, which takes no other time."""
-        return [int(token) for token in self._rng.integers(0, self.model.entry.vocab_size, count)]
+        return [int(token) for token in self._rng.integers(0, self.entry.vocab_size, count)]
 
 
 class ModelBench(CallBench):
@@ -78,9 +79,9 @@ class ModelBench(CallBench):
             ops.set_threads(threads)
         began = time.perf_counter()
         opened = Bundle.open(bundle)
-        super().__init__(Model(opened, "target"))
+        super().__init__(Reader(Session.of(opened, "target", 1)))
         self.load_seconds = time.perf_counter() - began
-        self.weights_file_bytes = opened.manifest.files[self.model.entry.weights].bytes
+        self.weights_file_bytes = opened.manifest.files[self.entry.weights].bytes
 
 
 def repeated(calls: int = 1, most: int | None = None) -> Iterator[int]:
@@ -113,7 +114,7 @@ def measure(
     """Time all calls and the plain read loop in turns; medians, and every trial."""
     before = anonymous_bytes()
     bench = ModelBench(bundle, threads)
-    longest = bench.model.capacity
+    longest = bench.reader.session.capacity
     points = [(s, c) for c in CACHED for s in STEPS if s + c <= longest] + [(p, 0) for p in PREFILLS if p <= longest]
     data = np.ones(READ_BYTES, np.uint8)
     trials: dict[tuple[int, int], list[float]] = {point: [] for point in points}

@@ -22,9 +22,10 @@ from mxspec.evaluate.ort_profile import NodeRun, SessionRun, read_runs
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
-from mxspec.runtime.model import Model, session_options
 from mxspec.runtime.ops.timing import time_read
+from mxspec.runtime.reader import Reader
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Session, session_options
 
 ROWS = (1, 8)  # tokens a call: decoding, scoring
 MOST_CALLS = 200  # profiled in one trial: the profiler keeps some 700 bytes of every node of every call
@@ -34,7 +35,7 @@ Point = tuple[int, int]  # tokens of a call, tokens in the cache before it
 
 @dataclass(frozen=True, slots=True)
 class ProfiledCall:
-    """Seconds of one Model.forward, and the session's run within it; logits of the last `rows` tokens."""
+    """Seconds of one Reader.forward, and the session's run within it; logits of the last `rows` tokens."""
 
     point: Point
     rows: int
@@ -42,14 +43,14 @@ class ProfiledCall:
     run: SessionRun
 
 
-class ProfiledModel(Model):
-    """A target whose session profiles itself into `folder`, and which times every call from outside."""
+class ProfiledReader(Reader):
+    """A text of a target whose session profiles itself into `folder`; every call is timed from outside."""
 
     def __init__(self, bundle: Bundle, folder: Path) -> None:
         options = session_options()
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "calls")
-        super().__init__(bundle, "target", options)
+        super().__init__(Session.of(bundle, "target", 1, options))
         self._forwards: list[tuple[Point, int, float]] = []
 
     def forward(self, tokens: Sequence[int], rows: int) -> Logits:
@@ -61,7 +62,7 @@ class ProfiledModel(Model):
 
     def end(self) -> list[ProfiledCall]:
         """Every call so far; no more are profiled. Raises MxspecError where ONNX Runtime did not keep them all."""
-        runs = read_runs(Path(self.session.end_profiling()))
+        runs = read_runs(Path(self.session.session.end_profiling()))
         if len(runs) != len(self._forwards):  # it keeps a million events
             raise MxspecError(
                 f"profile: ONNX Runtime kept {len(runs)} of {len(self._forwards)} calls; ask for fewer --repetitions"
@@ -89,7 +90,7 @@ def measure(
     plain: dict[Point, list[float]] = {point: [] for point in points}
     reads: list[float] = []
     with tempfile.TemporaryDirectory(prefix="mxspec-profile-") as folder:
-        bench, profiled = CallBench(Model(opened, "target")), ProfiledModel(opened, Path(folder))
+        bench, profiled = CallBench(Reader(Session.of(opened, "target", 1))), ProfiledReader(opened, Path(folder))
         profiled_bench = CallBench(profiled)
         for repetition in range(repetitions):
             told(f"repetition {repetition + 1} of {repetitions}")
@@ -128,7 +129,7 @@ def _describe(
     chosen = [calls[i] for i in middle_half([call.seconds for call in calls])]
     seconds = float(np.mean([plain[i] for i in middle_half(plain)]))
     profiled = float(np.mean([call.seconds for call in chosen]))
-    lines = breakdown(chosen, matrix_names(bench.model.entry), bench.cache_bytes(cached))
+    lines = breakdown(chosen, matrix_names(bench.entry), bench.cache_bytes(cached))
     return {
         "tokens": tokens,
         "cached": cached,

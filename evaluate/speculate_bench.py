@@ -7,7 +7,7 @@ place of 1: speedup = (1 - a^(K+1)) / ((1 - a) (c K + v)).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ import numpy as np
 from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
 from mxspec.runtime import ops
 from mxspec.runtime.choose_k import expected_tokens
-from mxspec.runtime.drafters.drafter import Drafter, Proposal
+from mxspec.runtime.drafters.drafter import Drafter, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.none import NoDrafter
-from mxspec.runtime.engine import Engine, K
-from mxspec.runtime.events import Round
-from mxspec.runtime.generation import Generation, Request
-from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Round, Token
+from mxspec.runtime.reader import Reader
+from mxspec.runtime.request import K, Request
+from mxspec.runtime.session import Session
 
 PROMPT_TOKENS = 64
 
@@ -44,22 +44,25 @@ class Run:
 
 
 class GuidedDrafter(ModelDrafter):
-    """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing."""
+    """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing.
 
-    def __init__(self, drafter: ModelDrafter, text: Sequence[int], acceptance: float) -> None:
-        super().__init__(drafter.model)
-        self._text = text  # what the target alone writes, prompt included
+    `texts` are what the target alone writes, prompts included, by their first PROMPT_TOKENS tokens.
+    """
+
+    def __init__(self, session: Session, texts: Mapping[tuple[int, ...], Sequence[int]], acceptance: float) -> None:
+        super().__init__(session)
+        self._texts = texts
         self._acceptance = acceptance
 
-    def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal:
-        proposal = super().propose(tokens, k, sampling)
-        right = self._text[len(tokens) : len(tokens) + k]
-        draws = np.random.default_rng(len(tokens)).random(len(right))
-        guesses = [
-            token if draw < self._acceptance else (token + 1) % self.model.real_vocab
-            for token, draw in zip(right, draws, strict=True)
-        ]
-        return Proposal(guesses + proposal.tokens[len(guesses) :])
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        calls = super().propose(wanted)
+        for want in wanted:
+            key, length = tuple(want.tokens[:PROMPT_TOKENS]), len(want.tokens)
+            right = self._texts[key][length : length + want.k]
+            draws = np.random.default_rng([length, *key]).random(len(right))
+            for i, (token, draw) in enumerate(zip(right, draws, strict=True)):
+                want.proposal.tokens[i] = token if draw < self._acceptance else (token + 1) % self.session.real_vocab
+        return calls
 
 
 def prompts_of(token_ids: Sequence[int], count: int) -> list[list[int]]:
@@ -84,39 +87,34 @@ class SpeculateBench:
         self.prompts = prompts
         self.new_tokens = new_tokens
         self.acceptance = acceptance
-        self._plain_text: dict[int, list[int]] = {}
+        self._plain_texts: dict[tuple[int, ...], list[int]] = {}
+        self._benches = [CallBench(Reader(Session.of(self.engine.bundle, name, 1))) for name in ("target", "draft")]
+        self._guided = GuidedDrafter(self.engine.draft, self._plain_texts, acceptance or 0.0)
 
     def run(self, prompt: int, k: K) -> Run:
         """One greedy answer at K = k, or at the K that is chosen for each round."""
         tokens = list(self.prompts[prompt])
-        request = Request(tokens, Sampling(), self.engine.chooser(k), self.new_tokens)
-        eos = self.engine.bundle.manifest.tokenizer.eos_token_ids
-        drafter = self._drafter(prompt, k)
-        generation = Generation(self.engine.model("target"), drafter, request, self.engine.tokenizer, eos)
+        request = Request(prompt=tokens, temperature=0, k=k, max_new_tokens=self.new_tokens, drafter=self._drafter(k))
         rounds, answer = [], []
-        for event in generation:
+        for event in self.engine.submit(request):
             if isinstance(event, Round):
                 rounds.append(event)
-            elif hasattr(event, "id"):
+            elif isinstance(event, Token):
                 answer.append(event.id)
+        key = tuple(tokens[:PROMPT_TOKENS])
         if k == 0:
-            self._plain_text[prompt] = tokens + answer
+            self._plain_texts[key] = tokens + answer
         else:
-            assert self._plain_text[prompt] == tokens + answer, "speculative text differs from plain text"
+            assert self._plain_texts[key] == tokens + answer, "speculative text differs from plain text"
         return Run(rounds[1:])
 
-    def _drafter(self, prompt: int, k: K) -> Drafter:
-        if k == 0:
-            return NoDrafter()
-        drafter = ModelDrafter(self.engine.model("draft"))
-        if self.acceptance is None:
-            return drafter
-        return GuidedDrafter(drafter, self._plain_text[prompt], self.acceptance)
+    def _drafter(self, k: K) -> Drafter | None:
+        return None if self.acceptance is None or k == 0 else self._guided
 
     def costs(self, ks: Sequence[int]) -> dict[str, Any]:
         """Seconds of a draft step and of a target step, each alone and both in turns, and of scoring K + 1 tokens."""
         cached = PROMPT_TOKENS + self.new_tokens // 2
-        target, draft = CallBench(self.engine.model("target")), CallBench(self.engine.model("draft"))
+        target, draft = self._benches
         alone = {"target": target.seconds(1, cached), "draft": draft.seconds(1, cached)}
         medians = np.median(seconds_in_turns((target, draft), 1, cached), axis=0)
         turns = dict(zip(alone, medians.tolist(), strict=True))

@@ -1,158 +1,194 @@
-"""How many tokens to draft in the next round, by what the rounds before it cost: none where drafting does not pay.
+"""How many tokens each text drafts in the next step, by what steps cost: none where drafting does not pay.
 
-A round that drafts K tokens emits (1 - a^(K+1)) / (1 - a) of them on average, a being the share of drafted tokens that
-is kept (Leviathan et al. 2023, equation 1), and costs K steps of the draft and one call of the target. K is chosen
-before anything of the round is drawn, from the past alone, so no text and no distribution changes by it.
+A round that drafts k tokens emits (1 - a^(k+1)) / (1 - a) of them on average, a being the share of drafted tokens that
+is kept (Leviathan et al. 2023, equation 1). A step costs one call of the target over all tokens of all texts, and one
+call of the draft a position. The j-th drafted token of a text is worth a^j tokens; so the best choice drafts all that
+are worth more than some threshold, and the threshold with the most expected tokens a second is taken.
+
+K is chosen before anything of the round is drawn, from the past alone, so no text and no distribution changes by it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
 
+from mxspec.runtime.costs import Costs
 from mxspec.runtime.events import Round
 
 FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the cost of the others, about
-FIRST_ROUNDS = 2  # of each, behind one that does not count
-RECENT = 5  # observations kept; their median counts, which favours no K for how often it was seen
+FIRST_ROUNDS = 2  # of each, after one that does not count
 FORGET = 0.98  # weight of the acceptance seen so far, a round later
 PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
-KEEP_ROUNDS = 4  # rounds that a choice stands: thinking in each would cost a small model's step some percents
-TRY_EVERY = 16  # rounds until another K is tried: costs have steps, and change with the text's length and the machine
-WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many rounds
-SHORTEST_PAUSE, LONGEST_PAUSE = 16, 512  # rounds of plain decoding until drafting is tried again,
-TRIED_ROUNDS = 4  # for so many rounds: in the first, the draft has to read what it missed
+PRIOR_WEIGHT = 4.0  # evaluated tokens that the other texts' acceptance counts for
+KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
+TRY_EVERY = 16  # steps until another K is tried: costs have steps, and change with the text's length and the machine
+WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
+SHORTEST_PAUSE, LONGEST_PAUSE = 16, 512  # steps of plain decoding until drafting is tried again,
+TRIED_ROUNDS = 4  # for so many rounds of texts
 
 
-class KChooser(Protocol):
-    """Says how many tokens a round drafts at most, and hears what came of it."""
+@dataclass(slots=True)
+class Acceptance:
+    """The share of drafted tokens that was kept lately."""
 
-    def next_k(self) -> int: ...
-
-    def observe(self, done: Round) -> None: ...
-
-
-class FixedK:
-    """The same K in every round."""
-
-    def __init__(self, k: int) -> None:
-        self._k = k
-
-    def next_k(self) -> int:
-        return self._k
-
-    def observe(self, done: Round) -> None:
-        pass
-
-
-class AutoK:
-    """The K of 0 to `most` with the most expected tokens a second.
-
-    It learns from every round that it hears of, whichever text that belongs to: costs are the machine's and the pair's.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._draft = _Recent()  # seconds a drafted token
-        self._rest: dict[int, _Recent] = {}  # by K, seconds of a round but for the drafting
-        self._seen: dict[int, int] = {}  # by K, the last round that drafted so many
-        self._accepted, self._evaluated = PRIOR
-        self._rounds = self._plain_rounds = self._tried = 0
-        self._pause = SHORTEST_PAUSE
-        self._choice, self._stands_until = 0, 0
-
-    def next_k(self) -> int:
-        if self._rounds >= self._stands_until:
-            self._choice, rounds = self._choose()
-            self._stands_until = self._rounds + rounds
-        return self._choice
-
-    def observe(self, done: Round) -> None:
-        self._rounds += 1
-        self._seen[done.drafted] = self._rounds
-        if done.drafted:
-            if self._plain_rounds == 0:
-                self._draft.add(done.draft_seconds / done.drafted)
-            self._plain_rounds = 0
-        else:
-            self._plain_rounds += 1
-        # Rounds of plain decoding forget too: where drafting is tried again, the text may be another.
-        self._accepted = FORGET * self._accepted + done.accepted
-        self._evaluated = FORGET * self._evaluated + done.evaluated
-        if done.drafted not in self._rest:  # the first call of a size also prepares it
-            self._rest[done.drafted] = _Recent()
-        else:
-            self._rest[done.drafted].add(done.seconds - done.draft_seconds)
-
-    def _choose(self) -> tuple[int, int]:
-        """K, and for how many rounds."""
-        for k in FIRST_TRIES:
-            known = self._rest.get(min(k, self.most))
-            if known is None or known.count < FIRST_ROUNDS:
-                return min(k, self.most), 1
-        tokens_per_second = self._expected_speeds()
-        best = tokens_per_second.index(max(tokens_per_second))  # the smallest of equals
-        if best > 0:
-            self._pause = SHORTEST_PAUSE
-            if self._rounds - self._tried >= TRY_EVERY:
-                self._tried = self._rounds
-                return self._other_than(best, tokens_per_second), 1
-        elif self._plain_rounds >= self._pause:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            return 1 + tokens_per_second[1:].index(max(tokens_per_second[1:])), TRIED_ROUNDS
-        return best, KEEP_ROUNDS
-
-    def _other_than(self, best: int, tokens_per_second: Sequence[float]) -> int:
-        """Of the neighbours of the best K and plain decoding the one that was not seen for longest, if it may pay."""
-        known = {k for k, seconds in self._rest.items() if seconds.count}
-        unseen = {k: self._rounds - self._seen[k] if k in known else RARELY for k in (0, best - 1, best + 1)}
-        may_pay = [
-            k
-            for k, rounds in unseen.items()
-            if k <= self.most and (rounds >= RARELY or tokens_per_second[k] >= WORTH_TRYING * tokens_per_second[best])
-        ]
-        return max(may_pay, key=lambda k: (unseen[k], tokens_per_second[k]), default=best)
-
-    def _expected_speeds(self) -> list[float]:
-        """Tokens a second at each K."""
-        acceptance, draft = self._accepted / self._evaluated, self._draft.median
-        known = sorted((k, seconds.median) for k, seconds in self._rest.items() if seconds.count)
-        return [expected_tokens(acceptance, k) / (k * draft + interpolate(known, k)) for k in range(self.most + 1)]
-
-
-class _Recent:
-    """The last few observations of a time, and their median (0 before there is one)."""
-
-    def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=RECENT)
-        self.median = 0.0
+    accepted: float = PRIOR[0]
+    evaluated: float = PRIOR[1]
 
     @property
-    def count(self) -> int:
-        return len(self._last)
+    def share(self) -> float:
+        return self.accepted / self.evaluated
 
-    def add(self, seconds: float) -> None:
-        self._last.append(seconds)
-        self.median = sorted(self._last)[len(self._last) // 2]
+    @classmethod
+    def like(cls, other: Acceptance) -> Acceptance:
+        """What to believe of a new text, from the others."""
+        return cls(other.share * PRIOR_WEIGHT, PRIOR_WEIGHT)
+
+    def observe(self, done: Round) -> None:
+        """Rounds of plain decoding forget too: where drafting is tried again, the text may be another."""
+        self.accepted = FORGET * self.accepted + done.accepted
+        self.evaluated = FORGET * self.evaluated + done.evaluated
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A text that takes part in a step: how much of what it drafts is kept, and how much it can draft.
+
+    `k` is None where it is to be chosen.
+    """
+
+    acceptance: float
+    room: int
+    k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a step took: tokens of the target's call, seconds of all but the drafting, and the calls of the draft."""
+
+    tokens: int
+    seconds: float
+    draft_calls: Sequence[tuple[int, float]] = ()  # texts in the call, and seconds
+
+    @property
+    def drafted(self) -> bool:
+        return bool(self.draft_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """Draft at most `most` tokens, and of each text those that are worth at least `threshold`."""
+
+    most: int
+    threshold: float = 0.0
+
+    def k_of(self, load: Load) -> int:
+        if load.k is not None:
+            return min(load.k, load.room)
+        return min(self.most, load.room, _worth(load.acceptance, self.threshold, self.most))
+
+
+@dataclass(slots=True)
+class KByLoad:
+    """Chooses K for all texts of a step together: 0 to `most`, for the most expected tokens a second.
+
+    It learns from every step that it hears of, whichever texts those had: costs are the machine's and the pair's.
+    """
+
+    most: int
+    pair: Acceptance = field(default_factory=Acceptance)  # of all texts together
+    score: Costs = field(default_factory=Costs)  # a step but for its drafting, by tokens of the target's call
+    draft: Costs = field(default_factory=Costs)  # a call of the draft, by texts
+    _steps: int = 0
+    _plain_steps: int = 0
+    _tried: int = 0
+    _pause: int = SHORTEST_PAUSE
+    _seen: dict[int, int] = field(default_factory=dict)  # by tokens of a call, the last step that had so many
+    _choice: list[int] = field(default_factory=list)
+    _stands_until: int = 0
+
+    def choose(self, loads: Sequence[Load]) -> list[int]:
+        """K of each text for the next step."""
+        if not any(load.k is None for load in loads):
+            return [min(load.k or 0, load.room) for load in loads]
+        if self._steps >= self._stands_until or len(loads) != len(self._choice):
+            policy, steps = self._choose(loads)
+            self._choice = [policy.k_of(load) for load in loads]
+            self._stands_until = self._steps + steps
+        return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
+
+    def observe(self, cost: StepCost) -> None:
+        """Learn what a step took."""
+        self._steps += 1
+        self._seen[cost.tokens] = self._steps
+        self.score.add(cost.tokens, cost.seconds)
+        for texts, seconds in cost.draft_calls:
+            self.draft.add(texts, seconds)
+        self._plain_steps = 0 if cost.drafted else self._plain_steps + 1
+
+    def _choose(self, loads: Sequence[Load]) -> tuple[_Policy, int]:
+        """What to do, and for how many steps."""
+        for k in FIRST_TRIES:
+            policy = _Policy(min(k, self.most))
+            if self.score.count(_tokens(policy, loads)) < FIRST_ROUNDS:
+                return policy, 1
+        best = max(self._candidates(loads), key=lambda policy: self._speed(policy, loads))  # the first of equals
+        deepest = max(best.k_of(load) for load in loads if load.k is None)
+        if deepest > 0:
+            self._pause = SHORTEST_PAUSE
+            if self._steps - self._tried >= TRY_EVERY:
+                self._tried = self._steps
+                return self._other_than(best, deepest, loads), 1
+        elif self._plain_steps >= self._pause:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            tries = [_Policy(k) for k in range(1, self.most + 1)]
+            steps = -(-TRIED_ROUNDS // sum(load.k is None for load in loads))
+            return max(tries, key=lambda policy: self._speed(policy, loads)), steps
+        return best, KEEP_STEPS
+
+    def _candidates(self, loads: Sequence[Load]) -> list[_Policy]:
+        """One for each number of tokens that could be drafted, the most valuable first; beginning with none."""
+        worth = {load.acceptance**j for load in loads if load.k is None for j in range(1, self.most + 1)}
+        return [_Policy(0), *(_Policy(self.most, threshold) for threshold in sorted(worth, reverse=True))]
+
+    def _speed(self, policy: _Policy, loads: Sequence[Load]) -> float:
+        """Expected tokens a second."""
+        ks = [policy.k_of(load) for load in loads]
+        expected = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, ks, strict=True))
+        drafting = sum(self.draft.seconds(sum(k > j for k in ks)) for j in range(max(ks)))
+        seconds = drafting + self.score.seconds(len(ks) + sum(ks))
+        return expected / seconds if seconds > 0 else 0.0
+
+    def _other_than(self, best: _Policy, deepest: int, loads: Sequence[Load]) -> _Policy:
+        """Of the neighbours of the best K and plain decoding the one not seen for longest, if it may pay."""
+        speed = self._speed(best, loads)
+        tries = [(_Policy(k), self._unseen(_Policy(k), loads)) for k in (0, deepest - 1, deepest + 1) if k <= self.most]
+        may_pay = [
+            (steps, self._speed(policy, loads), policy)
+            for policy, steps in tries
+            if steps >= RARELY or self._speed(policy, loads) >= WORTH_TRYING * speed
+        ]
+        return max(may_pay, key=lambda item: item[:2], default=(0, 0.0, best))[2]
+
+    def _unseen(self, policy: _Policy, loads: Sequence[Load]) -> int:
+        seen = self._seen.get(_tokens(policy, loads))
+        return RARELY if seen is None else self._steps - seen
+
+
+def _tokens(policy: _Policy, loads: Sequence[Load]) -> int:
+    return sum(1 + policy.k_of(load) for load in loads)
+
+
+def _worth(acceptance: float, threshold: float, most: int) -> int:
+    """How many drafted tokens in a row are worth at least `threshold`, each a^j for the j-th."""
+    if threshold <= 0 or acceptance >= 1:
+        return most
+    if acceptance <= 0:
+        return 0
+    return int(math.log(threshold) / math.log(acceptance) + 1e-9)
 
 
 def expected_tokens(acceptance: float, k: int) -> float:
     """Mean tokens of a round that drafts k, each kept with the same probability: 1 to k + 1."""
     return k + 1.0 if acceptance == 1 else (1 - acceptance ** (k + 1)) / (1 - acceptance)
-
-
-def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
-    """y at x on the straight lines between points (x, y) in rising order; beyond the last on the last line, not below.
-
-    The first point is at or before x.
-    """
-    (x0, y0), (x1, y1) = points[0], points[0]
-    for point in points[1:]:
-        if x <= x1:
-            break
-        (x0, y0), (x1, y1) = (x1, y1), point
-    if x0 == x1:
-        return y1
-    slope = (y1 - y0) / (x1 - x0)
-    return y1 + (slope if x < x1 else max(slope, 0.0)) * (x - x1)

@@ -14,7 +14,7 @@ from mxspec.runtime.command import EXIT_INTERRUPTED, Command, print_json, read_t
 from mxspec.runtime.events import Event, Finished, Statistics, Token
 
 if TYPE_CHECKING:
-    from mxspec.runtime.engine import DrafterName, K
+    from mxspec.runtime.request import DrafterName, K
 
 DRAFTED_COLOUR = "green"
 

@@ -1,111 +1,254 @@
-"""The engine: a bundle made ready to generate and to score."""
+"""The engine: a bundle made ready to write many texts at once, and to score."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from types import TracebackType
+from typing import Any, Self, get_args
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
-from mxspec.runtime import ops
-from mxspec.runtime.choose_k import AutoK, FixedK, KChooser
+from mxspec.runtime import ops, sequence
+from mxspec.runtime.chat import ChatTemplate
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
-from mxspec.runtime.generation import Generation, Request
-from mxspec.runtime.model import Model
+from mxspec.runtime.handle import Answer, Handle, Mailbox
+from mxspec.runtime.reader import Reader
+from mxspec.runtime.request import DrafterName, K, Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.text import load_tokenizer
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduler import Scheduler
+from mxspec.runtime.session import Session
+from mxspec.runtime.text import TextStream, check_ids, encode_prompt, load_tokenizer
+from mxspec.runtime.worker import QueueFullError, Worker
 
-DrafterName = Literal["model", "none"]
-K = int | Literal["auto"]
 DEFAULT_K = 4
+SLOTS = 8
+QUEUE = 1024  # requests that may wait
 
 
 class Engine:
-    """Runs one bundle, one sequence at a time.
+    """Runs one bundle: as many texts at a time as it has `slots`, each the very text that it would write alone.
 
-    `threads` is how many threads the process's operators work on (all usable cores by default); no result depends on
-    it. Raises BundleError where the bundle cannot be trusted or loaded.
+    Safe from any number of threads; a thread of its own runs the models. `threads` is how many threads the process's
+    operators work on (all usable cores by default); no result depends on it. While a text waits for its next token,
+    a step reads so much of other prompts as takes `prefill_ms` milliseconds. More than `queue` requests that wait
+    are refused. Raises BundleError where the bundle cannot be trusted or loaded.
     """
 
-    def __init__(self, path: str | Path, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        slots: int = SLOTS,
+        threads: int | None = None,
+        prefill_ms: float = 50.0,
+        queue: int = QUEUE,
+    ) -> None:
+        if slots < 1:
+            raise GenerationError(f"slots: got {slots}, expected at least 1")
+        if not prefill_ms > 0:
+            raise GenerationError(f"prefill_ms: got {prefill_ms}, expected a positive number of milliseconds")
         self.bundle = Bundle.open(path)
         self.tokenizer = load_tokenizer(self.bundle.tokenizer_path)
-        self._models: dict[ModelName, Model] = {}
-        self._auto_k = AutoK(self.bundle.manifest.k_max)  # one for all texts: it gets to know the pair
+        self.template = ChatTemplate.of(self.bundle)
         if threads is not None:
             if threads < 1:
                 raise GenerationError(f"threads: got {threads}, expected at least 1")
             ops.set_threads(threads)
+        self.target, self.draft = (Session.of(self.bundle, name, slots) for name in ("target", "draft"))
+        self._model_drafter = ModelDrafter(self.draft)
+        manifest = self.bundle.manifest
+        scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
+        self._worker = Worker(scheduler, queue)
+        self._close = weakref.finalize(self, self._worker.close)
+        self._readers: dict[ModelName, Reader] = {}
+        self._scoring = threading.Lock()
+
+    def close(self) -> None:
+        """End all texts as cancelled; nothing more can be asked for."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- writing ---
+
+    def generate(self, prompt: str | Sequence[int] | None = None, **settings: Any) -> Handle:
+        """Begin a text; an iterator over its events as they happen, closed by Finished.
+
+        The settings are the fields of Request. Mistakes are raised at once: GenerationError.
+        """
+        return self.submit(Request(prompt=prompt, **settings))
+
+    def submit(self, request: Request) -> Handle:
+        """Begin what is asked for, as soon as there is a slot. Raises GenerationError."""
+        mailbox = Mailbox()
+        sequences = self._sequences(request, mailbox)
+        self._worker.submit(sequences)
+        return Handle(self, sequences, mailbox, request.n, request.best_of is None)
+
+    def run(self, requests: Iterable[Request]) -> Iterator[Answer | list[Answer]]:
+        """The answers to many requests in their order, as many at a time as there are slots."""
+        handles: list[tuple[Handle, bool]] = []
+        ahead = 2 * self.target.slots  # so that a slot never waits for the caller
+        for request in requests:
+            handles.append((self.submit(request), request.n > 1))
+            if len(handles) >= ahead:
+                yield _answers(*handles.pop(0))
+        while handles:
+            yield _answers(*handles.pop(0))
+
+    def wake(self) -> None:
+        """Have the engine's thread look for what was cancelled."""
+        self._worker.wake()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, with the special tokens that the tokenizer puts around a prompt, none of them twice."""
+        return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
 
     def default_k(self, temperature: float) -> K:
         """By cost where the text is the same at every K, else one that a seed can be repeated with."""
         return "auto" if temperature == 0 else min(DEFAULT_K, self.bundle.manifest.k_max)
 
-    def chooser(self, k: K) -> KChooser:
-        """What says how many tokens each round drafts."""
-        return self._auto_k if k == "auto" else FixedK(k)
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, with the special tokens that the tokenizer puts around a prompt."""
-        return list(self.tokenizer.encode(text).ids)
-
-    def model(self, name: ModelName) -> Model:
-        """The target, the draft or the baseline, loaded when first asked for."""
-        if name not in self._models:
-            self._models[name] = Model(self.bundle, name)
-        return self._models[name]
+    # --- scoring ---
 
     def score(self, token_ids: Sequence[int], *, model: ModelName = "target") -> Iterator[Logits]:
-        """Yield chunks of logits float32[rows, vocab]; row i (over all chunks) predicts token i + 1."""
-        scorer = self.model(model)
-        self._check_prompt(token_ids, scorer.capacity)
-        return scorer.score(token_ids)
+        """Yield chunks of logits float32[rows, vocab]; row i (over all chunks) predicts token i + 1.
 
-    def generate(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_new_tokens: int = 128,
-        k: K | None = None,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        drafter: DrafterName = "model",
-    ) -> Generation:
-        """An iterator over tokens and rounds as they happen, closed by Finished; mistakes are raised at once.
-
-        Temperature 0 is greedy: the text is the one that the target alone writes, at every k. Otherwise it follows
-        the target's distribution, shaped by temperature, top_k and top_p. k is the most that is drafted in a round:
-        0 to the bundle's k_max, or "auto", which chooses it for each round by what it costs. Default: "auto" if
-        greedy, else 4, because sampled text depends on k. Raises GenerationError.
+        It has a session of its own, beside those of the texts that are written.
         """
+        with self._scoring:
+            if model not in self._readers:
+                self._readers[model] = Reader(Session.of(self.bundle, model, 1))
+            reader = self._readers[model]
+        ids = self._checked(token_ids, reader.session.capacity)
+        return self._score(reader, ids)
+
+    def _score(self, reader: Reader, ids: Sequence[int]) -> Iterator[Logits]:
+        with self._scoring:
+            yield from reader.score(ids)
+
+    # --- from a request to sequences ---
+
+    def _sequences(self, request: Request, mailbox: Mailbox) -> list[sequence.Sequence]:
         manifest = self.bundle.manifest
-        tokens = self.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
-        sampling = Sampling(temperature, top_k, top_p, seed)
-        k = self.default_k(temperature) if k is None else k
-        if k != "auto" and not 0 <= k <= manifest.k_max:
-            raise GenerationError(f"k: got {k}, expected auto, or 0 to {manifest.k_max}, the k_max of the bundle")
-        if max_new_tokens < 1:
-            raise GenerationError(f"max_new_tokens: got {max_new_tokens}, expected at least 1")
-        self._check_prompt(tokens, manifest.models["target"].context_length)
-        request = Request(tokens, sampling, self.chooser(k), max_new_tokens)
-        proposer = self._drafter(drafter if k else "none")
-        return Generation(self.model("target"), proposer, request, self.tokenizer, manifest.tokenizer.eos_token_ids)
+        prompt = self._checked(self._prompt_ids(request), manifest.models["target"].context_length)
+        sampling = self._sampling(request)
+        eos = frozenset(manifest.tokenizer.eos_token_ids)
+        settings = sequence.Settings(
+            prompt=prompt,
+            sampling=sampling,
+            k=self._k(request, sampling),
+            drafter=self._drafter(request),
+            max_new_tokens=request.max_new_tokens,
+            eos=frozenset() if request.ignore_eos else eos,
+            logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
+            logprobs_of=request.logprobs_of,
+            cache_key=request.cache_key,
+        )
+        return [
+            sequence.Sequence(
+                settings,
+                Shaper(
+                    sampling,
+                    prompt,
+                    vocab_size=manifest.tokenizer.vocab_size,
+                    eos=eos,
+                    min_new_tokens=request.min_new_tokens,
+                    grammar=self._matcher(request),
+                ),
+                TextStream(self.tokenizer, prompt, request.stops),
+                mailbox,
+                self.target.capacity,
+                sample,
+            )
+            for sample in range(request.samples)
+        ]
 
-    def _drafter(self, name: DrafterName) -> Drafter:
-        if name == "none":
+    def _prompt_ids(self, request: Request) -> Sequence[int]:
+        if request.messages is not None:
+            if self.template is None:
+                raise GenerationError("messages: the bundle has no chat template; give a prompt")
+            return self.tokenizer.encode(self.template.render(request.messages), add_special_tokens=False).ids
+        assert request.prompt is not None
+        return self.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
+
+    def _checked(self, tokens: Sequence[int], limit: int) -> list[int]:
+        ids = check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size)
+        if not 0 < len(ids) <= limit:
+            raise GenerationError(f"prompt: got {len(ids)} tokens, expected 1 to {limit}, the context length")
+        return ids
+
+    def _sampling(self, request: Request) -> Sampling:
+        """The request's sampling, the bundle's defaults where it says nothing; with a seed."""
+        given = {name: getattr(request, name) for name in _DEFAULTED if getattr(request, name) is not None}
+        defaults = self.bundle.manifest.sampling.model_dump(include=set(_DEFAULTED))
+        asked = Sampling(**{"temperature": defaults["temperature"], **given})
+        if asked.unused:
+            raise GenerationError(
+                f"{asked.unused[0]}: got it at temperature 0, which is greedy and takes the likeliest token; "
+                "give a temperature above 0, or leave it out"
+            )
+        if asked.greedy and request.samples > 1:
+            name = "n" if request.n > 1 else "best_of"
+            raise GenerationError(f"{name}: got {request.samples} at temperature 0, where all samples are the same")
+        return Sampling(
+            **{**defaults, **given},
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            logit_bias=request.logit_bias,
+            seed=request.seed,
+        ).seeded()
+
+    def _k(self, request: Request, sampling: Sampling) -> K:
+        k_max, k = self.bundle.manifest.k_max, request.k
+        if request.drafter == "none":
+            if k not in (None, 0):
+                raise GenerationError(f"k: got {k} without a drafter, expected 0 or nothing")
+            return 0
+        if k is None:
+            return self.default_k(sampling.temperature)
+        if k == "auto":
+            if not sampling.greedy and request.seed is not None:
+                raise GenerationError("k: got auto with a seed, but a sampled text repeats only at a fixed k; give one")
+            return k
+        if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k <= k_max:
+            raise GenerationError(f"k: got {k!r}, expected auto, or 0 to {k_max}, the k_max of the bundle")
+        return k
+
+    def _drafter(self, request: Request) -> Drafter:
+        if request.drafter is None or request.drafter == "model":
+            return self._model_drafter
+        if request.drafter == "none":
             return NoDrafter()
-        return ModelDrafter(self.model("draft"))
+        if isinstance(request.drafter, str):
+            raise GenerationError(f"drafter: got {request.drafter!r}, expected {' or '.join(get_args(DrafterName))}")
+        return request.drafter
 
-    def _check_prompt(self, tokens: Sequence[int], limit: int) -> None:
-        vocab = self.bundle.manifest.tokenizer.vocab_size
-        if not 0 < len(tokens) <= limit:
-            raise GenerationError(f"prompt: got {len(tokens)} tokens, expected 1 to {limit}, the context length")
-        if not all(0 <= token < vocab for token in tokens):
-            raise GenerationError(f"prompt: got token ids outside 0 to {vocab - 1}: use the bundle's tokenizer")
+    def _matcher(self, request: Request) -> Any:
+        if request.grammar is None:
+            return None
+        entry = self.bundle.manifest.tokenizer
+        return request.grammar.compile(self.tokenizer, entry.eos_token_ids, entry.vocab_size)
+
+
+_DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+
+
+def _answers(handle: Handle, several: bool) -> Answer | list[Answer]:
+    return handle.results() if several else handle.result()
+
+
+__all__ = ["Engine", "QueueFullError"]

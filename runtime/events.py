@@ -1,25 +1,32 @@
-"""What a generation tells its reader, in the order in which it happens."""
+"""What a text tells its reader, in the order in which it happens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-FinishReason = Literal["eos", "max_new_tokens", "context_end"]
+from mxspec.runtime.sampling.logprobs import Logprob
+
+FinishReason = Literal["eos", "stop", "grammar", "max_new_tokens", "context_end", "cancelled", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the answer, and the text that it completes (empty while a character is still in pieces)."""
+    """One token of the answer, and the text that it completes (empty while a later token can still change it)."""
 
     id: int
     text: str
     drafted: bool  # proposed by the draft and kept, not the target's own
+    sample: int = 0  # which of the n samples of the prompt it belongs to
+    logprob: Logprob | None = None  # where log-probabilities were asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round is over: `drafted` tokens were proposed, `accepted` of the `evaluated` were kept."""
+    """One round is over: `drafted` tokens were proposed, `accepted` of the `evaluated` were kept.
+
+    The seconds are those of the whole step, which other texts may have shared.
+    """
 
     drafted: int
     evaluated: int
@@ -28,21 +35,26 @@ class Round:
     draft_seconds: float
     target_seconds: float
     seconds: float  # the two models and all around them, but not what the reader does between events
+    sample: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Sums over a generation. Emitted = accepted + rounds, before a cut by EOS or limit."""
+    """Sums over a text. Emitted = accepted + rounds, before a cut by an end or a limit."""
 
+    seed: int | None  # what the random numbers were drawn from; None where the text is greedy
+    k: int | Literal["auto"]
     prompt_tokens: int
+    reused_tokens: int  # of the prompt, which a slot held already: not read again
     emitted: int  # tokens handed to the reader
     rounds: int
     drafted: int
     evaluated: int
     accepted: int
     bonus: int  # rounds in which all drafted tokens were kept
-    prefill_seconds: float  # both models' reading of the prompt, up to the first token
-    decode_seconds: float  # all rounds behind the first token, of which
+    waiting_seconds: float  # from the request to a free slot
+    prefill_seconds: float  # from there to the first token
+    decode_seconds: float  # all rounds after the first token, of which
     draft_seconds: float
     target_seconds: float
 
@@ -64,11 +76,12 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event."""
+    """The last event of a text."""
 
     reason: FinishReason
     statistics: Statistics
-    tail: str = ""  # text still held back when the tokens ended: an incomplete character
+    tail: str = ""  # text still held back when the tokens ended
+    sample: int = 0
 
 
 Event = Token | Round | Finished

@@ -19,11 +19,11 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
-from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.sampling.shape import Logits
-
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names it from 3.13 on
 
@@ -82,6 +82,13 @@ class Session:
         self._values = [self._bind_cache(name, cache) for name, cache in self.caches.items()]
         self._inputs = {name: _Input(self._binding, name, dtype) for name, dtype in _INPUTS.items()}
         self._logits = _Output(self._binding, "logits", entry.vocab_size)
+
+    @classmethod
+    def of(cls, bundle: Bundle, name: ModelName, slots: int, options: ort.SessionOptions | None = None) -> Session:
+        """A session for the target, the draft or the baseline of a bundle; raises BundleError if it has none."""
+        bundle.graph_path(name)
+        manifest = bundle.manifest
+        return cls(bundle.path, manifest.models[name], manifest.tokenizer.vocab_size, slots, options)
 
     def run(self, parts: Sequence[Part]) -> Logits:
         """One call: append each part's tokens to its slot; float32[sum of rows, real_vocab] in the order of the parts.
@@ -155,7 +162,7 @@ def _cache_names(entry: ModelEntry) -> list[str]:
     return [f"{kind}.{layer}" for layer in range(entry.layers) for kind in ("key", "value")]
 
 
-_INPUTS = {
+_INPUTS: dict[str, type[np.integer[Any]]] = {
     "input_ids": np.int64,
     "position_ids": np.int64,
     "slots": np.int32,

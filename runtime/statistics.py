@@ -1,31 +1,45 @@
-"""Counting while a generation runs."""
+"""Counting while a text is written."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mxspec.runtime.events import Round, Statistics
 
 
 @dataclass(slots=True)
 class Tally:
-    """The rounds of one generation so far."""
+    """The rounds of one text so far, and when it was asked for, begun and first answered (seconds of perf_counter)."""
 
     prompt_tokens: int
-    draft_prefill_seconds: float = 0.0
+    seed: int | None
+    k: int | Literal["auto"]
+    asked: float = field(default_factory=time.perf_counter)
+    began: float | None = None
+    first_token: float | None = None
+    reused_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
 
     def statistics(self) -> Statistics:
-        first, rest = self.rounds[:1], self.rounds[1:]
+        rounds = list(self.rounds)  # the engine's thread may be adding one
+        rest = rounds[1:]
+        now = time.perf_counter()
+        began = now if self.began is None else self.began
         return Statistics(
+            seed=self.seed,
+            k=self.k,
             prompt_tokens=self.prompt_tokens,
-            emitted=sum(r.emitted for r in self.rounds),
-            rounds=len(self.rounds),
-            drafted=sum(r.drafted for r in self.rounds),
-            evaluated=sum(r.evaluated for r in self.rounds),
-            accepted=sum(r.accepted for r in self.rounds),
-            bonus=sum(r.drafted > 0 and r.accepted == r.drafted for r in self.rounds),
-            prefill_seconds=self.draft_prefill_seconds + sum(r.seconds for r in first),
+            reused_tokens=self.reused_tokens,
+            emitted=sum(r.emitted for r in rounds),
+            rounds=len(rounds),
+            drafted=sum(r.drafted for r in rounds),
+            evaluated=sum(r.evaluated for r in rounds),
+            accepted=sum(r.accepted for r in rounds),
+            bonus=sum(r.drafted > 0 and r.accepted == r.drafted for r in rounds),
+            waiting_seconds=began - self.asked,
+            prefill_seconds=(now if self.first_token is None else self.first_token) - began,
             decode_seconds=sum(r.seconds for r in rest),
             draft_seconds=sum(r.draft_seconds for r in rest),
             target_seconds=sum(r.target_seconds for r in rest),

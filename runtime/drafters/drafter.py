@@ -8,6 +8,8 @@ from typing import Protocol
 
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.slots import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +20,34 @@ class Proposal:
     distributions: list[Distribution] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A text, and how many tokens to propose after it; what it proposes already goes before them."""
+
+    tokens: Sequence[int]  # prompt and answer so far
+    slot: Slot
+    sampling: Sampling
+    sample: int
+    shaper: Shaper
+    k: int
+    proposal: Proposal  # added to in place
+
+
 class Drafter(Protocol):
-    """Proposes what may follow `tokens`; called once a round with all tokens of the sequence so far."""
+    """Proposes what may follow each of several texts."""
 
     def limit(self, length: int) -> int:
-        """How many tokens can be proposed behind `length` tokens."""
+        """How many tokens can be proposed after `length` tokens."""
         ...
 
-    def prefill(self, prompt: Sequence[int]) -> None:
-        """Begin a text: read its prompt."""
+    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
+        """How many tokens of a text are still to be read before anything can be proposed after it."""
         ...
 
-    def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal: ...
+    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
+        """Read so many more tokens of each text."""
+        ...
 
-    def rollback(self, length: int) -> None:
-        """The sequence is `length` tokens long now, all of them known; what was drafted beyond is dropped."""
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        """Add up to k tokens to each proposal; returns the calls that it took: texts in the call, and seconds."""
         ...

@@ -1,49 +1,72 @@
-"""A small model that guesses ahead."""
+"""A small model that guesses ahead, for all texts of a step in one call a position."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from mxspec.runtime.drafters.drafter import Proposal
-from mxspec.runtime.model import Model
+from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.sampling.randomness import Purpose, uniform
-from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shape import Logits, argmax_tokens, shape
+from mxspec.runtime.sampling.shape import Logits, argmax_tokens
+from mxspec.runtime.session import Part, Session
+from mxspec.runtime.slots import Slot
 
 
 class ModelDrafter:
-    """A small model that guesses ahead.
+    """The draft model of a bundle, in the slots of its texts.
 
-    What it has not seen of the sequence is fed before the first guess: one token in most rounds, two where all was kept
-    (its last own token, which it proposed but never read, and the target's).
+    What it has not read of a text is fed before its first guess: one token in most rounds, two where all was kept (its
+    last own token, which it proposed but never read, and the target's).
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     def limit(self, length: int) -> int:
-        return max(self.model.capacity - length + 1, 0)
+        return max(self.session.capacity - length + 1, 0)
 
-    def prefill(self, prompt: Sequence[int]) -> None:
-        self.model.begin(self)
-        self.model.append(prompt[: self.model.capacity], 1)
+    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
+        return len(tokens) - slot.draft_length
 
-    def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal:
-        self.model.require(self)
-        proposal = Proposal()
-        unseen = list(tokens[self.model.length :])
-        for i in range(k):
-            logits = self.model.append(unseen, 1)[0]
-            unseen = [self._choose(logits, len(tokens) + i, sampling, proposal)]
-            proposal.tokens.append(unseen[0])
-        return proposal
+    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
+        parts: list[Part] = []
+        for tokens, slot, count in pieces:
+            first = slot.draft_length
+            parts.append(Part(slot.index, first, tokens[first : first + count], 0 if parts else 1))
+            slot.draft_length += count
+        if parts:
+            self.session.run(parts)
 
-    def rollback(self, length: int) -> None:
-        self.model.rollback(min(self.model.length, length))
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        calls = []
+        unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
+        for position in range(max((want.k for want in wanted), default=0)):
+            began = time.perf_counter()
+            active = [want for want in wanted if want.k > position]
+            logits = self.session.run(
+                [Part(want.slot.index, want.slot.draft_length, unread[id(want)], 1) for want in active]
+            )
+            for want in active:
+                want.slot.draft_length += len(unread[id(want)])
+            self._choose(active, logits)
+            for want in active:
+                unread[id(want)] = want.proposal.tokens[-1:]
+            calls.append((len(active), time.perf_counter() - began))
+        return calls
 
-    def _choose(self, logits: Logits, position: int, sampling: Sampling, proposal: Proposal) -> int:
-        if sampling.greedy:
-            return int(argmax_tokens(logits))
-        distribution = shape(logits, sampling)
-        proposal.distributions.append(distribution)
-        return distribution.draw(uniform(sampling.seed, 0, position, Purpose.DRAFT))
+    def _choose(self, wanted: Sequence[Wanted], logits: Logits) -> None:
+        """Add the next token to each proposal, from float32[texts, vocab]."""
+        plain = [want.sampling.greedy and want.shaper.plain for want in wanted]
+        likeliest = argmax_tokens(logits).tolist() if any(plain) else []
+        for row, want in enumerate(wanted):
+            ahead = want.proposal.tokens
+            if plain[row]:
+                token = likeliest[row]
+            elif want.sampling.greedy:
+                token = want.shaper.greedy(logits[row], ahead)
+            else:
+                distribution = want.shaper.distribution(logits[row], ahead)
+                position = len(want.tokens) + len(ahead)
+                token = distribution.draw(uniform(want.sampling.seed, want.sample, position, Purpose.DRAFT))
+                want.proposal.distributions.append(distribution)
+            want.proposal.tokens.append(token)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxspec.runtime.drafters.drafter import Proposal
-from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.drafters.drafter import Wanted
+from mxspec.runtime.slots import Slot
 
 
 class NoDrafter:
-    """Plain decoding."""
+    """Proposes nothing."""
 
     def limit(self, length: int) -> int:
         return 0
 
-    def prefill(self, prompt: Sequence[int]) -> None:
+    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
+        return 0
+
+    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         pass
 
-    def propose(self, tokens: Sequence[int], k: int, sampling: Sampling) -> Proposal:
-        return Proposal()
-
-    def rollback(self, length: int) -> None:
-        pass
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        return []

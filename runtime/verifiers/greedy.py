@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Sequence
 
 from mxspec.runtime.verifiers.verdict import Verdict
 
 
-def verify_greedy(target_tokens: Sequence[int] | NDArray[np.int64], drafted: Sequence[int]) -> Verdict:
-    """Keep the longest prefix of int[K] that equals the target's own choices int[K + 1]; its next choice follows."""
-    assert len(target_tokens) == len(drafted) + 1
-    accepted = 0
-    while accepted < len(drafted) and drafted[accepted] == target_tokens[accepted]:
-        accepted += 1
-    return Verdict(accepted, min(accepted + 1, len(drafted)), int(target_tokens[accepted]))
+def verify_greedy(target: Callable[[int], int], drafted: Sequence[int]) -> Verdict:
+    """Keep the longest prefix of the drafted int[K] that equals the target's own choices; its next choice follows.
+
+    `target(i)` is its choice in the place of the i-th drafted token, and after all of them at i = K; it is not called
+    for anything after the first that differs.
+    """
+    for i, token in enumerate(drafted):
+        choice = target(i)
+        if choice != token:
+            return Verdict(i, i + 1, choice)
+    return Verdict(len(drafted), len(drafted), target(len(drafted)))

@@ -1,4 +1,4 @@
-"""Models that are functions of what they have read, behind the interface of `mxspec.runtime.model.Model`."""
+"""Models that are functions of what they have read, behind the interface of `mxspec.runtime.session.Session`."""
 
 from __future__ import annotations
 
@@ -12,48 +12,83 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from mxspec.runtime.choose_k import FixedK
+from mxspec.runtime import sequence
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
-from mxspec.runtime.generation import Generation, Request
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduler import Scheduler
+from mxspec.runtime.session import Part
+from mxspec.runtime.text import TextStream
 
 Logits = NDArray[np.float32]
 STALE = -1
 
 
-class ToyModel:
-    """Logits are a function of the tokens in the cache, and a stale or skipped entry in it is an error."""
+class ToySession:
+    """Logits are a function of the tokens in a slot, and a stale or skipped entry of it is an error."""
 
-    def __init__(self, logits: Callable[[tuple[int, ...]], Logits], capacity: int = 64) -> None:
-        self.name = "toy"
-        self.capacity = capacity
-        self.length = 0
-        self.calls: list[tuple[int, int, int]] = []  # past length, tokens, rows
+    def __init__(
+        self, logits: Callable[[tuple[int, ...]], Logits], capacity: int = 64, slots: int = 1, chunk: int = 64
+    ) -> None:
+        self.capacity, self.slots, self.chunk = capacity, slots, chunk
+        self.real_vocab = len(logits((0,)))
+        self.calls: list[list[tuple[int, int, int, int]]] = []  # of each part: slot, past length, tokens, rows
+        self.drafter = ModelDrafter(self)  # type: ignore[arg-type]
         self._logits = logits
-        self._cache = [STALE] * capacity
+        self._caches = [[STALE] * capacity for _ in range(slots)]
 
-    def begin(self, user: object) -> None:
-        self.length = 0
+    def run(self, parts: Sequence[Part]) -> Logits:
+        assert len({part.slot for part in parts}) == len(parts), "a slot named twice"
+        assert sum(len(part.tokens) for part in parts) > 0
+        rows = []
+        for part in parts:
+            assert 0 <= part.rows <= len(part.tokens)
+            assert len(part.tokens) > 0
+            end = part.past + len(part.tokens)
+            assert end <= self.capacity, "past the end of the cache"
+            cache = self._caches[part.slot]
+            cache[part.past :] = [STALE] * (self.capacity - part.past)  # what was rolled back is of no use any more
+            cache[part.past : end] = part.tokens
+            assert STALE not in cache[:end]
+            rows += [self._logits(tuple(cache[:i])) for i in range(end - part.rows + 1, end + 1)]
+        self.calls.append([(part.slot, part.past, len(part.tokens), part.rows) for part in parts])
+        return np.stack(rows)
 
-    def require(self, user: object) -> None:
-        pass
+    def copy_prefix(self, source: int, destination: int, length: int) -> None:
+        self._caches[destination][:length] = self._caches[source][:length]
 
-    def append(self, tokens: Sequence[int], rows: int) -> Logits:
-        assert 0 < rows <= len(tokens)
-        assert self.length + len(tokens) <= self.capacity, "past the end of the cache"
-        self.calls.append((self.length, len(tokens), rows))
-        end = self.length + len(tokens)
-        self._cache[self.length : end] = tokens
-        self.length = end
-        assert STALE not in self._cache[:end]
-        return np.stack([self._logits(tuple(self._cache[:i])) for i in range(end - rows + 1, end + 1)])
+    def release(self, slot: int) -> None:
+        self._caches[slot] = [STALE] * self.capacity
 
-    def rollback(self, length: int) -> None:
-        assert 0 <= length <= self.length
-        self._cache[length:] = [STALE] * (self.capacity - length)
-        self.length = length
+
+class Outbox(list[Any]):
+    """Events in the order in which they were put."""
+
+    def put(self, event: Any) -> None:
+        self.append(event)
+
+
+class ToyText(Iterator[Event]):
+    """The events of one text, which runs its scheduler step by step as they are asked for."""
+
+    def __init__(self, scheduler: Scheduler, text: sequence.Sequence, outbox: Outbox) -> None:
+        self.scheduler, self.text, self.outbox = scheduler, text, outbox
+
+    def __next__(self) -> Event:
+        while not self.outbox and self.scheduler.busy:
+            self.scheduler.step()
+        if not self.outbox:
+            raise StopIteration
+        event = self.outbox.pop(0)
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+    @property
+    def statistics(self) -> Any:
+        return self.text.tally.statistics()
 
 
 def random_logits(vocab: int, seed: int, spread: float = 1.5) -> Callable[[tuple[int, ...]], Logits]:
@@ -74,32 +109,67 @@ def mixed_logits(
     return lambda text: (second if zlib.crc32(b"mix" + repr(text).encode()) < share * 2**32 else first)(text)
 
 
+def make_sequence(
+    target: ToySession,
+    draft: ToySession | None,
+    tokenizer: Tokenizer,
+    outbox: Outbox,
+    prompt: Sequence[int],
+    *,
+    k: int | Any = 0,
+    max_new_tokens: int = 20,
+    eos: Sequence[int] = (),
+    sample: int = 0,
+    drafter: Any = None,
+    **settings: Any,
+) -> sequence.Sequence:
+    """A text of the toys."""
+    extra = {name: settings.pop(name) for name in ("logprobs", "cache_key") if name in settings}
+    stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
+    sampling = Sampling(**settings).seeded()
+    return sequence.Sequence(
+        sequence.Settings(
+            prompt=list(prompt),
+            sampling=sampling,
+            k=0 if draft is None else k,
+            drafter=drafter or (NoDrafter() if draft is None else draft.drafter),
+            max_new_tokens=max_new_tokens,
+            eos=frozenset(eos),
+            **extra,
+        ),
+        Shaper(sampling, prompt, vocab_size=target.real_vocab, eos=eos, min_new_tokens=least),
+        TextStream(tokenizer, prompt, stop),
+        outbox,
+        target.capacity,
+        sample,
+    )
+
+
+def make_scheduler(target: ToySession, draft: ToySession | None, k_max: int = 8, prefill_ms: float = 50) -> Scheduler:
+    return Scheduler(target, draft, k_max, prefill_ms)  # type: ignore[arg-type]
+
+
 @pytest.fixture(scope="session")
 def toys(byte_tokenizer: Tokenizer) -> Any:
-    """The toy models, and `generate` over them."""
+    """The toy models, and what to run over them."""
 
     class Toys:
-        Model = ToyModel
+        Session = ToySession
+        Outbox = Outbox
         random_logits = staticmethod(random_logits)
         mixed_logits = staticmethod(mixed_logits)
+        scheduler = staticmethod(make_scheduler)
 
         @staticmethod
-        def generate(
-            target: ToyModel,
-            draft: ToyModel | None,
-            prompt: Sequence[int],
-            *,
-            k: int = 0,
-            max_new_tokens: int = 20,
-            eos: Sequence[int] = (),
-            **sampling: Any,
-        ) -> Generation:
-            drafter = NoDrafter() if draft is None else ModelDrafter(draft)  # type: ignore[arg-type]
-            request = Request(list(prompt), Sampling(**sampling), FixedK(k), max_new_tokens)
-            return Generation(target, drafter, request, byte_tokenizer, eos)  # type: ignore[arg-type]
+        def sequence(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
+            return make_sequence(target, draft, byte_tokenizer, outbox, *rest, **settings)
 
         @staticmethod
-        def token_ids(events: Iterator[Event]) -> list[int]:
-            return [event.id for event in events if hasattr(event, "id")]
+        def generate(target: ToySession, draft: ToySession | None, prompt: Sequence[int], **settings: Any) -> ToyText:
+            """One text alone."""
+            scheduler, outbox = make_scheduler(target, draft), Outbox()
+            text = make_sequence(target, draft, byte_tokenizer, outbox, prompt, **settings)
+            scheduler.add([text])
+            return ToyText(scheduler, text, outbox)
 
     return Toys

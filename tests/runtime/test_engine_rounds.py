@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime import generation
+from mxspec.runtime import scheduler, sequence, statistics
 from mxspec.runtime.events import Event, Finished, Round, Token
 
 VOCAB = 30
@@ -19,7 +19,7 @@ def make_pair(toys: Any, agreement: float, capacity: int = 64) -> tuple[Any, Any
     """A target, and a draft whose logits are the target's for that share of texts."""
     target = toys.random_logits(VOCAB, 1)
     draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, agreement)
-    return toys.Model(target, capacity), toys.Model(draft, capacity)
+    return toys.Session(target, capacity), toys.Session(draft, capacity)
 
 
 def ids_of(events: list[Event]) -> list[int]:
@@ -48,8 +48,8 @@ def test_a_round_scores_all_its_tokens_in_one_call(toys: Any) -> None:
     rounds = rounds_of(events)
     assert len(target.calls) == len(rounds)
     length = len(PROMPT)
-    assert target.calls[0] == (0, length, 1)
-    for (past, count, rows), done in zip(target.calls[1:], rounds[1:], strict=True):
+    assert target.calls[0] == [(0, 0, length, 1)]
+    for ((_, past, count, rows),), done in zip(target.calls[1:], rounds[1:], strict=True):
         assert (past, count, rows) == (length, done.drafted + 1, done.drafted + 1)
         length += done.emitted
 
@@ -58,15 +58,15 @@ def test_the_draft_catches_up_with_two_tokens_after_a_round_in_which_all_were_ke
     target, draft = make_pair(toys, 0.75)
     k = 3
     rounds = rounds_of(list(toys.generate(target, draft, PROMPT, k=k, max_new_tokens=50)))
-    assert draft.calls[0] == (0, len(PROMPT), 1)
-    calls = iter(draft.calls[1:])
+    assert draft.calls[0] == [(0, 0, len(PROMPT), 1)]
+    calls = iter([call for (call,) in draft.calls[1:]])
     seen = set()
     for before, done in zip([None, *rounds[1:]], rounds[1:], strict=False):
-        first, *others = [next(calls) for _ in range(done.drafted)] or [(0, 0, 0)]
+        first, *others = [next(calls) for _ in range(done.drafted)] or [(0, 0, 0, 0)]
         all_kept = before is not None and before.accepted == before.drafted
         if done.drafted:
-            assert first[1:] == (2 if all_kept else 1, 1)
-            assert all(call[1:] == (1, 1) for call in others)
+            assert first[2:] == (2 if all_kept else 1, 1)
+            assert all(call[2:] == (1, 1) for call in others)
         seen.add((all_kept, done.accepted < done.drafted))
     assert next(calls, None) is None
     assert (True, True) in seen, "no all-accept was followed by a reject: the test shows nothing"
@@ -159,8 +159,8 @@ def test_sampled_text_ignores_a_look_ahead_that_is_always_discarded(toys: Any) -
     low, high = np.full(VOCAB, -np.inf, np.float32), np.full(VOCAB, -np.inf, np.float32)
     low[: VOCAB // 2], high[VOCAB // 2 :] = 0, 0
     rows = toys.random_logits(VOCAB, 1)
-    target = toys.Model(lambda text: rows(text) + low)
-    draft = toys.Model(lambda text: rows(text) + high)
+    target = toys.Session(lambda text: rows(text) + low)
+    draft = toys.Session(lambda text: rows(text) + high)
     settings = {"max_new_tokens": 40, "temperature": 0.9, "top_p": 0.95, "seed": 5}
     plain = ids_of(list(toys.generate(target, None, PROMPT, **settings)))
     assert len(set(plain)) > 8
@@ -194,20 +194,29 @@ def test_the_readers_own_time_is_in_no_statistic(toys: Any, monkeypatch: pytest.
         now = 0.0
 
         def perf_counter(self) -> float:
-            self.now += 1.0
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(generation, "time", clock)
+    for module in (scheduler, sequence, statistics):
+        monkeypatch.setattr(module, "time", clock)
     target, draft = make_pair(toys, 0.5)
+    for model, seconds in ((target, 2.0), (draft, 0.5)):
+        run = model.run
+
+        def slow(parts: Any, run: Any = run, seconds: float = seconds) -> Any:
+            clock.now += seconds
+            return run(parts)
+
+        monkeypatch.setattr(model, "run", slow)
     text = toys.generate(target, draft, PROMPT, k=2, max_new_tokens=10)
     for _ in text:
         clock.now += 1000
-    rounds = text.statistics.rounds
-    assert text.statistics.prefill_seconds == 1 + 3  # the draft's prompt, and the first round of three ticks
-    assert text.statistics.decode_seconds == 3 * (rounds - 1)
-    assert text.statistics.target_seconds == text.statistics.draft_seconds == rounds - 1
-    assert text.statistics.decode_tokens_per_second == 9 / (3 * (rounds - 1))
+    total = text.statistics
+    assert total.prefill_seconds == 2.5  # both read the prompt
+    assert total.target_seconds == 2 * (total.rounds - 1)
+    assert total.draft_seconds == 0.5 * total.drafted
+    assert total.decode_seconds == total.target_seconds + total.draft_seconds
+    assert total.decode_tokens_per_second == 9 / total.decode_seconds
 
 
 def test_statistics_can_be_asked_for_at_any_time(toys: Any) -> None:

@@ -16,12 +16,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from mxspec.runtime import generation
-from mxspec.runtime.verifiers import mrs
+from mxspec.runtime import sequence
+from mxspec.runtime.drafters.drafter import Wanted
+from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Token
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
+from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.verifiers.verdict import Verdict
 
 VOCAB, LENGTH, PROMPT = 4, 4, [1, 2]
@@ -40,9 +42,9 @@ def exact(logits: Logits, temperature: float, top_k: int) -> dict[tuple[int, ...
         return weights / weights.sum()
 
     joint = {}
-    for sequence in itertools.product(range(VOCAB), repeat=LENGTH):
-        steps = [row((*PROMPT, *sequence[:i]))[sequence[i]] for i in range(LENGTH)]
-        joint[sequence] = float(np.prod(steps))
+    for text in itertools.product(range(VOCAB), repeat=LENGTH):
+        steps = [row((*PROMPT, *text[:i]))[text[i]] for i in range(LENGTH)]
+        joint[text] = float(np.prod(steps))
     return joint
 
 
@@ -50,7 +52,7 @@ def surprise(toys: Any, k: int, samples: int = SAMPLES) -> float:
     """The probability of a G statistic as large as that of `samples` generations; 0 if an impossible one came up."""
     settings = {"temperature": 0.7, "top_k": 3}
     target_logits, draft_logits = toys.random_logits(VOCAB, 1), toys.random_logits(VOCAB, 2)
-    target, draft = toys.Model(target_logits), toys.Model(draft_logits)
+    target, draft = toys.Session(target_logits), toys.Session(draft_logits)
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(samples):
         limit = LENGTH + k + 1  # so that no round is cut short
@@ -104,7 +106,7 @@ def test_a_bonus_token_drawn_one_position_late_is_caught(toys: Any, monkeypatch:
             return Verdict(verdict.accepted, verdict.evaluated, late)
         return verdict
 
-    monkeypatch.setattr(generation, "verify_mrs", verify_mrs)
+    monkeypatch.setattr(sequence, "verify_mrs", verify_mrs)
     assert surprise(toys, 2) < FALSE_ALARM
 
 
@@ -112,15 +114,16 @@ def test_an_unprocessed_draft_distribution_is_caught(toys: Any, monkeypatch: pyt
     """The draft's token is drawn from the shaped distribution and judged by the plain softmax."""
     right = mrs.verify_mrs
     plain: list[Distribution] = []
+    choose = ModelDrafter._choose
 
-    def shape_draft(logits: NDArray[np.float32], sampling: Sampling) -> Distribution:
-        plain.append(shape(logits, Sampling(1.0)))
-        return shape(logits, sampling)
+    def choose_and_note(drafter: ModelDrafter, wanted: Sequence[Wanted], logits: NDArray[np.float32]) -> None:
+        plain.append(shape(logits[0], Sampling(1.0)))
+        choose(drafter, wanted, logits)
 
     def verify_mrs(target: Any, draft: Sequence[Distribution], drafted: Sequence[int], *rest: Any) -> Verdict:
         unprocessed = plain[len(plain) - len(draft) :]
         return right(target, unprocessed, drafted, *rest)
 
-    monkeypatch.setattr("mxspec.runtime.drafters.model.shape", shape_draft)
-    monkeypatch.setattr(generation, "verify_mrs", verify_mrs)
+    monkeypatch.setattr(ModelDrafter, "_choose", choose_and_note)
+    monkeypatch.setattr(sequence, "verify_mrs", verify_mrs)
     assert surprise(toys, 2) < FALSE_ALARM

@@ -40,7 +40,7 @@ def judge(
 def test_greedy_keeps_the_prefix_that_the_target_would_have_written(
     best: list[int], drafted: list[int], verdict: Verdict
 ) -> None:
-    assert verify_greedy(best, drafted) == verdict
+    assert verify_greedy(best.__getitem__, drafted) == verdict
 
 
 def test_the_first_rejection_ends_a_round_and_nothing_behind_it_is_looked_at() -> None:

@@ -1,0 +1,61 @@
+"""What calls cost, learnt from the calls that were made: seconds by number of tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+
+RECENT = 5  # observations kept of each size; their median counts
+NEAR = 1.5  # a size is known where one within this factor was seen
+
+
+class Costs:
+    """Seconds of calls of one model by how many tokens they hold."""
+
+    def __init__(self) -> None:
+        self._recent: dict[int, deque[float]] = {}
+        self._points: list[tuple[int, float]] = []  # size and median, by rising size
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """A call of `tokens` took so long. The first of a size also prepares it, and does not count."""
+        known = self._recent.get(tokens)
+        if known is None:
+            self._recent[tokens] = deque(maxlen=RECENT)
+            return
+        known.append(seconds)
+        median = sorted(known)[(len(known) - 1) // 2]
+        index = bisect_left(self._points, (tokens,))
+        if index < len(self._points) and self._points[index][0] == tokens:
+            self._points[index] = tokens, median
+        else:
+            self._points.insert(index, (tokens, median))
+
+    @property
+    def sizes(self) -> int:
+        """How many different sizes were seen."""
+        return len(self._points)
+
+    def count(self, tokens: int) -> int:
+        """How many calls of about this size were seen."""
+        near = (len(seen) for size, seen in self._recent.items() if tokens <= size * NEAR and size <= tokens * NEAR)
+        return max(near, default=0)
+
+    def seconds(self, tokens: int) -> float:
+        """What a call of so many tokens is expected to take; 0 before any was seen."""
+        return interpolate(self._points, tokens) if self._points else 0.0
+
+
+def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
+    """y at x on the straight lines between points (x, y) in rising order; beyond the last on the last line, not below.
+
+    Before the first point it is the first one's y.
+    """
+    if x <= points[0][0]:
+        return points[0][1]
+    index = min(bisect_left(points, (x,)), len(points) - 1)
+    (x0, y0), (x1, y1) = points[max(index - 1, 0)], points[index]
+    if x0 == x1:
+        return y1
+    slope = (y1 - y0) / (x1 - x0)
+    return y1 + (slope if x < x1 else max(slope, 0.0)) * (x - x1)

@@ -1,0 +1,184 @@
+"""A request that runs: its events as they come, its answer when it is whole, and how to stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.events import Event, Finished, FinishReason, Statistics, Token
+from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.runtime.statistics import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    text: str
+    token_ids: list[int]
+    reason: FinishReason
+    statistics: Statistics
+    sample: int = 0
+    logprobs: list[Logprob] | None = None  # one a token, where they were asked for
+
+    @property
+    def mean_logprob(self) -> float:
+        """Mean log-probability of the tokens."""
+        assert self.logprobs is not None
+        return sum(entry.logprob for entry in self.logprobs) / len(self.logprobs) if self.logprobs else 0.0
+
+
+class Mailbox:
+    """Where the engine's thread puts the events of a request, for one reader on any thread or event loop."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
+        self._listener: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    def put(self, event: Event | BaseException) -> None:
+        self._events.put(event)
+        if self._listener is not None:
+            loop, arrived = self._listener
+            try:
+                loop.call_soon_threadsafe(arrived.set)
+            except RuntimeError:  # the loop was closed: nobody listens any more
+                self._listener = None
+
+    def get(self) -> Event | BaseException:
+        """The next event; waits for it."""
+        return self._events.get()
+
+    async def get_async(self) -> Event | BaseException:
+        """The next event, without blocking the event loop."""
+        if self._listener is None:
+            self._listener = asyncio.get_running_loop(), asyncio.Event()
+        _, arrived = self._listener
+        while True:
+            arrived.clear()
+            try:
+                return self._events.get_nowait()
+            except queue.Empty:
+                await arrived.wait()
+
+
+class Handle(Iterator[Event]):
+    """An iterator over the events of a request; dropped or cancelled, its texts give their slots back within a step.
+
+    With several samples their events come mixed, told apart by `sample`. Mistakes that show only while a text is
+    written are raised from the iteration.
+    """
+
+    def __init__(self, engine: Any, sequences: Sequence[Any], mailbox: Mailbox, answers: int, streamed: bool) -> None:
+        self._engine = engine  # an engine lives as long as somebody reads from it
+        self._sequences = sequences
+        self._tallies: list[Tally] = [sequence.tally for sequence in sequences]
+        self._mailbox = mailbox
+        self._answers = answers
+        self._streamed = streamed
+        self._left = len(sequences)
+        self._pid = os.getpid()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        self._require_stream()
+        return self._next()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        self._require_stream()
+        return self
+
+    async def __anext__(self) -> Event:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._seen(await self._mailbox.get_async())
+
+    def cancel(self) -> None:
+        """End all texts of the request; their last event says so. From any thread, any number of times."""
+        for sequence in self._sequences:
+            sequence.cancelled = True
+        self._engine.wake()
+
+    def __del__(self) -> None:
+        if getattr(self, "_left", 0):
+            self.cancel()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Of the first sample, at any time."""
+        return self.statistics_of(0)
+
+    def statistics_of(self, sample: int) -> Statistics:
+        """Of one sample, at any time."""
+        return self._tallies[sample].statistics()
+
+    def result(self) -> Answer:
+        """Wait for the answer; the best one where there are several."""
+        return self.results()[0]
+
+    def results(self) -> list[Answer]:
+        """Wait for all n answers: in the order of the samples, or of their log-probability where they were chosen."""
+        builders = [_Builder() for _ in self._sequences]
+        while self._left:
+            event = self._next()
+            builders[event.sample].add(event)
+        answers = [builder.answer() for builder in builders]
+        if not self._streamed:
+            answers.sort(key=lambda answer: -answer.mean_logprob)
+        return answers[: self._answers]
+
+    def _next(self) -> Event:
+        if not self._left:
+            raise StopIteration
+        if os.getpid() != self._pid:
+            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
+        return self._seen(self._mailbox.get())
+
+    def _seen(self, event: Event | BaseException) -> Event:
+        if isinstance(event, BaseException):
+            self._left = 0
+            for sequence in self._sequences:
+                sequence.cancelled = True
+            raise event
+        self._left -= isinstance(event, Finished)
+        return event
+
+    def _require_stream(self) -> None:
+        if not self._streamed:
+            raise GenerationError("best_of: got an iteration over events, expected result(): which is best shows last")
+
+
+class _Builder:
+    """Collects the events of one sample."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._tokens: list[Token] = []
+        self._last: Finished | None = None
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Token):
+            self._tokens.append(event)
+            self._pieces.append(event.text)
+        elif isinstance(event, Finished):
+            self._pieces.append(event.tail)
+            self._last = event
+
+    def answer(self) -> Answer:
+        assert self._last is not None, "the last event of a sample is Finished"
+        logprobs = [token.logprob for token in self._tokens if token.logprob is not None]
+        ids = [token.id for token in self._tokens]
+        return Answer(
+            text="".join(self._pieces),
+            token_ids=ids,
+            reason=self._last.reason,
+            statistics=self._last.statistics,
+            sample=self._last.sample,
+            logprobs=logprobs if len(logprobs) == len(ids) else None,
+        )

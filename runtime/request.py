@@ -1,0 +1,95 @@
+"""What a caller asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.sampling.grammar import Grammar
+
+K = int | Literal["auto"]
+DrafterName = Literal["model", "none"]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt, and how it is to be continued; what is None is the bundle's default.
+
+    The prompt is text, token ids, or the messages of a chat. Temperature 0 is greedy: the text is the one that the
+    target alone writes, at every k. Otherwise it follows the target's distribution, shaped by the settings in the
+    order of docs/engine.md.
+    """
+
+    prompt: str | Sequence[int] | None = None
+    messages: Sequence[Message] | None = None
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0  # no end of text before
+    k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) if greedy, else 4
+    drafter: DrafterName | Drafter | None = None  # default: "model"
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None  # None: drawn, and told in the statistics
+    stop: str | Sequence[str] = ()  # the text ends before any of these
+    ignore_eos: bool = False
+    logprobs: int | None = None  # log-probabilities of the tokens, with so many of the likeliest beside each
+    logprobs_of: Literal["raw", "shaped"] = "raw"  # of the model's own distribution, or of the one drawn from
+    n: int = 1  # samples of the prompt
+    best_of: int | None = None  # sample so many, and answer with the n of the highest mean log-probability
+    grammar: Grammar | None = None
+    cache_key: str = ""  # what was read is shared only between requests of the same key
+
+    def __post_init__(self) -> None:
+        if (self.prompt is None) == (self.messages is None):
+            raise GenerationError("prompt: expected either a prompt or messages")
+        _require_integer("max_new_tokens", self.max_new_tokens, 1)
+        _require_integer("min_new_tokens", self.min_new_tokens, 0)
+        if self.min_new_tokens > self.max_new_tokens:
+            raise GenerationError(
+                f"min_new_tokens: got {self.min_new_tokens}, expected at most max_new_tokens, {self.max_new_tokens}"
+            )
+        _require_integer("n", self.n, 1)
+        if self.best_of is not None:
+            _require_integer("best_of", self.best_of, self.n)
+        if self.logprobs is not None:
+            _require_integer("logprobs", self.logprobs, 0)
+        if self.logprobs_of not in ("raw", "shaped"):
+            raise GenerationError(f"logprobs_of: got {self.logprobs_of!r}, expected raw or shaped")
+        if not isinstance(self.cache_key, str):
+            raise GenerationError(f"cache_key: got {self.cache_key!r}, expected a string")
+        self._check_grammar()
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def samples(self) -> int:
+        """How many texts are written."""
+        return self.n if self.best_of is None else self.best_of
+
+    def _check_grammar(self) -> None:
+        if self.grammar is None:
+            return
+        for name, given in (
+            ("ignore_eos", self.ignore_eos),
+            ("min_new_tokens", self.min_new_tokens > 0),
+            ("stop", bool(self.stops)),
+        ):
+            if given:
+                raise GenerationError(f"{name}: got it with a grammar, which alone says where the text may end")
+
+
+def _require_integer(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise GenerationError(f"{name}: got {value!r}, expected a whole number of at least {least}")

@@ -1,0 +1,269 @@
+"""Which texts run, and what a step does for all of them: admit, draft, score, verify, emit.
+
+A step is one call of the target over the tokens of all running sequences: the next piece of a prompt, one token, or
+the K + 1 of a sequence that drafted. A row's logits depend on its own sequence alone, so each writes the text that it
+writes alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import abc, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.choose_k import KByLoad, StepCost
+from mxspec.runtime.drafters.drafter import Drafter, Proposal
+from mxspec.runtime.sampling.shape import Logits, argmax_tokens
+from mxspec.runtime.sampling.shaper import prepare
+from mxspec.runtime.sequence import Sequence, Timing
+from mxspec.runtime.session import Part, Session
+from mxspec.runtime.slots import Slots, Taken
+
+FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known
+READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
+
+
+@dataclass(slots=True)
+class Work:
+    """What a step does for one sequence."""
+
+    sequence: Sequence
+    tokens: list[int]  # what the target reads before the proposal
+    scored: bool = True  # whether logits are wanted; not of a piece of a prompt that goes on
+    k: int = 0  # tokens to draft, beside those that the proposal holds already
+    proposal: Proposal = field(default_factory=Proposal)
+
+    @property
+    def rows(self) -> int:
+        return len(self.proposal.tokens) + 1 if self.scored else 0
+
+    def part(self) -> Part:
+        """What it adds to the target's call."""
+        slot = self.sequence.slot
+        return Part(slot.index, slot.target_length, self.tokens + self.proposal.tokens, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a step does: for the target, and tokens of prompts that drafts have to read beside it."""
+
+    works: list[Work]
+    draft_reads: list[tuple[Sequence, int]]
+    usual: bool  # nothing is read but what rounds need: its time says what rounds cost
+
+
+class Scheduler:
+    """Owns the slots, and alone calls the sessions; one thread calls it.
+
+    `prefill_ms` is how much longer a step may take for reading prompts while sequences wait for their next token.
+    """
+
+    def __init__(self, target: Session, draft: Session | None, k_max: int, prefill_ms: float) -> None:
+        self.load = KByLoad(k_max)
+        self._target, self._draft = target, draft
+        self._k_max = k_max
+        self._prefill_seconds = prefill_ms / 1e3
+        self._slots = Slots(target.slots)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+
+    def add(self, samples: abc.Sequence[Sequence]) -> None:
+        """The samples of one prompt, at the end of those that wait; all but the first wait until it has been read."""
+        first, *others = samples
+        first.followers = others
+        self._waiting.append(first)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has anything to do."""
+        return bool(self._waiting or self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many prompts wait for a slot."""
+        return len(self._waiting)
+
+    def step(self) -> None:
+        """One turn over all running sequences."""
+        began = time.perf_counter()
+        self._end_cancelled()
+        self._admit(began)
+        if not self._running:
+            return
+        try:
+            self._step(self._plan(), began)
+        except Exception as error:  # of a call: what it wrote cannot be trusted
+            self._fail_running(error)
+        self._retire()
+
+    def end_all(self, error: BaseException | None = None) -> None:
+        """Every text ends now: in an error, or as cancelled."""
+        while self.busy:
+            for sequence in (*self._running, *self._waiting):
+                if error is None:
+                    sequence.finish("cancelled")
+                else:
+                    sequence.fail(error)
+            self._retire()
+
+    # --- admit ---
+
+    def _end_cancelled(self) -> None:
+        for sequence in (*self._running, *self._waiting):
+            if sequence.cancelled and not sequence.ended:
+                sequence.finish("cancelled")
+        self._retire()
+
+    def _admit(self, now: float) -> None:
+        """First come, first served, as long as there are slots."""
+        while self._waiting:
+            settings = self._waiting[0].settings
+            taken = self._slots.take(settings.prompt, settings.cache_key)
+            if taken is None:
+                return
+            sequence = self._waiting.popleft()
+            self._hand_over(taken)
+            sequence.start(taken, now)
+            self._running.append(sequence)
+
+    def _hand_over(self, taken: Taken) -> None:
+        """Copy the beginning that another slot holds, or give back the memory of an older text."""
+        for session, length in ((self._target, taken.target), (self._draft, taken.draft)):
+            if session is None:
+                continue
+            if length == 0:
+                session.release(taken.slot.index)
+            elif taken.source is not taken.slot:
+                session.copy_prefix(taken.source.index, taken.slot.index, length)
+
+    def _retire(self) -> None:
+        """Slots of texts that have ended are free; samples that waited for their prompt to be read come next."""
+        for sequence in (*self._running, *self._waiting):
+            if sequence.followers and (sequence.ended or not sequence.reading):
+                self._waiting.extendleft(reversed(sequence.followers))
+                sequence.followers = []
+        for sequence in self._running:
+            if sequence.ended:
+                self._slots.free(sequence.slot)
+        self._running = [sequence for sequence in self._running if not sequence.ended]
+        self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
+
+    def _fail_running(self, error: Exception) -> None:
+        for sequence in self._running:
+            self._slots.forget(sequence.slot)
+            if not sequence.ended:
+                sequence.fail(error)
+
+    # --- plan ---
+
+    def _plan(self) -> Plan:
+        """A round for every text that has begun, and pieces of prompts as far as the budget goes."""
+        decoding = [sequence for sequence in self._running if not sequence.reading]
+        works, late = [], []
+        for sequence, k in zip(decoding, self.load.choose([s.load() for s in decoding]), strict=True):
+            work = Work(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
+            work.k = max(k - len(work.proposal.tokens), 0)
+            if work.k and sequence.chooses_k and sequence.draft_lag > READY_LAG:
+                late.append(sequence)  # K is chosen, so the draft reads a text only when it is first tried on it
+                work.k = 0
+            works.append(work)
+        left = self._budget(sum(work.rows + work.k for work in works))
+        pieces, draft_reads = self._pieces([s for s in self._running if s.reading], left)
+        left -= sum(len(work.tokens) for work in pieces) + sum(count for _, count in draft_reads)
+        for sequence in late:
+            count = min(sequence.draft_lag, max(left, 1))
+            left -= count
+            draft_reads.append((sequence, count))
+        return Plan([*works, *pieces], draft_reads, usual=not pieces and not draft_reads)
+
+    def _budget(self, tokens: int) -> int:
+        """How many tokens of prompts a step may read beside `tokens` that are waited for."""
+        most, costs = self._target.chunk, self.load.score
+        if tokens == 0:
+            return most
+        if costs.sizes < 2:
+            return min(FIRST_CHUNK, most)
+        limit = costs.seconds(tokens) + self._prefill_seconds
+        low, high = 1, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if costs.seconds(tokens + middle) <= limit else (low, middle - 1)
+        return low
+
+    def _pieces(self, reading: abc.Sequence[Sequence], left: int) -> tuple[list[Work], list[tuple[Sequence, int]]]:
+        """The next pieces of prompts, in the order in which they came; a fixed K wants the draft to keep up."""
+        works: list[Work] = []
+        draft_reads: list[tuple[Sequence, int]] = []
+        for sequence in reading:
+            if left <= 0:
+                break
+            unread = sequence.unread
+            missed = sequence.draft_lag - len(unread) if sequence.drafts_at_once else 0
+            if missed > 0:  # of a beginning that was taken over the draft had read less
+                count = min(missed, left)
+            else:
+                count = min(len(unread), left)
+                works.append(Work(sequence, unread[:count], scored=count == len(unread)))
+            if sequence.drafts_at_once:
+                draft_reads.append((sequence, count))
+            left -= count
+        return works, draft_reads
+
+    # --- draft, score, verify, emit ---
+
+    def _step(self, plan: Plan, began: float) -> None:
+        draft_calls = self._propose(plan)
+        drafted = time.perf_counter()
+        if not plan.works:
+            return
+        logits = self._score(plan.works)
+        scored = time.perf_counter()
+        self._verify(plan.works, logits, Timing(began, drafted, scored))
+        tokens = sum(len(work.tokens) + len(work.proposal.tokens) for work in plan.works)
+        seconds = time.perf_counter() - drafted
+        if plan.usual:
+            self.load.observe(StepCost(tokens, seconds, draft_calls))
+        else:
+            self.load.score.add(tokens, seconds)
+
+    def _propose(self, plan: Plan) -> list[tuple[int, float]]:
+        """Each drafter reads and proposes for all its texts together; the calls of the rounds."""
+        calls: list[tuple[int, float]] = []
+        drafters: dict[int, Drafter] = {id(s.settings.drafter): s.settings.drafter for s in self._running}
+        for drafter in drafters.values():
+            reads = [(s.tokens, s.slot, count) for s, count in plan.draft_reads if s.settings.drafter is drafter]
+            if reads:
+                drafter.read(reads)
+            works = [work for work in plan.works if work.k and work.sequence.settings.drafter is drafter]
+            if works:
+                calls += drafter.propose([work.sequence.wanted(work.k, work.proposal) for work in works])
+        return calls
+
+    def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
+        """One call of the target; the rows of each work."""
+        parts = [work.part() for work in works]
+        if not any(part.rows for part in parts):
+            parts[0] = Part(parts[0].slot, parts[0].past, parts[0].tokens, 1)  # a call has at least one
+        logits = self._target.run(parts)
+        for work, part in zip(works, parts, strict=True):
+            work.sequence.slot.target_length += len(part.tokens)
+        return np.split(logits, np.cumsum([part.rows for part in parts[:-1]]))
+
+    def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
+        """Verify what each sequence drafted, and emit what is kept of it."""
+        shaped = [work for work in works if work.scored and not work.sequence.shaper.plain]
+        if shaped:
+            prepare([(work.sequence.shaper, work.proposal.tokens) for work in shaped])
+        for work, rows in zip(works, logits, strict=True):
+            sequence = work.sequence
+            if not work.scored:
+                continue
+            try:
+                likeliest = argmax_tokens(rows).tolist() if sequence.plain_greedy else []
+                verdict = sequence.verify(work.proposal, rows, likeliest)
+                sequence.emit(work.proposal, verdict, rows, timing)
+            except GenerationError as error:  # of this text alone
+                sequence.fail(error)

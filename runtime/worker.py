@@ -1,0 +1,74 @@
+"""The thread that owns a scheduler: it takes requests from any thread and steps while there is something to do."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence as Samples
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.scheduler import Scheduler
+from mxspec.runtime.sequence import Sequence
+
+
+class QueueFullError(GenerationError):
+    """So many requests wait already that no other is taken."""
+
+
+class Worker:
+    """Runs a scheduler's steps on one thread, begun with the first request."""
+
+    def __init__(self, scheduler: Scheduler, queue: int) -> None:
+        self._scheduler = scheduler
+        self._queue = queue
+        self._changed = threading.Condition()
+        self._inbox: list[Samples[Sequence]] = []
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def submit(self, samples: Samples[Sequence]) -> None:
+        """Hand over the samples of a request. Raises GenerationError: closed, forked, or too many wait."""
+        if os.getpid() != self._pid:
+            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
+        with self._changed:
+            if self._closing:
+                raise GenerationError("engine: closed, no text can be begun")
+            waiting = len(self._inbox) + self._scheduler.waiting
+            if waiting >= self._queue:
+                raise QueueFullError(f"engine: {waiting} requests wait already, the most that its queue takes")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
+                self._thread.start()
+            self._inbox.append(samples)
+            self._changed.notify()
+
+    def wake(self) -> None:
+        """Something was cancelled."""
+        if os.getpid() == self._pid:
+            with self._changed:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """End all texts as cancelled, and the thread."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _work(self) -> None:
+        scheduler = self._scheduler
+        while True:
+            with self._changed:
+                while not (self._inbox or scheduler.busy or self._closing):
+                    self._changed.wait()
+                inbox, self._inbox = self._inbox, []
+            for samples in inbox:
+                scheduler.add(samples)
+            if self._closing:
+                scheduler.end_all()
+                return
+            scheduler.step()

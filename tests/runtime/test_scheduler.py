@@ -1,0 +1,280 @@
+"""Many toy texts at once: each writes what it writes alone, whoever comes and goes beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.events import Event, Finished, Token
+from mxspec.runtime.sampling.logprobs import Logprob
+
+VOCAB = 30
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def make_pair(toys: Any, slots: int, chunk: int = 8, agreement: float = 0.7) -> tuple[Any, Any]:
+    target = toys.random_logits(VOCAB, 1)
+    draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, agreement)
+    return toys.Session(target, slots=slots, chunk=chunk), toys.Session(draft, slots=slots, chunk=chunk)
+
+
+def tokens_of(events: Sequence[Any]) -> list[tuple[int, Logprob | None]]:
+    return [(event.id, event.logprob) for event in events if isinstance(event, Token)]
+
+
+def reason_of(events: Sequence[Event]) -> str:
+    assert isinstance(events[-1], Finished)
+    assert not any(isinstance(event, Finished) for event in events[:-1])
+    return events[-1].reason
+
+
+def run(scheduler: Any) -> None:
+    while scheduler.busy:
+        scheduler.step()
+
+
+def random_settings(rng: random.Random) -> dict[str, Any]:
+    """Greedy or sampled, plain or shaped, with a K of its own or a chosen one."""
+    greedy = rng.random() < 0.4
+    settings: dict[str, Any] = {
+        "max_new_tokens": rng.randrange(1, 25),
+        "k": rng.choice([0, 1, 2, 4, 8, "auto"] if greedy else [0, 1, 2, 4, 8]),
+        "temperature": 0.0 if greedy else rng.choice([0.7, 1.0]),
+        "seed": rng.randrange(100),
+        "eos": [rng.randrange(VOCAB)],
+        "logprobs": 2,
+    }
+    if not greedy and rng.random() < 0.5:
+        settings |= {"top_k": 9, "top_p": 0.9, "min_p": 0.01}
+    if rng.random() < 0.4:
+        settings |= {"repetition_penalty": 1.2, "presence_penalty": 0.3, "logit_bias": {3: 1.0}, "min_new_tokens": 1}
+    if rng.random() < 0.3:
+        settings["cache_key"] = rng.choice("ab")
+    return settings
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_text_is_what_it_is_alone(toys: Any, seed: int) -> None:
+    """Random arrivals, cancels, lengths and settings; prompts that begin alike."""
+    rng = random.Random(seed)
+    target, draft = make_pair(toys, slots=rng.choice([1, 2, 3, 5]), chunk=rng.choice([3, 8, 64]))
+    scheduler = toys.scheduler(target, draft, prefill_ms=rng.choice([1e-6, 0.02, 50]))
+    running: list[tuple[Any, Any, Any, Any, bool]] = []
+    for _ in range(40):
+        start = PROMPT[: rng.randrange(6)]
+        prompt = [*start, *(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 20)))]
+        settings, outbox = random_settings(rng), toys.Outbox()
+        text = toys.sequence(target, draft, outbox, prompt, **settings)
+        scheduler.add([text])
+        running.append((prompt, settings, text, outbox, rng.random() < 0.2))
+        for _ in range(rng.randrange(4)):
+            scheduler.step()
+            for _, _, other, _, victim in running:
+                other.cancelled |= victim and rng.random() < 0.1
+    run(scheduler)
+    ended = set()
+    for prompt, settings, _, outbox, _ in running:
+        alone = list(toys.generate(*make_pair(toys, slots=1, chunk=64), prompt, **{**settings, "k": settings["k"]}))
+        reason = reason_of(outbox)
+        ended.add(reason)
+        if reason == "cancelled":
+            assert tokens_of(outbox) == tokens_of(alone)[: len(tokens_of(outbox))]
+        else:
+            assert tokens_of(outbox) == tokens_of(alone)
+            assert reason == reason_of(alone)
+    assert {"eos", "max_new_tokens"} <= ended
+
+
+def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_position(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=4, chunk=64)
+    scheduler = toys.scheduler(target, draft)
+    for first, k in ((1, 3), (2, 1), (3, 0), (4, 3)):
+        scheduler.add([toys.sequence(target, draft, toys.Outbox(), [first, 2, 3], k=k, max_new_tokens=30)])
+    scheduler.step()  # reads the prompts
+    assert len(target.calls) == len(draft.calls) == 1
+    scheduler.step()
+    assert [rows for _, _, _, rows in target.calls[1]] == [4, 2, 1, 4]
+    assert [len(call) for call in draft.calls[1:]] == [3, 2, 2]
+
+
+def test_first_come_first_served_and_room_is_used_at_once(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=2)
+    scheduler = toys.scheduler(target, None)
+    boxes = [toys.Outbox() for _ in range(6)]
+    for i, box in enumerate(boxes):
+        scheduler.add([toys.sequence(target, None, box, [i, 7], max_new_tokens=2 + i % 3)])
+    begun: list[int] = []
+    while scheduler.busy:
+        scheduler.step()
+        begun += [i for i, box in enumerate(boxes) if box and i not in begun]
+        assert len(target.calls[-1]) == 2 or not scheduler.waiting
+    assert begun == list(range(6))
+
+
+def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> None:
+    """A token is said to cost a millisecond and the budget is five: no step reads more than five tokens of a prompt."""
+    target, _ = make_pair(toys, slots=3, chunk=64)
+    scheduler = toys.scheduler(target, None, prefill_ms=5)
+    box = toys.Outbox()
+    scheduler.add([toys.sequence(target, None, box, [1], max_new_tokens=40)])
+    scheduler.step()
+
+    class Costs:
+        sizes = 2
+
+        def seconds(self, tokens: int) -> float:
+            return tokens / 1e3
+
+        def count(self, tokens: int) -> int:
+            return 9
+
+        def add(self, tokens: int, seconds: float) -> None:
+            pass
+
+    scheduler.load.score = Costs()
+    late = toys.Outbox()
+    scheduler.add([toys.sequence(target, None, late, list(range(23)), max_new_tokens=3)])
+    before = len(box)
+    while not late:
+        scheduler.step()
+        assert sum(count for _, _, count, _ in target.calls[-1]) <= 1 + 5
+        assert len(box) > before  # the first text gets a token in every step
+        before = len(box)
+    assert [call[1][2] for call in target.calls[1:] if len(call) == 2][:5] == [5, 5, 5, 5, 3]
+
+
+def test_with_nobody_waiting_a_prompt_is_read_in_whole_chunks(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=2, chunk=8)
+    scheduler = toys.scheduler(target, draft)
+    scheduler.add([toys.sequence(target, draft, toys.Outbox(), list(range(19)), k=2, max_new_tokens=1)])
+    run(scheduler)
+    assert [(count, rows) for ((_, _, count, rows),) in target.calls] == [(8, 1), (8, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_second_turn_reads_only_what_is_new(toys: Any, k: int) -> None:
+    target, draft = make_pair(toys, slots=2)
+    scheduler = toys.scheduler(target, draft)
+    first, second = toys.Outbox(), toys.Outbox()
+    scheduler.add([toys.sequence(target, draft, first, PROMPT, k=k, max_new_tokens=10)])
+    run(scheduler)
+    prompt = [*PROMPT, *(token for token, _ in tokens_of(first)), 7, 8]
+    again = toys.sequence(target, draft, second, prompt, k=k, max_new_tokens=10)
+    scheduler.add([again])
+    read = len(target.calls)
+    run(scheduler)
+    assert target.calls[read][0][2] == 3  # the last token of the answer, which was never read, and two new ones
+    assert again.tally.statistics().reused_tokens == len(prompt) - 3
+    assert tokens_of(second) == tokens_of(
+        list(toys.generate(*make_pair(toys, slots=1), prompt, k=k, max_new_tokens=10))
+    )
+
+
+def test_the_same_prompt_again_reads_its_last_token_and_leaves_the_longer_text_whole(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=2)
+    scheduler = toys.scheduler(target, None)
+    boxes = [toys.Outbox() for _ in range(3)]
+    scheduler.add([toys.sequence(target, None, boxes[0], PROMPT, max_new_tokens=8)])
+    run(scheduler)
+    answer = [token for token, _ in tokens_of(boxes[0])]
+    scheduler.add([toys.sequence(target, None, boxes[1], PROMPT, max_new_tokens=8)])
+    calls = len(target.calls)
+    run(scheduler)
+    assert target.calls[calls] == [(1, len(PROMPT) - 1, 1, 1)]  # copied to the slot that was free
+    assert tokens_of(boxes[1]) == tokens_of(boxes[0])
+    longer = toys.sequence(target, None, boxes[2], [*PROMPT, *answer, 9], max_new_tokens=2)
+    scheduler.add([longer])
+    run(scheduler)
+    assert longer.tally.statistics().reused_tokens == len(PROMPT) + len(answer) - 1
+
+
+def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=2)
+    scheduler = toys.scheduler(target, None)
+    for key, reused in (("a", 0), ("b", 0), ("a", len(PROMPT) - 1), ("", 0)):
+        text = toys.sequence(target, None, toys.Outbox(), PROMPT, max_new_tokens=2, cache_key=key)
+        scheduler.add([text])
+        run(scheduler)
+        assert text.tally.statistics().reused_tokens == reused
+
+
+def test_samples_of_a_prompt_read_it_once(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=4)
+    scheduler = toys.scheduler(target, draft)
+    boxes = [toys.Outbox() for _ in range(6)]
+    settings: dict[str, Any] = {"k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
+    prompt = list(range(20))
+    scheduler.add([toys.sequence(target, draft, box, prompt, sample=i, **settings) for i, box in enumerate(boxes)])
+    run(scheduler)
+    read = sum(count for call in target.calls for _, past, count, _ in call if past + count <= len(prompt))
+    assert read == len(prompt) + 5  # once, and the last token for each of the others
+    texts = [tuple(tokens_of(box)) for box in boxes]
+    assert len(set(texts)) == 6
+    for i in (0, 4):
+        alone = toys.generate(*make_pair(toys, slots=1), prompt, sample=i, **settings)
+        assert tuple(tokens_of(list(alone))) == texts[i]
+
+
+def test_a_cancelled_text_frees_its_slot_within_a_step(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=1)
+    scheduler = toys.scheduler(target, None)
+    box, next_box = toys.Outbox(), toys.Outbox()
+    text = toys.sequence(target, None, box, PROMPT, max_new_tokens=30)
+    scheduler.add([text])
+    scheduler.add([toys.sequence(target, None, next_box, [9, 9], max_new_tokens=2)])
+    scheduler.step()
+    text.cancelled = True
+    scheduler.step()
+    assert reason_of(box) == "cancelled"
+    assert tokens_of(next_box)
+
+
+def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
+    good = toys.random_logits(VOCAB, 1)
+    target = toys.Session(lambda text: good(text) if text[1:2] != (29,) else np.full(VOCAB, np.nan, np.float32), slots=3)
+    scheduler = toys.scheduler(target, None)
+    boxes = [toys.Outbox() for _ in range(3)]
+    for box, prompt in zip(boxes, ([1, 2], [1, 29], [1, 3]), strict=True):
+        scheduler.add([toys.sequence(target, None, box, prompt, max_new_tokens=5)])
+    run(scheduler)
+    assert isinstance(boxes[1][-1], GenerationError)
+    assert "NaN" in str(boxes[1][-1])
+    assert reason_of(boxes[0]) == reason_of(boxes[2]) == "max_new_tokens"
+
+
+def test_after_a_call_that_failed_nothing_that_it_wrote_is_used(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, _ = make_pair(toys, slots=2)
+    scheduler = toys.scheduler(target, None)
+    box = toys.Outbox()
+    scheduler.add([toys.sequence(target, None, box, PROMPT, max_new_tokens=30)])
+    scheduler.step()
+    run_well = target.run
+
+    def fail(parts: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(target, "run", fail)
+    scheduler.step()
+    assert isinstance(box[-1], RuntimeError)
+    monkeypatch.setattr(target, "run", run_well)
+    text = toys.sequence(target, None, toys.Outbox(), PROMPT, max_new_tokens=3)
+    scheduler.add([text])
+    run(scheduler)
+    assert text.tally.statistics().reused_tokens == 0
+
+
+def test_ending_all_ends_those_that_wait_too(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=1)
+    scheduler = toys.scheduler(target, None)
+    boxes = [toys.Outbox() for _ in range(4)]
+    scheduler.add([toys.sequence(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes[:3])])
+    scheduler.add([toys.sequence(target, None, boxes[3], PROMPT)])
+    scheduler.step()
+    scheduler.end_all()
+    assert not scheduler.busy
+    assert [reason_of(box) for box in boxes] == ["cancelled"] * 4
