@@ -1,7 +1,8 @@
 """Run a compiled model at every sequence length that it was compiled for, before anyone else does.
 
-What must hold: logits of the right shape, finite although the cache was full of NaN, and the same bits for a row
-whether it came in a call of its own or with others.
+It runs on the runtime's own session, its caches written in place. What must hold: logits of the right shape, finite
+although the caches were full of NaN, and the same bits for a row whether it came in a call of its own, with others of
+its text, or in the company of other texts.
 """
 
 from __future__ import annotations
@@ -12,87 +13,89 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry
-from mxspec.runtime.ops import library_path
+from mxspec.runtime.session import Part, Session
 
 PREFIX = 3  # tokens already in the cache when the compared calls begin
 
+Logits = npt.NDArray[np.float32]
+
 
 def check_specializations(folder: Path, entry: ModelEntry, vocab_size: int, lengths: Sequence[int]) -> None:
-    """Run the model of `folder` at each of `lengths`; raises CheckFailed naming the length that fails."""
-    model = _Model(folder, entry)
+    """Run the model of `folder` at each of `lengths`; raises CheckFailed naming the length that fails.
+
+    Where there are several lengths, a call of several texts is checked, too: one of each length.
+    """
     ordered = sorted({1, *lengths})
-    tokens = np.random.default_rng(0).integers(0, vocab_size, ordered[-1] + PREFIX)[: entry.context_length]
-    prefix = min(PREFIX, len(tokens) - 1)
-    model.run(tokens[:prefix], tokens[prefix : prefix + 1], [1])  # a single step is a specialization too
-    for shorter, longer in pairwise(ordered):
-        compared = tokens[prefix : prefix + longer]
-        together = model.run(tokens[:prefix], compared, [longer])
-        apart = model.run(tokens[:prefix], compared, [shorter] * -(-longer // shorter))
-        differing = np.flatnonzero((together.view(np.uint32) != apart.view(np.uint32)).any(axis=1))
-        if differing.size:
+    capacity = min(ordered[-1] + PREFIX, entry.context_length)
+    tokens = np.random.default_rng(0).integers(0, vocab_size, (len(ordered), capacity)).tolist()
+    entry = entry.model_copy(update={"context_length": capacity})  # caches no longer than what is read here
+    session = Session(folder, entry, entry.vocab_size, slots=len(ordered) + 1)
+    prefix = min(PREFIX, capacity - 1)
+    _read(session, tokens[0][: prefix + 1], prefix, 1)  # a single step is a specialization too
+    if len(ordered) > 1:
+        _check_lengths(session, tokens[0], prefix, ordered)
+        _check_company(session, [row[: prefix + n] for row, n in zip(tokens, ordered, strict=True)], prefix)
+
+
+def _check_lengths(session: Session, text: list[int], prefix: int, lengths: Sequence[int]) -> None:
+    """Longer calls against shorter ones of the same tokens."""
+    for shorter, longer in pairwise(lengths):
+        together = _read(session, text[: prefix + longer], prefix, longer)
+        apart = _read(session, text[: prefix + longer], prefix, shorter)
+        if (row := _first_difference(together, apart)) is not None:
             raise CheckFailed(
-                f"{entry.graph}: row {differing[0]} of a call of {longer} tokens is not bit for bit what calls of "
+                f"{session.entry.graph}: row {row} of a call of {longer} tokens is not bit for bit what calls of "
                 f"{shorter} give; the bundle would not be lossless"
             )
 
 
-class _Model:
-    """The model with a cache of its own, on ONNX Runtime."""
-
-    def __init__(self, folder: Path, entry: ModelEntry) -> None:
-        options = ort.SessionOptions()
-        options.register_custom_ops_library(str(library_path()))
-        options.intra_op_num_threads = 1  # the operators have their own pool
-        self._session = ort.InferenceSession(folder / entry.graph, options, providers=["CPUExecutionProvider"])
-        self._entry = entry
-
-    def run(
-        self, prefix: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], lengths: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        """Logits float32[tokens, vocab] after `prefix`, from calls of these lengths (the last may be shorter)."""
-        self._caches = self._empty_caches(len(prefix) + len(tokens))
-        if len(prefix):
-            self._call(prefix, 0)
-        rows = []
-        begin = 0
-        for length in lengths:
-            part = tokens[begin : begin + length]
-            if len(part):
-                rows.append(self._call(part, len(prefix) + begin))
-            begin += length
-        return np.concatenate(rows)
-
-    def _call(self, tokens: npt.NDArray[np.int64], past: int) -> npt.NDArray[np.float32]:
-        count = len(tokens)
-        logits, *presents = self._session.run(
-            None,
-            {
-                "input_ids": tokens[None],
-                "position_ids": np.arange(past, past + count)[None],
-                "past_lengths": np.array([past], np.int32),
-                "new_lengths": np.array([count], np.int32),
-                "logits_to_keep": np.arange(count)[None],
-                **self._caches,
-            },
-        )
-        self._caches = dict(zip(self._caches, presents, strict=True))
-        expected = (1, count, self._entry.vocab_size)
-        if logits.dtype != np.float32 or logits.shape != expected:
+def _check_company(session: Session, texts: list[list[int]], prefix: int) -> None:
+    """Texts of all lengths in one call, in slots out of order, against each alone in the first slot."""
+    alone = [_read(session, text, prefix, len(text)) for text in texts]
+    slots = [*range(2, session.slots, 2), *range(1, session.slots, 2)]
+    _forget(session)
+    if prefix:
+        _run(session, [Part(slot, 0, text[:prefix], 1) for slot, text in zip(slots, texts, strict=True)])
+    parts = [Part(slot, prefix, text[prefix:], len(text) - prefix) for slot, text in zip(slots, texts, strict=True)]
+    ends = np.cumsum([part.rows for part in parts])
+    for part, expected, got in zip(parts, alone, np.split(_run(session, parts), ends[:-1]), strict=True):
+        if (row := _first_difference(got, expected)) is not None:
             raise CheckFailed(
-                f"{self._entry.graph}: a call of {count} tokens gave logits {logits.dtype}{list(logits.shape)}, "
-                f"expected float32{list(expected)}"
+                f"{session.entry.graph}: row {row} of {part.rows} tokens in slot {part.slot}, in a call of "
+                f"{len(parts)} texts, is not bit for bit what they give alone; the bundle would not be lossless"
             )
-        if not np.isfinite(logits).all():
-            raise CheckFailed(f"{self._entry.graph}: a call of {count} tokens gave logits that are not finite")
-        return np.asarray(logits[0])
 
-    def _empty_caches(self, capacity: int) -> dict[str, npt.NDArray[np.generic]]:
-        """Past keys and values in the order of the graph's outputs, NaN in every slot: none may ever be read."""
-        entry = self._entry
-        empty = np.full((1, entry.kv_heads, capacity, entry.head_size), np.nan, np.dtype(entry.cache_dtype))
-        names = [output.name for output in self._session.get_outputs()[1:]]
-        return {name.replace("present_", "past_"): empty for name in names}
+
+def _read(session: Session, text: list[int], prefix: int, length: int) -> Logits:
+    """Logits after each token from `prefix` on of a text read alone: the prefix at once, then calls of `length`."""
+    _forget(session)
+    if prefix:
+        _run(session, [Part(0, 0, text[:prefix], 1)])
+    pieces = [(begin, text[begin : begin + length]) for begin in range(prefix, len(text), length)]
+    return np.concatenate([_run(session, [Part(0, begin, piece, len(piece))]) for begin, piece in pieces])
+
+
+def _run(session: Session, parts: Sequence[Part]) -> Logits:
+    """A call's logits, float32[rows, vocab]: a copy, all finite."""
+    name = f"{session.entry.graph}: a call of {' and '.join(str(len(part.tokens)) for part in parts)} tokens"
+    try:
+        logits = session.run(parts).copy()
+    except Exception as error:  # ONNX Runtime's own errors have no common base
+        raise CheckFailed(f"{name} fails: {' '.join(str(error).split())}") from None
+    if not np.isfinite(logits).all():
+        raise CheckFailed(f"{name} gave logits that are not finite")
+    return logits
+
+
+def _forget(session: Session) -> None:
+    """NaN in every entry of every slot: what nobody wrote since may not be read."""
+    for cache in session.caches.values():
+        cache.fill(np.nan)
+
+
+def _first_difference(a: Logits, b: Logits) -> int | None:
+    rows = np.flatnonzero((a.view(np.uint32) != b.view(np.uint32)).any(axis=1))
+    return int(rows[0]) if rows.size else None
