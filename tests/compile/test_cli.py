@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -24,7 +23,7 @@ from mxspec.compile import fetch, pipeline
 from mxspec.compile.cli import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.ops import library_path
+from mxspec.runtime.session import Part, Session
 
 VOCABULARY = 120
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
@@ -144,24 +143,12 @@ def test_fp16_models_give_the_logits_of_transformers(
     bundle = Bundle.open(compiled[0])
     entry = bundle.manifest.models["draft" if name == "draft" else "baseline"]
     checkpoint = recipes("llama").parent / ("draft" if name == "draft" else "target")
-    tokens = np.arange(3, 15)[None]
+    tokens = list(range(3, 15))
     with torch.no_grad():
-        expected = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)(
-            torch.from_numpy(tokens)
-        ).logits
-    options = ort.SessionOptions()
-    options.register_custom_ops_library(str(library_path()))
-    session = ort.InferenceSession(bundle.path / entry.graph, options, providers=["CPUExecutionProvider"])
-    cache = np.zeros((1, entry.kv_heads, 12, entry.head_size), entry.cache_dtype)
-    positions = np.arange(12)[None]
-    feeds = {
-        "input_ids": tokens,
-        "position_ids": positions,
-        "logits_to_keep": positions,
-        "past_lengths": np.array([0], np.int32),
-        "new_lengths": np.array([12], np.int32),
-    } | {f"past_{kind}.{layer}": cache for kind in ("key", "value") for layer in range(entry.layers)}
-    logits = session.run(["logits"], feeds)[0]
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        expected = model(torch.tensor([tokens])).logits[0]
+    session = Session(bundle.path, entry, entry.vocab_size, slots=1)
+    logits = session.run([Part(0, 0, tokens, len(tokens))])
     np.testing.assert_allclose(logits, expected.numpy(), atol=2e-3 * float(expected.abs().max()))
 
 
