@@ -49,10 +49,10 @@ class Grammar:
     def compile(self, tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> Matcher:
         """At the beginning of a text; GenerationError where the grammar does not parse, or llguidance is missing.
 
-        The first of a tokenizer takes up to seconds, the first of a grammar up to one: not on the thread of the engine.
+        The first of a tokenizer takes about a second, a large grammar up to one: not on the thread of the engine.
         """
-        machine, machine_vocab_size = _machine(self, tokenizer, frozenset(eos), vocab_size)
-        return Matcher(machine.deep_copy(), eos, vocab_size, machine_vocab_size)
+        vocabulary = _vocabulary(tokenizer, frozenset(eos), vocab_size)
+        return Matcher(_machine(self, vocabulary), vocabulary, eos, vocab_size)
 
 
 def _text(value: object, what: str) -> str:
@@ -61,10 +61,8 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-@lru_cache(maxsize=32)
-def _machine(grammar: Grammar, tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> tuple[LLMatcher, int]:
-    """The machine before its first token, to be copied; and the size of its masks."""
-    vocabulary = _vocabulary(tokenizer, eos, vocab_size)
+def _machine(grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher:
+    """The machine before its first token. Not a copy of another: copies share a lexer, and wait for each other."""
     from llguidance import LLMatcher
 
     match grammar.kind:
@@ -77,7 +75,7 @@ def _machine(grammar: Grammar, tokenizer: Tokenizer, eos: frozenset[int], vocab_
     machine = LLMatcher(vocabulary, source, log_level=0)
     if machine.is_error():
         raise GenerationError(f"grammar: {one_line(machine.get_error())}")
-    return machine, vocabulary.vocab_size
+    return machine
 
 
 @lru_cache(maxsize=4)
@@ -89,8 +87,8 @@ def _vocabulary(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> L
         raise GenerationError(
             "grammar: needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
         ) from error
-    size = max(vocab_size, tokenizer.get_vocab_size())
-    ends = sorted(token for token in eos if token < size)
+    size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
+    ends = sorted(token for token in eos if tokenizer.id_to_token(token) is not None)
     try:
         return LLTokenizer(_without_limits(tokenizer).to_str(), n_vocab=size, eos_token=ends or None)
     except ValueError as error:

@@ -60,12 +60,12 @@ def typical_p(weights: NDArray[np.float32], share: float) -> Indices:
     Locally typical sampling, Meister et al. (2022), section 4.1.
     """
     ids = np.flatnonzero(weights)
-    probs = weights[ids].astype(np.float64)
-    probs /= probs.sum()
-    surprise = -np.log(probs)
-    distance = np.abs(surprise - probs @ surprise)
+    kept = weights[ids].astype(np.float64)
+    whole = kept.sum()
+    surprise = np.log(whole / kept)
+    distance = np.abs(surprise - (kept * surprise).sum() / whole)
     order = np.argsort(distance, kind="stable")
-    count = int(np.searchsorted(probs[order].cumsum(), share)) + 1
+    count = int(np.searchsorted(kept[order].cumsum(), share * whole)) + 1
     return ids[np.sort(order[:count])]
 
 

@@ -13,23 +13,28 @@ from mxspec.runtime.sampling.truncate import largest, min_p, top_k, top_p, total
 Floats = NDArray[np.float32]
 
 
+def falling(weights: Floats) -> list[int]:
+    values = weights.tolist()
+    return sorted(range(len(values)), key=lambda i: (-values[i], i))
+
+
 def plain_top_k(weights: Floats, count: int) -> list[int]:
-    return sorted(sorted(range(len(weights)), key=lambda i: (-weights[i], i))[:count])
+    return sorted(falling(weights)[:count])
 
 
 def plain_until(weights: Floats, order: list[int], share: float) -> list[int]:
-    wanted = share * weights.sum(dtype=np.float64)
+    wanted, values = share * weights.sum(dtype=np.float64), weights.tolist()
     mass, kept = 0.0, []
     for i in order:
         kept.append(i)
-        mass += float(weights[i])
+        mass += values[i]
         if mass >= wanted:
             break
     return sorted(kept)
 
 
 def plain_top_p(weights: Floats, share: float) -> list[int]:
-    return plain_until(weights, sorted(range(len(weights)), key=lambda i: (-weights[i], i)), share)
+    return plain_until(weights, falling(weights), share)
 
 
 def plain_typical_p(weights: Floats, share: float) -> list[int]:
@@ -49,15 +54,15 @@ def rows(vocab: int) -> list[Floats]:
     return [spread, peaked, np.ones(vocab, np.float32), tied, gaps]
 
 
-@pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 200, 4999, 40_000])
+@pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 200, 4999, 20_000])
 def test_top_k_and_top_p_equal_full_sorts(vocab: int) -> None:
     for weights in rows(vocab):
         for count in (1, 2, 40, vocab // 2, vocab, vocab + 5):
-            assert list(top_k(weights, max(count, 1))) == plain_top_k(weights, max(count, 1))
+            assert top_k(weights, max(count, 1)).tolist() == plain_top_k(weights, max(count, 1))
         for share in (1e-9, 0.1, 0.5, 0.9, 0.999):
-            assert list(top_p(weights, share)) == plain_top_p(weights, share)
+            assert top_p(weights, share).tolist() == plain_top_p(weights, share)
     ordered = largest(rows(vocab)[3], 30)
-    assert list(ordered) == sorted(range(vocab), key=lambda i: (-rows(vocab)[3][i], i))[:30]
+    assert ordered.tolist() == falling(rows(vocab)[3])[:30]
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 65, 3000])
