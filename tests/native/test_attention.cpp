@@ -205,8 +205,8 @@ int main() {
     passed_keys_do_not_leak(isa, three);
     large_scores(isa, one);
     for (unsigned i = 0; i < 4; ++i) {
-      random_companies({6, 2, 20, 300}, all_options[i], ++seed, isa, i % 2 ? one : three);
-      random_companies({10, 1, 64, 330}, all_options[5 - i], ++seed, isa, i % 2 ? three : one);
+      random_companies({6, 2, 20, 200}, all_options[i], ++seed, isa, i % 2 ? one : three);
+      random_companies({10, 1, 64, 170}, all_options[5 - i], ++seed, isa, i % 2 ? three : one);
     }
   }
   return mxspec::test::check_result();
