@@ -118,6 +118,11 @@ class Handle(Iterator[Event]):
         """Of one sample, at any time."""
         return self._tallies[sample].statistics()
 
+    @property
+    def prompt_read(self) -> int:
+        """Tokens of the prompt that have been read, at any time."""
+        return int(self._sequences[0].prompt_read)
+
     def result(self) -> Answer:
         """Wait for the answer; the best one where there are several."""
         return self.results()[0]

@@ -97,6 +97,13 @@ class Sequence:
         return self.emitted == 0
 
     @property
+    def prompt_read(self) -> int:
+        """Tokens of the prompt that the target has read, or was spared."""
+        if not self.reading:
+            return len(self.settings.prompt)
+        return 0 if self._slot is None else self._slot.target_length
+
+    @property
     def unread(self) -> list[int]:
         """What the target has not read: the rest of the prompt, later the last token."""
         return self.tokens[self.slot.target_length :]
