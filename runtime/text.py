@@ -43,7 +43,7 @@ def encode_prompt(tokenizer: Tokenizer, text: str, bos_token_id: int | None) -> 
     ids = _encode(tokenizer, text, special=True)
     if bos_token_id is not None and ids[:2] == [bos_token_id] * 2:
         plain = _encode(tokenizer, text, special=False)
-        if plain[:1] == [bos_token_id] and ids[1 : 1 + len(plain)] == plain:
+        if plain and ids[1 : 1 + len(plain)] == plain:
             return ids[1:]
     return ids
 

@@ -77,6 +77,9 @@ def test_a_second_beginning_of_text_is_left_out() -> None:
     assert encode_prompt(tokenizer, "<s>a b", None) == [BOS, BOS, 0, 1]
     assert encode_prompt(make_tokenizer(adds_bos=False), "<s><s>a", BOS) == [BOS, BOS, 0]
     assert encode_rendered(tokenizer, "a b") == [0, 1]
+    twice = make_tokenizer()
+    twice.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[("<s>", BOS)])
+    assert encode_prompt(twice, "", BOS) == [BOS, BOS]  # as the file says
 
 
 @pytest.mark.parametrize("text", [b"abc", 3, None, ["a"], "a\ud800"])

@@ -1,0 +1,157 @@
+"""Chats as text: the bundle's own template, rendered as transformers' apply_chat_template renders it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Template, TemplateSyntaxError
+
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.formats.validation import parse_json
+from mxspec.runtime.template_sandbox import TemplateSandbox
+
+TEMPLATE = "chat_template.jinja"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+DEFAULT, TOOL_USE = "default", "tool_use"  # names of templates where a tokenizer has several
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """The templates of a bundle by name, and the texts of the special tokens that they write."""
+
+    templates: Mapping[str, Template]
+    special_tokens: Mapping[str, str]
+    sandbox: TemplateSandbox
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> ChatTemplate | None:
+        """The bundle's template, None where it has none; raises BundleError for one that cannot be compiled."""
+        config = _tokenizer_config(bundle)
+        sources = _sources(bundle, config)
+        if not sources:
+            return None
+        if DEFAULT not in sources:
+            raise BundleError(f"bundle {bundle.path}: chat templates {', '.join(sources)}, but none named {DEFAULT!r}")
+        sandbox = TemplateSandbox()
+        try:
+            templates = {name: sandbox.template(source) for name, source in sources.items()}
+        except (TemplateSyntaxError, RecursionError) as problem:
+            raise BundleError(f"bundle {bundle.path}: the chat template is no template: {_line(problem)}") from None
+        return cls(templates, _special_tokens(config), sandbox)
+
+    @classmethod
+    def required(cls, bundle: Bundle) -> ChatTemplate:
+        """The bundle's template; raises GenerationError where it has none."""
+        template = cls.of(bundle)
+        if template is None:
+            raise GenerationError(
+                f"bundle {bundle.path}: it has no chat template; give a prompt instead of messages (specrun --raw)"
+            )
+        return template
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        now: datetime | None = None,
+    ) -> str:
+        """The text of a chat, its special tokens written out, up to where the answer begins.
+
+        `now` is the time that the template is told. Raises GenerationError for messages that are none, and for those
+        that the template refuses or cannot render.
+        """
+        name = TOOL_USE if tools and TOOL_USE in self.templates else DEFAULT
+        variables = {
+            **self.special_tokens,
+            "messages": check_messages(messages),
+            "tools": None if tools is None else _plain(tools, "tools"),
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "strftime_now": lambda format: (now or datetime.now()).strftime(format),
+        }
+        try:
+            return self.sandbox.render(self.templates[name], variables)
+        except Exception as problem:  # a template can make Python raise anything
+            raise GenerationError(f"messages: the chat template fails: {_line(problem)}") from None
+
+
+def check_messages(messages: object) -> list[dict[str, Any]]:
+    """Messages as plain values, without the keys whose value is None; raises GenerationError for what is no message."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise GenerationError("messages: expected a list of at least one message such as {role: user, content: hello}")
+    checked = []
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise GenerationError(f"messages: number {i} is a {type(message).__name__}, expected role and content")
+        plain = {key: value for key, value in _plain(message, f"messages: number {i}").items() if value is not None}
+        if not isinstance(plain.get("role"), str):
+            raise GenerationError(f"messages: number {i} has role {plain.get('role')!r}, expected a string")
+        if not isinstance(plain.get("content", ""), str | list):
+            raise GenerationError(f"messages: number {i} has content {plain['content']!r}, expected a string")
+        checked.append(plain)
+    return checked
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A copy made of JSON's types alone: objects have methods that no sandbox knows."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key, where): _plain(item, where) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, where) for item in value]
+    raise GenerationError(f"{where} holds a {type(value).__name__}, expected what JSON can hold")
+
+
+def _sources(bundle: Bundle, config: Mapping[str, Any]) -> dict[str, str]:
+    """Templates by name: a file of their own goes first, as in transformers."""
+    if TEMPLATE in bundle.manifest.files:
+        return {DEFAULT: _read(bundle, TEMPLATE)}
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+    if isinstance(found, str):
+        found = {DEFAULT: found}
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(text, str) for item in found.items() for text in item):
+        raise BundleError(f"bundle {bundle.path}: {TOKENIZER_CONFIG}: chat_template is neither text nor named texts")
+    return found
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Their texts; tokenizer_config.json has each as text or as an object with its `content`."""
+    entries = {name: config.get(name) for name in SPECIAL_TOKENS}
+    texts = {name: entry.get("content") if isinstance(entry, dict) else entry for name, entry in entries.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
+    if TOKENIZER_CONFIG not in bundle.manifest.files:
+        return {}
+    where = f"bundle {bundle.path}: {TOKENIZER_CONFIG}"
+    found = parse_json(_read(bundle, TOKENIZER_CONFIG), where, BundleError)
+    if not isinstance(found, dict):
+        raise BundleError(f"{where}: not a JSON object")
+    return found
+
+
+def _read(bundle: Bundle, name: str) -> str:
+    try:
+        return (bundle.path / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BundleError(f"bundle {bundle.path}: {name}: {_line(problem)}") from None
+
+
+def _line(problem: BaseException) -> str:
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return text if len(text) <= 300 else f"{text[:297]}..."
