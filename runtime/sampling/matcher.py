@@ -37,7 +37,7 @@ class Matcher:
         self._eos_bits = _bits(self._eos, vocab_size)
         self._text_bits = _bits(range(vocab_size), vocab_size) & ~_bits([*eos, *vocabulary.eos_tokens], vocab_size)
         self._path: list[int] = []  # the look-ahead
-        self._scout = machine  # where the copy stands: after `_fed` tokens of the path
+        self._scout: LLMatcher | None = None  # a copy that has taken `_fed` tokens of the path
         self._fed = 0
         self._masks: dict[int, TokenMask | None] = {}  # by length of the look-ahead
         self._ended = False
@@ -54,38 +54,46 @@ class Matcher:
 
     def mask(self, ahead: Sequence[int]) -> TokenMask | None:
         """The tokens that may come next, an end where the grammar allows one; None where nothing is masked."""
-        if self.lacks(ahead):
+        machine = self._lacking(ahead)
+        if machine is not None:
             bits = np.empty(self._words, np.uint32)
-            self._scout.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-            self._store(len(ahead), bits)
+            machine.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            self._store(len(ahead), machine, bits)
         return self._masks[len(ahead)]
-
-    def lacks(self, ahead: Sequence[int]) -> bool:
-        """True where the mask is to be computed: the scout then stands there."""
-        self._follow(ahead)
-        if len(ahead) not in self._masks and not self._feed(len(ahead)):
-            self._masks[len(ahead)] = None
-        return len(ahead) not in self._masks
 
     def forced(self, ahead: Sequence[int]) -> list[int]:
         """The tokens that must follow, as far as the text of the grammar leaves no choice."""
         self._follow(ahead)
-        if not self._feed(len(ahead)):
-            return []
-        tokens = self._scout.compute_ff_tokens()
+        machine = self._stand(len(ahead))
+        tokens = machine.compute_ff_tokens() if machine is not None else []
         unusable = (i for i, token in enumerate(tokens) if token in self._eos or token >= self._vocab_size)
         return tokens[: next(unusable, len(tokens))]
 
     def keep(self, tokens: Sequence[int]) -> None:
         """These tokens belong to the text now; an end-of-text token can only be the last."""
         self._follow(tokens)
-        if not self._feed(len(tokens)):
-            assert self._path[self._fed] in self._eos, "a token was kept that the grammar does not allow"
-            self._ended = True
-        count = len(tokens)
+        count, end = len(tokens), self._end(tokens)
+        if end and not self._ended:
+            taken = self._machine.try_consume_tokens(list(tokens[:end]))
+            _check(self._machine)
+            assert taken == end, "a token was kept that the grammar does not allow"
+        self._ended |= end < count
         self._path = self._path[count:]
         self._masks = {length - count: mask for length, mask in self._masks.items() if length >= count}
-        self._machine, self._fed = self._scout, 0
+        self._fed -= count
+        if self._fed <= 0:
+            self._scout = None
+
+    def _lacking(self, ahead: Sequence[int]) -> LLMatcher | None:
+        """The machine to compute this mask with, where it is not known."""
+        self._follow(ahead)
+        length = len(ahead)
+        if length in self._masks:
+            return None
+        machine = self._stand(length)
+        if machine is None:
+            self._masks[length] = None
+        return machine
 
     def _follow(self, ahead: Sequence[int]) -> None:
         """Let the path begin with `ahead`, and forget what does not lie on it."""
@@ -95,52 +103,55 @@ class Matcher:
         if shared == len(ahead):
             return
         if self._fed > shared:
-            self._scout, self._fed = self._machine, 0
+            self._scout = None
         self._masks = {length: mask for length, mask in self._masks.items() if length <= shared}
         self._path[shared:] = ahead[shared:]
 
-    def _feed(self, length: int) -> bool:
-        """Let the scout stand after so many tokens of the path; False where an end or a refused token is before it."""
-        if self._fed > length:
-            self._scout, self._fed = self._machine, 0
+    def _stand(self, length: int) -> LLMatcher | None:
+        """The machine after so many tokens of the path; None after an end or a token that the grammar refuses."""
+        if self._ended or length == 0:
+            return None if self._ended else self._machine
+        if self._scout is None or self._fed > length:
+            self._scout, self._fed = self._machine.deep_copy(), 0
         tokens = self._path[self._fed : length]
-        end = next((i for i, token in enumerate(tokens) if token in self._eos), len(tokens))
-        if end and not self._ended:
-            if self._scout is self._machine:
-                self._scout = self._machine.deep_copy()
-            self._fed += self._scout.try_consume_tokens(tokens[:end])
-            self._check()
-        return self._fed == length and not self._ended
+        self._fed += self._scout.try_consume_tokens(tokens[: self._end(tokens)])
+        _check(self._scout)
+        return self._scout if self._fed == length else None
 
-    def _store(self, length: int, bits: NDArray[np.uint32]) -> None:
+    def _end(self, tokens: Sequence[int]) -> int:
+        """How many tokens stand before an end of the text."""
+        return next((i for i, token in enumerate(tokens) if token in self._eos), len(tokens))
+
+    def _store(self, length: int, machine: LLMatcher, bits: NDArray[np.uint32]) -> None:
         """Keep a mask of the machine, with our ends in it instead of the machine's."""
-        self._check()
+        _check(machine)
         bits = bits[: len(self._text_bits)] & self._text_bits
-        accepting = self._scout.is_accepting()
+        accepting = machine.is_accepting()
         if accepting:
             bits |= self._eos_bits
         self._masks[length] = TokenMask(bits, self._vocab_size) if not accepting or bits.any() else None
-
-    def _check(self) -> None:
-        if self._scout.is_error():
-            raise GenerationError(f"grammar: {one_line(self._scout.get_error())}")
 
 
 def fill_masks(jobs: Sequence[tuple[Matcher, Sequence[int]]]) -> None:
     """Compute the masks of every length of each look-ahead, those of one length in parallel."""
     for length in range(max((len(ahead) for _, ahead in jobs), default=-1) + 1):
-        lacking = [matcher for matcher, ahead in jobs if length <= len(ahead) and matcher.lacks(ahead[:length])]
-        _fill(lacking, length)
+        asked = ((matcher, matcher._lacking(ahead[:length])) for matcher, ahead in jobs if length <= len(ahead))
+        _fill([(matcher, machine) for matcher, machine in asked if machine is not None], length)
 
 
-def _fill(matchers: Sequence[Matcher], length: int) -> None:
-    if not matchers:
+def _fill(lacking: Sequence[tuple[Matcher, LLMatcher]], length: int) -> None:
+    if not lacking:
         return
-    bits = np.empty((len(matchers), matchers[0]._words), np.uint32)
-    places = [(matcher._scout, i) for i, matcher in enumerate(matchers)]
-    _executor().unsafe_compute_mask_ptr(places, bits.ctypes.data, bits[0].nbytes, len(matchers))
-    for matcher, row in zip(matchers, bits, strict=True):
-        matcher._store(length, row)
+    bits = np.empty((len(lacking), lacking[0][0]._words), np.uint32)
+    places = [(machine, i) for i, (_, machine) in enumerate(lacking)]
+    _executor().unsafe_compute_mask_ptr(places, bits.ctypes.data, bits[0].nbytes, len(lacking))
+    for (matcher, machine), row in zip(lacking, bits, strict=True):
+        matcher._store(length, machine, row)
+
+
+def _check(machine: LLMatcher) -> None:
+    if machine.is_error():
+        raise GenerationError(f"grammar: {one_line(machine.get_error())}")
 
 
 @cache

@@ -242,6 +242,27 @@ def test_an_end_in_a_look_ahead_takes_nothing_with_it() -> None:
     assert one.complete
 
 
+def test_an_end_where_the_text_could_go_on() -> None:
+    one = matcher(Grammar.regex("(ab)+"))
+    one.keep(ids("ab"))
+    assert one.mask([EOS]) is None
+    assert one.mask([*ids("ab"), EOS, *ids("ab")]) is None
+    assert one.forced([EOS]) == []
+    assert allowed(one.mask([])) == ["<end>", "a", "ab"]
+    assert not one.complete
+    one.keep([EOS])
+    assert one.complete
+    assert one.mask([]) is None
+
+
+def test_a_look_ahead_that_was_given_up_leaves_no_mask() -> None:
+    """llguidance 1.9.1 with a rollback gives the mask of the first look-ahead, with the two brackets of its depth."""
+    one = matcher(Grammar.lark('start: "(" start* ")"'))
+    one.keep([*ids("("), *ids("()")])
+    assert allowed(one.mask(ids("(("))) == ["(", "((", "()", ")", "))"]
+    assert allowed(one.mask(ids("()"))) == ["(", "((", "()", ")"]
+
+
 def test_nothing_is_masked_after_a_token_that_the_grammar_refuses() -> None:
     one = matcher(Grammar.regex("ab*"))
     assert one.mask(ids("x")) is None

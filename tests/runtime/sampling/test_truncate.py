@@ -65,7 +65,7 @@ def test_top_k_and_top_p_equal_full_sorts(vocab: int) -> None:
     assert ordered.tolist() == falling(rows(vocab)[3])[:30]
 
 
-@pytest.mark.parametrize("vocab", [1, 2, 65, 3000])
+@pytest.mark.parametrize("vocab", [1, 2, 65, 3000, 10_000])
 def test_min_p_and_typical_p_equal_their_definitions(vocab: int) -> None:
     for weights in rows(vocab):
         for share in (1e-6, 0.2, 0.5, 0.95, 1.0):
