@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduler import Scheduler
 from mxspec.runtime.session import Session
-from mxspec.runtime.text import TextStream, check_ids, encode_prompt, load_tokenizer
+from mxspec.runtime.text import TextStream, check_ids, encode_prompt, encode_rendered, load_tokenizer
 from mxspec.runtime.worker import QueueFullError, Worker
 
 DEFAULT_K = 4
@@ -68,8 +67,7 @@ class Engine:
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
         self._worker = Worker(scheduler, queue)
         self._close = weakref.finalize(self, self._worker.close)
-        self._readers: dict[ModelName, Reader] = {}
-        self._scoring = threading.Lock()
+        self._idle_readers: dict[ModelName, list[Reader]] = {}
 
     def close(self) -> None:
         """End all texts as cancelled; nothing more can be asked for."""
@@ -127,18 +125,12 @@ class Engine:
     def score(self, token_ids: Sequence[int], *, model: ModelName = "target") -> Iterator[Logits]:
         """Yield chunks of logits float32[rows, vocab]; row i (over all chunks) predicts token i + 1.
 
-        It has a session of its own, beside those of the texts that are written.
+        It has a session of its own, beside those of the texts that are written and of other scores.
         """
-        with self._scoring:
-            if model not in self._readers:
-                self._readers[model] = Reader(Session.of(self.bundle, model, 1))
-            reader = self._readers[model]
-        ids = self._checked(token_ids, reader.session.capacity)
-        return self._score(reader, ids)
-
-    def _score(self, reader: Reader, ids: Sequence[int]) -> Iterator[Logits]:
-        with self._scoring:
-            yield from reader.score(ids)
+        ids = self._checked(token_ids, self.target.capacity)
+        idle = self._idle_readers.setdefault(model, [])
+        reader = idle.pop() if idle else Reader(Session.of(self.bundle, model, 1))
+        return _score(reader, ids, idle)
 
     # --- from a request to sequences ---
 
@@ -179,9 +171,8 @@ class Engine:
 
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:
-            if self.template is None:
-                raise GenerationError("messages: the bundle has no chat template; give a prompt")
-            return self.tokenizer.encode(self.template.render(request.messages), add_special_tokens=False).ids
+            template = self.template or ChatTemplate.required(self.bundle)  # which raises
+            return encode_rendered(self.tokenizer, template.render(request.messages))
         assert request.prompt is not None
         return self.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
 
@@ -245,6 +236,13 @@ class Engine:
 
 
 _DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+
+
+def _score(reader: Reader, ids: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:
+    try:
+        yield from reader.score(ids)
+    finally:
+        idle.append(reader)
 
 
 def _answers(handle: Handle, several: bool) -> Answer | list[Answer]:

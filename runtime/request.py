@@ -9,6 +9,7 @@ from typing import Any, Literal
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.runtime.stop import check_stops
 
 K = int | Literal["auto"]
 DrafterName = Literal["model", "none"]
@@ -71,7 +72,7 @@ class Request:
 
     @property
     def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return check_stops(self.stop)
 
     @property
     def samples(self) -> int:

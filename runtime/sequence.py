@@ -181,7 +181,8 @@ class Sequence:
         for i, token in enumerate(new):
             logprob = self._logprob(logits[i], token)  # before the token is counted: of what it was chosen from
             self.tokens.append(token)
-            events.append(Token(token, self._stream.push(token), i < verdict.accepted, self.sample, logprob))
+            piece = "" if token in self.settings.eos else self._stream.push(token)
+            events.append(Token(token, piece, i < verdict.accepted, self.sample, logprob))
             if (reason := self._end_after(token)) is not None:
                 break
         self.slot.rollback(len(self.tokens) - 1)
@@ -210,6 +211,8 @@ class Sequence:
         """The text ends; its slot is whoever's asks for it."""
         self.ended = True
         tail = "" if reason == "stop" else self._stream.finish()
+        if self._stream.stop is not None:  # what was held back could be read in more than one way until now
+            reason = "stop"
         self._outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
 
     def fail(self, error: BaseException) -> None:

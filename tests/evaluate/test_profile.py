@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from mxspec.evaluate import model_bench, profile_bench
 from mxspec.evaluate.node_kinds import Kind, kind_of, matrix_names
 from mxspec.evaluate.ort_profile import NodeRun, read_runs
-from mxspec.evaluate.profile_bench import ProfiledModel, choose_points, middle_half
+from mxspec.evaluate.profile_bench import ProfiledReader, choose_points, middle_half
 from mxspec.evaluate.specbench import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
@@ -149,7 +149,7 @@ def test_of_the_usual_calls_those_that_fit_are_timed(monkeypatch: pytest.MonkeyP
 def test_calls_that_onnx_runtime_did_not_keep_are_an_error(
     tiny_bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = ProfiledModel(Bundle.open(tiny_bundles["near"]), tmp_path)
+    model = ProfiledReader(Bundle.open(tiny_bundles["near"]), tmp_path)
     model.append([1, 2], 1)
     model.append([3], 1)
     monkeypatch.setattr(profile_bench, "read_runs", lambda path: read_runs(path)[:1])

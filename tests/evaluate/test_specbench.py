@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mxspec import Engine
 from mxspec.evaluate import model_bench, ops_bench
 from mxspec.evaluate.specbench import main
 from mxspec.evaluate.speculate_bench import formula
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
-from mxspec.runtime.model import Model
+from mxspec.runtime.reader import Reader
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Session
 
 
 def specbench(*arguments: str) -> Result:
@@ -91,38 +91,24 @@ def test_steps_in_turns_are_compared_with_steps_alone(tiny_bundles: dict[str, Pa
 
 
 def test_the_models_take_turns_call_by_call(monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]) -> None:
-    engine = Engine(tiny_bundles["near"])
-    benches = [model_bench.CallBench(engine.model(name)) for name in ("target", "draft")]
+    bundle = Bundle.open(tiny_bundles["near"])
+    names: tuple[ModelName, ...] = ("target", "draft")
+    sessions = [Session.of(bundle, name, 1) for name in names]
+    benches = [model_bench.CallBench(Reader(session)) for session in sessions]
     calls: list[tuple[str, int, int]] = []
-    forward = Model.forward
+    forward = Reader.forward
 
-    def watched(model: Model, tokens: Sequence[int], rows: int) -> Logits:
-        calls.append((model.name, len(tokens), model.length))
-        return forward(model, tokens, rows)
+    def watched(reader: Reader, tokens: Sequence[int], rows: int) -> Logits:
+        calls.append((names[sessions.index(reader.session)], len(tokens), reader.length))
+        return forward(reader, tokens, rows)
 
     for bench in benches:
         bench.fill(20)
-    monkeypatch.setattr(Model, "forward", watched)
+    monkeypatch.setattr(Reader, "forward", watched)
     assert model_bench.seconds_in_turns(benches, 1, 20).shape == (3, 2)
     assert calls == [("target", 1, 20), ("draft", 1, 20)] * 3
     monkeypatch.setattr(model_bench, "CALL_SECONDS", 10.0)
     assert model_bench.seconds_in_turns(benches, 2, 20, most=4).shape == (4, 2)
-
-
-def test_speculation_opens_each_model_once(monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]) -> None:
-    opened: list[str] = []
-    load = Model.__init__
-
-    def watched(model: Model, bundle: Bundle, name: ModelName) -> None:
-        opened.append(name)
-        load(model, bundle, name)
-
-    monkeypatch.setattr(Model, "__init__", watched)
-    options = ("--prompts", "1", "--new-tokens", "8", "--repetitions", "2")
-    result = specbench("speculate", str(tiny_bundles["near"]), *options)
-    assert result.exit_code == 0, result.output
-    assert sorted(opened) == ["draft", "target"]
-    assert "over alone" in result.stderr
 
 
 def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path]) -> None:

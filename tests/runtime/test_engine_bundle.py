@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec import Engine
+from mxspec import Engine, Grammar
 from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.events import Event, Finished, Round, Token
-from mxspec.runtime.model import Model
+from mxspec.runtime.reader import Reader
+from mxspec.runtime.request import Request
+from mxspec.runtime.session import Part, Session
 
 CONTEXT, K_MAX, CHUNK, VOCAB = 96, 8, 16, 259  # of the tiny bundles in tests/conftest.py
 PROMPTS = ["hello there", "x", "a prompt that is longer than one chunk of sixteen tokens"]
@@ -48,31 +53,26 @@ def ids_of(events: Iterator[Event]) -> list[int]:
     return [event.id for event in events if isinstance(event, Token)]
 
 
-def poison(model: Model) -> None:
-    """Write NaN into every cache entry behind the valid ones."""
-    for cache in model._caches.values():
-        cache.numpy()[:, :, model.length :] = np.nan
+def poison(session: Session) -> None:
+    """From now on every call finds NaN after what is valid in its slots, and in all other slots."""
+    run = session.run
+
+    def poisoned(parts: Sequence[Part]) -> NDArray[np.float32]:
+        for part in parts:
+            for cache in session.caches.values():
+                cache[part.slot, :, part.past :] = np.nan
+        return run(parts)
+
+    session.run = poisoned  # type: ignore[method-assign]
 
 
-def poison_always(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on, every roll-back and every new text leaves NaN behind the valid entries."""
-    rollback, begin = model.rollback, model.begin
-
-    def rollback_and_poison(length: int) -> None:
-        rollback(length)
-        poison(model)
-
-    def begin_and_poison(user: object) -> None:
-        begin(user)
-        poison(model)
-
-    monkeypatch.setattr(model, "rollback", rollback_and_poison)
-    monkeypatch.setattr(model, "begin", begin_and_poison)
+def reader_of(engine: Engine, name: ModelName) -> Reader:
+    return Reader(Session.of(engine.bundle, name, 1))
 
 
-def single_steps(model: Model, ids: Sequence[int]) -> NDArray[np.float32]:
-    model.begin(None)
-    return np.stack([model.forward([token], 1)[0].copy() for token in ids])
+def single_steps(reader: Reader, ids: Sequence[int]) -> NDArray[np.float32]:
+    reader.rollback(0)
+    return np.stack([reader.forward([token], 1)[0].copy() for token in ids])
 
 
 @pytest.mark.parametrize("k", range(1, K_MAX + 1))
@@ -120,12 +120,12 @@ def test_greedy_demo_text_is_the_plain_text(demo: tuple[str, Engine], k: int) ->
 @pytest.mark.parametrize("model", ["target", "draft"])
 def test_scored_rows_are_single_steps_bit_for_bit(near: Engine, model: Any, two_threads: None) -> None:
     ids = near.encode(PROMPTS[2])
-    steps = single_steps(near.model(model), ids)
+    scorer = reader_of(near, model)
+    steps = single_steps(scorer, ids)
     assert steps.shape == (len(ids), VOCAB)
     np.testing.assert_array_equal(np.concatenate(list(near.score(ids, model=model))), steps)
     for width in range(2, K_MAX + 2):
-        scorer = near.model(model)
-        scorer.begin(None)
+        scorer.rollback(0)
         rows = [scorer.append(ids[i : i + width], len(ids[i : i + width])).copy() for i in range(0, len(ids), width)]
         np.testing.assert_array_equal(np.concatenate(rows), steps)
     ops.set_threads(1)
@@ -136,10 +136,10 @@ def test_scored_rows_are_single_steps_bit_for_bit(near: Engine, model: Any, two_
 def test_scored_demo_rows_are_single_steps_bit_for_bit(demo: tuple[str, Engine]) -> None:
     _, engine = demo
     ids = engine.encode(DEMO_PROMPTS[0] * 12)
-    steps = single_steps(engine.model("target"), ids)
+    scorer = reader_of(engine, "target")
+    steps = single_steps(scorer, ids)
     np.testing.assert_array_equal(np.concatenate(list(engine.score(ids))), steps)
-    scorer = engine.model("target")
-    scorer.begin(None)
+    scorer.rollback(0)
     rows = [scorer.append(ids[i : i + 5], len(ids[i : i + 5])).copy() for i in range(0, len(ids), 5)]
     np.testing.assert_array_equal(np.concatenate(rows), steps)
 
@@ -154,16 +154,15 @@ def test_scores_come_in_chunks_and_predict_the_next_token(near: Engine) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_stale_cache_entries_never_leak(
-    near: Engine, tiny_bundles: dict[str, Path], temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_cache_entries_never_leak(near: Engine, tiny_bundles: dict[str, Path], temperature: float) -> None:
     settings: dict[str, Any] = {"k": 5, "max_new_tokens": 60, "temperature": temperature, "seed": 4}
     clean = ids_of(near.generate(PROMPTS[0], **settings))
     poisoned = Engine(tiny_bundles["near"])
-    for name in ("target", "draft"):
-        poison_always(poisoned.model(name), monkeypatch)  # type: ignore[arg-type]
-    assert ids_of(poisoned.generate(PROMPTS[0], **settings)) == clean
-    assert np.isnan(poisoned.model("target")._caches["key.0"].numpy()).any()
+    poison(poisoned.target)
+    poison(poisoned.draft)
+    texts = [poisoned.generate(prompt, **settings) for prompt in (PROMPTS[0], PROMPTS[1], PROMPTS[0])]
+    assert [ids_of(text) for text in texts][::2] == [clean, clean]
+    assert np.isnan(poisoned.target.caches["key.0"]).any()
 
 
 def test_the_text_ends_with_the_context(tiny: Engine) -> None:
@@ -217,19 +216,35 @@ def test_events_come_round_by_round_and_end_with_finished(near: Engine) -> None:
     assert events[-1].statistics.rounds == rounds  # type: ignore[union-attr]
 
 
-def test_a_text_whose_cache_was_given_to_another_says_so(near: Engine) -> None:
-    first = near.generate(PROMPTS[0], k=2)
-    next(first)
-    second = near.generate(PROMPTS[1], k=2, max_new_tokens=10)
-    begun = next(second)
-    with pytest.raises(GenerationError, match="another text"):
-        list(first)
-    assert len([begun, *ids_of(second)]) == 10
+def test_texts_at_the_same_time_are_what_they_are_alone(near: Engine) -> None:
+    settings: list[dict[str, Any]] = [
+        {"k": 4},
+        {"k": "auto"},
+        {"k": 2, "temperature": 1.0, "seed": 1, "top_p": 0.9},
+        {"drafter": "none", "repetition_penalty": 1.3},
+        {"k": 8, "temperature": 0.7, "seed": 2, "n": 3},
+    ]
+    requests = [
+        Request(prompt=prompt, max_new_tokens=30, logprobs=1, **chosen) for prompt in PROMPTS for chosen in settings
+    ]
+    together = [near.submit(request) for request in requests]
+    for request, handle in zip(requests, together, strict=True):
+        with Engine(near.bundle.path, slots=1) as alone:
+            for got, expected in zip(handle.results(), alone.submit(request).results(), strict=True):
+                assert got.token_ids == expected.token_ids
+                assert got.logprobs == expected.logprobs
+                assert got.text == expected.text
+
+
+def test_a_score_may_be_taken_while_texts_are_written(near: Engine) -> None:
+    text = near.generate(PROMPTS[0], k=2, max_new_tokens=40)
+    next(text)
+    expected = np.concatenate(list(near.score([1] * (CHUNK + 1))))
     scores = near.score([1] * (CHUNK + 1))
-    next(scores)
+    first = next(scores)
     list(near.generate(PROMPTS[1], k=2, max_new_tokens=3))
-    with pytest.raises(GenerationError, match="another text"):
-        next(scores)
+    np.testing.assert_array_equal(np.concatenate([first, *scores]), expected)
+    assert len(ids_of(text)) == 39
 
 
 @pytest.mark.parametrize(
@@ -238,8 +253,29 @@ def test_a_text_whose_cache_was_given_to_another_says_so(near: Engine) -> None:
         ("", {}, "got 0 tokens"),
         ([], {}, "got 0 tokens"),
         ([1] * (CONTEXT + 1), {}, f"got {CONTEXT + 1} tokens, expected 1 to {CONTEXT}"),
-        ([VOCAB], {}, "token ids outside"),
-        ([-1], {}, "token ids outside"),
+        ([VOCAB], {}, "got token id 259 at position 0, expected 0 to 258"),
+        ([-1], {}, "got token id -1"),
+        (b"def", {}, "prompt: got bytes"),
+        ([1.0, 2.0], {}, "prompt: got"),
+        (["a", "b"], {}, "prompt: got"),
+        (None, {}, "expected either a prompt or messages"),
+        ("x", {"messages": []}, "expected either a prompt or messages"),
+        ("x", {"k": "x"}, "k: got 'x', expected auto"),
+        ("x", {"k": 2, "drafter": "none"}, "k: got 2 without a drafter"),
+        ("x", {"drafter": "ngram"}, "drafter: got 'ngram', expected model or none"),
+        ("x", {"k": "auto", "temperature": 1, "seed": 3}, "k: got auto with a seed"),
+        ("x", {"top_p": 0.9}, "top_p: got it at temperature 0"),
+        ("x", {"seed": "x", "temperature": 1}, "seed: got 'x'"),
+        ("x", {"n": 2}, "n: got 2 at temperature 0"),
+        ("x", {"best_of": 2}, "best_of: got 2 at temperature 0"),
+        ("x", {"n": 3, "best_of": 2, "temperature": 1}, "best_of: got 2, expected a whole number of at least 3"),
+        ("x", {"stop": ""}, "stop"),
+        ("x", {"stop": "a", "grammar": Grammar.regex("a+")}, "stop: got it with a grammar"),
+        ("x", {"ignore_eos": True, "grammar": Grammar.regex("a+")}, "ignore_eos: got it with a grammar"),
+        ("x", {"min_new_tokens": 3, "grammar": Grammar.regex("a+")}, "min_new_tokens: got it with a grammar"),
+        ("x", {"min_new_tokens": 300}, "min_new_tokens: got 300, expected at most max_new_tokens, 128"),
+        ("x", {"logit_bias": {VOCAB: 1.0}}, "logit_bias: got token 259"),
+        ("x", {"logprobs": -1}, "logprobs: got -1"),
         ("x", {"k": K_MAX + 1}, f"got {K_MAX + 1}, expected auto, or 0 to {K_MAX}"),
         ("x", {"k": -1}, "got -1"),
         ("x", {"max_new_tokens": 0}, "max_new_tokens: got 0"),
@@ -248,7 +284,7 @@ def test_a_text_whose_cache_was_given_to_another_says_so(near: Engine) -> None:
     ],
 )
 def test_a_request_that_cannot_be_served_is_one_line(
-    near: Engine, prompt: str | list[int], settings: dict[str, Any], says: str
+    near: Engine, prompt: Any, settings: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(GenerationError, match=says) as caught:
         near.generate(prompt, **settings)
@@ -270,11 +306,40 @@ def test_what_is_no_bundle_or_lacks_a_model_says_so(near: Engine, tmp_path: Path
 
 
 def test_the_cache_is_written_in_place(near: Engine) -> None:
-    """The valid entries of the very buffers that are bound change, and only those."""
-    model = near.model("target")
-    model.begin(None)
-    poison(model)
-    model.append([5, 6, 7], 1)
-    for cache in model._caches.values():
-        assert np.isfinite(cache.numpy()[:, :, :3]).all()
-        assert np.isnan(cache.numpy()[:, :, 3:]).all()
+    """The valid entries of the very buffers that are bound change, and only those, in the slot that is named."""
+    session = Session.of(near.bundle, "target", 3)
+    for cache in session.caches.values():
+        cache[:] = np.nan
+    session.run([Part(1, 0, [5, 6, 7], 1)])
+    for cache in session.caches.values():
+        assert np.isfinite(cache[1, :, :3]).all()
+        assert np.isnan(cache[1, :, 3:]).all()
+        assert np.isnan(cache[[0, 2]]).all()
+
+
+def test_a_slot_is_copied_and_given_back(near: Engine) -> None:
+    session = Session.of(near.bundle, "target", 2)
+    whole = session.run([Part(0, 0, [5, 6, 7, 8], 1)]).copy()
+    session.copy_prefix(0, 1, 3)
+    np.testing.assert_array_equal(session.run([Part(1, 3, [8], 1)]), whole)
+    session.release(1)
+    np.testing.assert_array_equal(session.run([Part(0, 3, [8], 1)]), whole)
+
+
+def test_pages_of_a_cache_cost_what_is_written(tmp_path: Path) -> None:
+    """In a context of 131,072 one token of a text must not take a huge page in each layer and head."""
+    script = """
+import resource, sys
+from types import SimpleNamespace
+from mxspec.runtime.session import Session
+session = Session.__new__(Session)
+session.entry = SimpleNamespace(kv_heads=8, head_size=128, cache_dtype="float16")
+session.slots, session.capacity, session._memory = 8, 131072, []
+caches = [session._make_cache() for _ in range(64)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for cache in caches:
+    cache[3, :, 0] = 1
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 4 * 64 * 8 * 4 * 2  # KiB: a page for each layer, head, keys and values, and some more

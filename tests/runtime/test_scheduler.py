@@ -236,7 +236,8 @@ def test_a_cancelled_text_frees_its_slot_within_a_step(toys: Any) -> None:
 
 def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
     good = toys.random_logits(VOCAB, 1)
-    target = toys.Session(lambda text: good(text) if text[1:2] != (29,) else np.full(VOCAB, np.nan, np.float32), slots=3)
+    bad = np.full(VOCAB, np.nan, np.float32)
+    target = toys.Session(lambda text: bad if text[1:2] == (29,) else good(text), slots=3)
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(3)]
     for box, prompt in zip(boxes, ([1, 2], [1, 29], [1, 3]), strict=True):

@@ -1,0 +1,309 @@
+"""The engine as its users meet it: threads, event loops, cancelling, closing, forks, samples and log-probabilities."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import multiprocessing
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxspec import Answer, Engine, Finished, Grammar, Request, Token
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.engine import QueueFullError
+
+PROMPTS = ["hello there", "x", "a prompt that is longer than one chunk of sixteen tokens", "hello you"]
+LONG = {"max_new_tokens": 80, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def path(tiny_bundles: dict[str, Path]) -> Path:
+    return tiny_bundles["near"]
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    with Engine(path) as made:
+        yield made
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ended = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < ended, "it never came to be"
+        time.sleep(0.001)
+
+
+def test_many_threads_get_what_one_gets(engine: Engine) -> None:
+    """Once two threads mixed their texts without an error."""
+    settings: list[dict[str, Any]] = [{"k": 3}, {"k": 0}, {"temperature": 1.0, "seed": 4, "k": 2}]
+    jobs = [(prompt, chosen) for prompt in PROMPTS for chosen in settings]
+    expected = [engine.generate(prompt, max_new_tokens=20, **chosen).result().token_ids for prompt, chosen in jobs]
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(30):
+            index = rng.randrange(len(jobs))
+            prompt, chosen = jobs[index]
+            got = engine.generate(prompt, max_new_tokens=20, **chosen).result()
+            if got.token_ids != expected[index]:
+                wrong.append(prompt)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_two_engines_in_one_process(engine: Engine, path: Path) -> None:
+    with Engine(path, slots=1) as other:
+        pairs = [(engine.generate(p, max_new_tokens=30), other.generate(p, max_new_tokens=30)) for p in PROMPTS]
+        for mine, others in pairs:
+            assert mine.result().token_ids == others.result().token_ids
+
+
+def test_a_cancelled_text_says_so_and_its_slot_is_used_again(path: Path) -> None:
+    with Engine(path, slots=1) as engine:
+        first, second = engine.generate("hello", **LONG), engine.generate("x", max_new_tokens=3)
+        next(first)
+        first.cancel()
+        assert second.result().reason == "max_new_tokens"
+        *_, last = first
+        assert isinstance(last, Finished)
+        assert last.reason == "cancelled"
+        assert last.statistics.emitted < 80
+
+
+def test_an_abandoned_text_gives_its_slot_back(path: Path) -> None:
+    with Engine(path, slots=1) as engine:
+        for event in engine.generate("hello", **LONG):
+            assert isinstance(event, Token)
+            break
+        gc.collect()
+        assert engine.generate("x", max_new_tokens=3).result().reason == "max_new_tokens"
+        assert not engine._worker._scheduler.busy
+
+
+def test_closing_ends_what_runs_and_refuses_what_comes(path: Path) -> None:
+    engine = Engine(path, slots=1)
+    texts = [engine.generate("hello", **LONG), engine.generate("x", **LONG)]
+    next(texts[0])
+    engine.close()
+    engine.close()
+    assert [text.result().reason for text in texts] == ["cancelled", "cancelled"]
+    with pytest.raises(GenerationError, match="closed"):
+        engine.generate("x")
+
+
+def test_an_engine_that_nobody_holds_ends_its_thread(path: Path) -> None:
+    def engines() -> int:
+        return sum(thread.name == "mxspec-engine" for thread in threading.enumerate())
+
+    before = engines()
+    text = Engine(path, slots=1).generate("hello", max_new_tokens=5)  # the text holds it
+    assert len(text.result().token_ids) == 5
+    assert engines() == before + 1
+    del text
+    gc.collect()
+    until(lambda: engines() == before)
+
+
+def test_more_than_the_queue_takes_is_refused_by_name(path: Path) -> None:
+    with Engine(path, slots=1, queue=3) as engine:
+        running = engine.generate("hello", **LONG)
+        next(running)
+        waiting = [engine.generate("x", **LONG) for _ in range(3)]
+        with pytest.raises(QueueFullError, match="3 requests wait already"):
+            engine.generate("x", **LONG)
+        running.cancel()
+        assert [text.result().reason for text in waiting] == ["max_new_tokens"] * 3
+
+
+def _child(engine: Engine, text: Any, answers: Any) -> None:
+    for ask in (lambda: engine.generate("x"), lambda: next(text)):
+        try:
+            ask()
+            answers.put("no error")
+        except GenerationError as error:
+            answers.put(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_told(engine: Engine) -> None:
+    text = engine.generate("hello", **LONG)
+    next(text)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_child, args=(engine, text, answers))
+    child.start()
+    assert ["another after the fork" in answers.get() for _ in range(2)] == [True, True]
+    child.join(10)
+    assert child.exitcode == 0
+    assert len(text.result().token_ids) == 79
+
+
+def test_an_event_loop_reads_many_texts(engine: Engine) -> None:
+    async def read(prompt: str) -> list[int]:
+        handle = engine.submit(Request(prompt=prompt, max_new_tokens=20, k=3))
+        return [event.id async for event in handle if isinstance(event, Token)]
+
+    async def read_all() -> list[list[int]]:
+        return await asyncio.gather(*map(read, PROMPTS))
+
+    expected = [engine.generate(prompt, max_new_tokens=20).result().token_ids for prompt in PROMPTS]
+    assert asyncio.run(read_all()) == expected
+
+
+def test_an_error_reaches_an_event_loop(engine: Engine) -> None:
+    async def read() -> None:
+        request = Request(prompt="x", logit_bias={i: float("-inf") for i in range(259)})
+        async for _ in engine.submit(request):
+            pass
+
+    with pytest.raises(GenerationError, match="logit_bias: leaves no token"):
+        asyncio.run(read())
+
+
+def test_answers_to_many_requests_come_in_their_order(engine: Engine) -> None:
+    requests = [Request(prompt=p, max_new_tokens=5 + 20 * (i % 2)) for i, p in enumerate(PROMPTS * 6)]
+    answers = list(engine.run(iter(requests)))
+    assert len(answers) == len(requests)
+    for request, answer in zip(requests, answers, strict=True):
+        assert isinstance(answer, Answer)
+        assert answer.token_ids == engine.submit(request).result().token_ids
+
+
+def test_a_drawn_seed_is_told_and_repeats_the_text(engine: Engine) -> None:
+    drawn = [engine.generate("seed", temperature=1.0, max_new_tokens=30).result() for _ in range(2)]
+    assert drawn[0].token_ids != drawn[1].token_ids
+    told = drawn[0].statistics
+    assert told.seed is not None
+    again = engine.generate("seed", temperature=1.0, max_new_tokens=30, seed=told.seed, k=told.k)
+    assert again.result().token_ids == drawn[0].token_ids
+
+
+def test_samples_share_the_reading_of_their_prompt(path: Path) -> None:
+    with Engine(path, slots=4) as engine:
+        answers = engine.generate(PROMPTS[2], n=5, temperature=1.0, seed=1, max_new_tokens=10).results()
+    prompt = answers[0].statistics.prompt_tokens
+    assert [answer.statistics.reused_tokens for answer in answers] == [0, *[prompt - 1] * 4]
+    assert len({tuple(answer.token_ids) for answer in answers}) == 5
+
+
+def test_the_best_of_several_is_the_likeliest(engine: Engine) -> None:
+    settings: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_new_tokens": 10, "logprobs": 0}
+    all_six = engine.generate("x", n=6, **settings).results()
+    best = engine.generate("x", n=2, best_of=6, **settings).results()
+    means = sorted((answer.mean_logprob for answer in all_six), reverse=True)
+    assert [answer.mean_logprob for answer in best] == means[:2]
+    with pytest.raises(GenerationError, match="best_of: got an iteration"):
+        next(engine.generate("x", best_of=2, **settings))
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_log_probabilities_are_those_of_a_score(engine: Engine, k: int) -> None:
+    answer = engine.generate("hello", k=k, max_new_tokens=12, logprobs=3).result()
+    assert answer.logprobs is not None
+    ids = engine.encode("hello")
+    logits = np.concatenate(list(engine.score([*ids, *answer.token_ids]))).astype(np.float64)
+    logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    for i, entry in enumerate(answer.logprobs):
+        row = logs[len(ids) - 1 + i]
+        assert entry.logprob == pytest.approx(row[answer.token_ids[i]], abs=1e-5)
+        assert [token for token, _ in entry.top] == np.argsort(-row, kind="stable")[:3].tolist()
+
+
+@pytest.mark.parametrize("k", [0, 1, 4])
+def test_shaping_means_the_same_with_and_without_speculation(engine: Engine, k: int) -> None:
+    settings: dict[str, Any] = {
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.2,
+        "logit_bias": {7: 2.0},
+        "min_new_tokens": 20,
+        "max_new_tokens": 40,
+        "logprobs": 1,
+        "logprobs_of": "shaped",
+    }
+    shaped = engine.generate("hello", k=k, **settings).result()
+    plain = engine.generate("hello", drafter="none", **settings).result()
+    assert shaped.token_ids == plain.token_ids
+    assert shaped.logprobs == plain.logprobs
+    assert shaped.token_ids != engine.generate("hello", max_new_tokens=40).result().token_ids
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_text_before_a_stop_string_is_never_taken_back(engine: Engine, k: int) -> None:
+    whole = engine.generate("hello", temperature=1.0, seed=5, k=0, max_new_tokens=60).result().text
+    for first in range(0, len(whole) - 3, 7):
+        stop = whole[first : first + 3]
+        shown, last = "", None
+        for event in engine.generate("hello", temperature=1.0, seed=5, k=k, max_new_tokens=60, stop=[stop, "\0never"]):
+            shown += event.text if isinstance(event, Token) else event.tail if isinstance(event, Finished) else ""
+            last = event
+            assert stop not in shown
+        assert isinstance(last, Finished)
+        if k == 0:  # another K is another sampled text
+            assert last.reason == "stop"
+            assert shown == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("k", [0, 1, 4, 8])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_grammar_holds_at_every_k(engine: Engine, k: int, temperature: float) -> None:
+    sampling: dict[str, Any] = {"temperature": temperature} | ({"seed": 3} if temperature else {})
+    schema = Grammar.json_schema(
+        {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+    )
+    pattern = "(ab|cd){2,4}x"
+    answers = [
+        engine.generate("json", grammar=schema, k=k, max_new_tokens=60, **sampling).result(),
+        engine.generate("re", grammar=Grammar.regex(pattern), k=k, max_new_tokens=60, **sampling).result(),
+    ]
+    assert all(answer.reason in ("eos", "grammar", "max_new_tokens") for answer in answers)
+    if answers[0].reason != "max_new_tokens":
+        assert isinstance(json.loads(answers[0].text)["a"], bool)
+    assert re.fullmatch(pattern, answers[1].text)
+    if temperature == 0:
+        plain = engine.generate("re", grammar=Grammar.regex(pattern), drafter="none", max_new_tokens=60)
+        assert answers[1].token_ids == plain.result().token_ids
+
+
+def test_many_requests_with_cancels_and_bad_ones(engine: Engine) -> None:
+    rng = random.Random(0)
+    expected: dict[tuple[str, int], list[int]] = {}
+    handles: list[tuple[tuple[str, int], Any, bool]] = []
+    for _ in range(200):
+        if rng.random() < 0.1:
+            with pytest.raises(GenerationError):
+                engine.generate("x", k=99)
+            continue
+        key = rng.choice(PROMPTS), rng.randrange(1, 30)
+        handle = engine.generate(key[0], max_new_tokens=key[1], k=rng.choice([0, 2, "auto"]))
+        cancel = rng.random() < 0.2
+        if cancel and rng.random() < 0.5:
+            handle.cancel()
+        handles.append((key, handle, cancel))
+    for key, handle, cancel in handles:
+        if cancel:
+            handle.cancel()
+        answer = handle.result()
+        if key not in expected:
+            expected[key] = engine.generate(key[0], max_new_tokens=key[1], drafter="none").result().token_ids
+        if answer.reason == "cancelled":
+            assert answer.token_ids == expected[key][: len(answer.token_ids)]
+        else:
+            assert answer.token_ids == expected[key]
+    until(lambda: not engine._worker._scheduler.busy)
