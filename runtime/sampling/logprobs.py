@@ -29,7 +29,8 @@ def raw_logprob(logits: Logits, token: int, best: int = 0) -> Logprob:
     """Of one row float32[vocab] of the model's logits, to 2e-6 or better; ties of the best by lowest id."""
     peak = logits.max()
     check_peaks(peak)
-    log_sum = float(peak) + math.log(total(np.exp(logits - peak)))
+    weights = logits - peak
+    log_sum = float(peak) + math.log(total(np.exp(weights, out=weights)))
     top = largest(logits, best) if best else ()
     beside = tuple((int(i), float(logits[i]) - log_sum) for i in top if logits[i] > -np.inf)
     return Logprob(token, float(logits[token]) - log_sum, beside)
