@@ -6,6 +6,7 @@
 | 1         | usage error or bad input (click's own 2 is overridden)    |
 | 2         | a check ran to its end and its verdict is no              |
 | 130       | Ctrl-C                                                    |
+| 141       | standard output is a pipe that nobody reads any more      |
 
 Write `@click.command(cls=Command)` (or `@click.group(cls=Group)`), raise `MxspecError` for the user's mistake and
 `CheckFailed` for a verdict; anything else is a bug and keeps its traceback.
@@ -23,10 +24,12 @@ import click
 from rich.console import Console
 
 from mxspec.formats.errors import CheckFailed, MxspecError
+from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED
+from mxspec.runtime.output import OutputError, checked_output
 
 EXIT_BAD_INPUT = 1
 EXIT_CHECK_FAILED = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+EXIT_NOBODY_READS = 141  # 128 + SIGPIPE, as a shell reports it
 
 
 class Command(click.Command):
@@ -42,7 +45,8 @@ class Command(click.Command):
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
-            result = super().main(args, prog_name, standalone_mode=False, **extra)
+            with checked_output():
+                result = super().main(args, prog_name, standalone_mode=False, **extra)
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "the command"
             _fail(f"{error.format_message()} (see {command} --help)", EXIT_BAD_INPUT)
@@ -51,6 +55,10 @@ class Command(click.Command):
         except CheckFailed as error:
             _fail(str(error), EXIT_CHECK_FAILED)
         except MxspecError as error:
+            _fail(str(error), EXIT_BAD_INPUT)
+        except OutputError as error:
+            if error.nobody_reads:
+                sys.exit(EXIT_NOBODY_READS)
             _fail(str(error), EXIT_BAD_INPUT)
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted", EXIT_INTERRUPTED)

@@ -1,7 +1,6 @@
 """mxspec: compile pairs of language models to MXFP6, run them on ONNX Runtime with lossless speculative decoding."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +10,8 @@ if TYPE_CHECKING:
     from mxspec.runtime.handle import Answer, Handle
     from mxspec.runtime.request import Request
     from mxspec.runtime.sampling.grammar import Grammar
+
+    __version__: str
 
 __all__ = [
     "Answer",
@@ -24,8 +25,6 @@ __all__ = [
     "Token",
     "__version__",
 ]
-
-__version__ = version("mxspec")
 
 _HOMES = {
     "Answer": "mxspec.runtime.handle",
@@ -44,4 +43,6 @@ def __getattr__(name: str) -> Any:
     """`mxspec.Engine` and its like, imported when first asked for: the compiler does without the runtime."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("mxspec")
     raise AttributeError(f"module 'mxspec' has no attribute {name!r}")

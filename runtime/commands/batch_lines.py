@@ -1,0 +1,98 @@
+"""The lines of a batch job: what each asks for.
+
+{"key": "a", "prompt": "Once upon a time", "temperature": 0.8, "seed": 1}
+{"key": "b", "messages": [{"role": "user", "content": "hello"}], "max_new_tokens": 20, "regex": "[a-z ]+"}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
+from mxspec.formats.validation import parse_json
+from mxspec.runtime.commands.settings import GRAMMARS, grammar_of, request_for
+from mxspec.runtime.request import Request
+
+if TYPE_CHECKING:
+    from mxspec.runtime.engine import Engine
+
+KEYS = ("key", "id")  # of the caller's own, handed back with the answer
+SETTINGS = tuple(field.name for field in dataclasses.fields(Request) if field.name != "grammar")
+KNOWN = (*SETTINGS, *GRAMMARS, *KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the file as it stands there, counted from 1."""
+
+    number: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the command says for all lines; two that are the same have the same repr."""
+
+    settings: Mapping[str, Any]
+    system: str | None = None
+    raw: bool = False
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The lines that are not blank; raises MxspecError where the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            yield from (Line(i, data) for i, data in enumerate(file, 1) if data.strip())
+    except OSError as error:
+        raise MxspecError(f"--prompts {path}: cannot be read: {error.strerror}") from None
+
+
+def key_of(entry: Mapping[str, Any]) -> Any:
+    """The caller's own key, None where there is none."""
+    return next((entry[name] for name in KEYS if name in entry), None)
+
+
+def parse_line(line: Line) -> dict[str, Any]:
+    """The object of a line; raises GenerationError for what is none, and for unknown keys."""
+    entry = parse_json(line.data, "the line", GenerationError)
+    if not isinstance(entry, dict):
+        raise GenerationError(f"the line: got a {type(entry).__name__}, expected an object with a prompt")
+    return entry
+
+
+def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> Request:
+    """What a line asks for; its own settings go before the command's. Raises GenerationError."""
+    for name in entry:
+        if name not in KNOWN:
+            raise GenerationError(f"unknown key {name!r}{did_you_mean(name, KNOWN)}")
+    if all(name in entry for name in KEYS):
+        raise GenerationError("id: got a key too, expected one of them")
+    own = {name: value for name, value in entry.items() if name not in KEYS and value is not None}
+    _check_kinds(own)
+    grammars = {name: own.pop(name) for name in GRAMMARS if name in own}
+    if grammars:
+        own["grammar"] = grammar_of(grammars)
+    settings = {**defaults.settings, **own}
+    prompt = settings.get("prompt")
+    if isinstance(prompt, str) and "messages" not in settings:
+        del settings["prompt"]
+        return request_for(engine, prompt, settings, system=defaults.system, raw=defaults.raw)
+    return Request(**settings)
+
+
+def _check_kinds(own: dict[str, Any]) -> None:
+    """What JSON can hold and Request, which trusts its types, does not look at; token ids are text in JSON's keys."""
+    if not isinstance(own.get("ignore_eos", False), bool):
+        raise GenerationError(f"ignore_eos: got {own['ignore_eos']!r}, expected true or false")
+    if not isinstance(own.get("drafter", "model"), str):
+        raise GenerationError(f"drafter: got {own['drafter']!r}, expected model or none")
+    bias = own.get("logit_bias")
+    if isinstance(bias, dict):
+        for token in bias:
+            if not token.isdecimal():
+                raise GenerationError(f"logit_bias: got the token id {token!r}, expected a whole number")
+        own["logit_bias"] = {int(token): value for token, value in bias.items()}

@@ -1,0 +1,96 @@
+"""The answers of a batch job: a line each, in the order of the input, written as they come.
+
+    {"line": 3, "hash": "5f0c…", "key": "c", "text": …}      line 3 of the input, and what made the answer
+
+A job that was killed goes on after its last whole line. `hash` is of the input line, the bundle and the command's
+settings, so that no answer is taken for one of another job.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mxspec.formats.errors import MxspecError
+
+_BEGINNING = b'{"line": '
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an earlier run wrote about a line."""
+
+    number: int
+    hash: str
+    bad: bool
+
+
+class BatchOutput:
+    """The file of the answers; a context manager. Raises MxspecError where it cannot be opened, or is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        except OSError as error:
+            raise self._error(error) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise MxspecError(f"--out {path}: another job writes it") from None
+        except OSError:  # a file system without locks
+            pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def same_file(self, other: Path) -> bool:
+        """Whether `other` names it too."""
+        return other.exists() and os.path.samestat(other.stat(), os.fstat(self._file.fileno()))
+
+    def answered(self) -> Iterator[Answered]:
+        """What stands there. Half a line at the end is dropped, once all before it has been looked at."""
+        end = 0
+        for number, data in enumerate(self._file, 1):
+            if not data.endswith(b"\n"):
+                if not (data.startswith(_BEGINNING) or _BEGINNING.startswith(data)):
+                    raise self._stranger(number)
+                self._file.truncate(end)
+                break
+            end += len(data)
+            yield self._parsed(data, number)
+        self._file.seek(end)
+
+    def write(self, report: Mapping[str, Any]) -> None:
+        """Add a line, which a kill right after this leaves there."""
+        data = json.dumps(report, ensure_ascii=False, allow_nan=False).encode(errors="replace") + b"\n"
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise self._error(error) from None
+
+    def _parsed(self, data: bytes, number: int) -> Answered:
+        try:
+            report = json.loads(data)
+            return Answered(int(report["line"]), str(report["hash"]), "error" in report)
+        except (ValueError, KeyError, TypeError):
+            raise self._stranger(number) from None
+
+    def _stranger(self, number: int) -> MxspecError:
+        return MxspecError(f"--out {self._path}: line {number} was not written by a batch job; give another file")
+
+    def _error(self, error: OSError) -> MxspecError:
+        return MxspecError(f"--out {self._path}: {error.strerror}")

@@ -1,0 +1,110 @@
+"""How far a batch job is: a bar with tokens a second where standard error is a terminal, and a line at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from mxspec.runtime.commands.progress import error_console, watched
+
+NAMED = 10  # bad lines that the last line names
+
+
+@dataclass(slots=True)
+class Counts:
+    """Lines of the whole job, those of earlier runs included; tokens and seconds of this run."""
+
+    lines: int
+    answered: int = 0
+    bad: list[int] = field(default_factory=list)
+    tokens: int = 0
+    began: float = field(default_factory=time.perf_counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    def add_line(self, number: int, *, bad: bool) -> None:
+        if bad:
+            self.bad.append(number)
+        else:
+            self.answered += 1
+
+    def add_tokens(self, tokens: int) -> None:
+        """From any thread."""
+        with self._lock:
+            self.tokens += tokens
+
+    def as_json(self) -> dict[str, Any]:
+        """What --json prints of a job."""
+        return {
+            "lines": self.lines,
+            "answered": self.answered,
+            "bad_lines": self.bad,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "tok_per_s": self.tokens_per_second,
+        }
+
+    def closing_line(self) -> str:
+        parts = [f"{self.answered:,} of {self.lines:,} lines answered"]
+        if self.bad:
+            names = ", ".join(map(str, self.bad[:NAMED])) + (", …" if len(self.bad) > NAMED else "")
+            parts.append(f"{len(self.bad):,} bad (line {names})")
+        return " · ".join(
+            [*parts, f"{self.tokens:,} tokens in {self.seconds:.1f} s", f"{self.tokens_per_second:.1f} tok/s"]
+        )
+
+
+class BatchProgress:
+    """Shows counts as they grow; a context manager."""
+
+    def __init__(self, counts: Counts) -> None:
+        columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), _Speed(counts), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=error_console(), transient=True, redirect_stdout=False)
+        self._counts = counts
+        self._task = self._bar.add_task("", total=counts.lines)
+        self._watched = watched()
+
+    def __enter__(self) -> Self:
+        if self._watched:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._watched:
+            self._bar.stop()
+
+    def update(self) -> None:
+        """A line more."""
+        self._bar.update(self._task, completed=self._counts.answered + len(self._counts.bad))
+
+    def note(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if self._watched:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            click.echo(text, err=True)
+
+
+class _Speed(ProgressColumn):
+    def __init__(self, counts: Counts) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{self._counts.tokens_per_second:.1f} tok/s")

@@ -1,0 +1,61 @@
+"""Ctrl-C: a line and an exit code while nothing is under way, the end of the answer while one is written."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+
+def interrupt() -> None:
+    """What Ctrl-C does in Python."""
+    raise KeyboardInterrupt
+
+
+def leave_on_interrupt() -> None:
+    """From now on Ctrl-C ends the process at once.
+
+    An exception would not do: amid an import it can be swallowed or turned into another one. Where SIGINT is ignored,
+    as in a job that a script runs in the background, it stays so.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
+
+
+@contextmanager
+def on_interrupt(first: Callable[[], None], then: Callable[[], None] = interrupt) -> Iterator[None]:
+    """Here the first Ctrl-C calls `first`, and every other one `then`."""
+    acts = itertools.chain([first], itertools.repeat(then))
+    with _handler(lambda _number, _frame: next(acts)()):
+        yield
+
+
+@contextmanager
+def raising_interrupts() -> Iterator[None]:
+    """Here Ctrl-C raises KeyboardInterrupt."""
+    with _handler(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"error: interrupted\n")
+    os._exit(EXIT_INTERRUPTED)

@@ -1,0 +1,63 @@
+"""One prompt and its answer, or its answers: reported whole, or written as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mxspec.runtime.command import print_json
+from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED, on_interrupt
+from mxspec.runtime.commands.progress import shown_while_waiting
+from mxspec.runtime.commands.report import answers_as_json, closing_line
+from mxspec.runtime.commands.writing import on_terminal, shown, write_answer
+
+if TYPE_CHECKING:
+    from mxspec.runtime.engine import Engine
+    from mxspec.runtime.events import FinishReason
+    from mxspec.runtime.handle import Answer, Handle
+    from mxspec.runtime.request import Request
+
+
+def answer_once(engine: Engine, request: Request, *, json_output: bool) -> int:
+    """Put the text on standard output, with how it went beside it; the exit code. Ctrl-C ends the text."""
+    handle = engine.submit(request)
+    with on_interrupt(handle.cancel):
+        if json_output:
+            reasons = _report(handle, request)
+        elif request.samples > 1:
+            reasons = _write_several(handle, request)
+        else:
+            reasons = [_stream(handle, request)]
+    return EXIT_INTERRUPTED if "cancelled" in reasons else 0
+
+
+def _report(handle: Handle, request: Request) -> list[FinishReason]:
+    answers = _wait(handle, request)
+    print_json(answers_as_json(answers, request))
+    return [answer.reason for answer in answers]
+
+
+def _write_several(handle: Handle, request: Request) -> list[FinishReason]:
+    """Each whole: their tokens come mixed, and which of them are the best shows last."""
+    answers, terminal = _wait(handle, request), on_terminal()
+    for number, answer in enumerate(answers, 1):
+        if request.n > 1:
+            click.secho(f"{number} of {request.n}:", dim=True)
+        click.echo(shown(answer.text) if terminal else answer.text)
+        click.secho(closing_line(answer.statistics, answer.reason), err=not terminal, dim=True)
+    return [answer.reason for answer in answers]
+
+
+def _stream(handle: Handle, request: Request) -> FinishReason:
+    """A prompt that is continued stands before its text, where somebody watches."""
+    terminal = on_terminal()
+    echo = request.prompt if terminal and isinstance(request.prompt, str) else ""
+    last = write_answer(handle, request.max_new_tokens, echo=echo).last
+    click.secho(closing_line(last.statistics, last.reason), err=not terminal, dim=True)
+    return last.reason
+
+
+def _wait(handle: Handle, request: Request) -> list[Answer]:
+    with shown_while_waiting(handle, request.max_new_tokens):
+        return handle.results()

@@ -1,0 +1,42 @@
+"""Options that --help shows in groups, in the order in which they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from mxspec.runtime.command import Command
+
+OTHERS = "Other options"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class GroupedOption(click.Option):
+    """An option of a group."""
+
+    def __init__(self, *names: Any, group: str, **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.group = group
+
+
+class GroupedCommand(Command):
+    """A command whose --help has a section for each group; options of none come last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                sections.setdefault(getattr(parameter, "group", OTHERS), []).append(record)
+        others = sections.pop(OTHERS)
+        for title, records in [*sections.items(), (OTHERS, others)]:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def option(group: str, *names: str, **settings: Any) -> Callable[[Function], Function]:
+    """click.option, of a group."""
+    return click.option(*names, cls=GroupedOption, group=group, **settings)

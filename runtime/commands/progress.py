@@ -1,0 +1,65 @@
+"""What is going on before there is text to see; only where standard error is a terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from mxspec.runtime.handle import Handle
+
+PATIENCE = 0.5  # seconds without progress to see, so that short prompts do not flicker
+
+
+@contextmanager
+def shown_while_waiting(handle: Handle, max_new_tokens: int) -> Iterator[None]:
+    """Here a line says how far the prompt has been read, and then how many tokens have been written."""
+    if not watched():
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=_show, args=(over, lambda: _line(handle, max_new_tokens)), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def watched() -> bool:
+    """Whether somebody sees standard error."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def error_console() -> Console:
+    """Standard error."""
+    return Console(stderr=True)
+
+
+def _show(over: threading.Event, line: Callable[[], RenderableType]) -> None:
+    """Draw a line again and again, and take it away in the end."""
+    if not over.wait(PATIENCE):
+        console = error_console()
+        with Live(get_renderable=line, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):
+            over.wait()
+
+
+def _line(handle: Handle, max_new_tokens: int) -> RenderableType:
+    statistics = handle.statistics
+    if statistics.emitted:
+        doing, done, total = "writing", statistics.emitted, max_new_tokens
+    else:
+        doing, done, total = "reading the prompt", handle.prompt_read, statistics.prompt_tokens
+    row = Table.grid(padding=(0, 1))
+    row.add_row(doing, ProgressBar(total=total, completed=done, width=30), f"{done:,} of {total:,} tokens")
+    return row

@@ -1,0 +1,58 @@
+"""The prompt, from where it was given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.command import read_text
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt from an argument, a file, or standard input.
+
+    A file and standard input lose one newline at their end, so that `echo` and editors give what an argument gives.
+    Raises GenerationError where the prompt is empty, no UTF-8, or given twice.
+    """
+    if prompt is not None and prompt_file is not None:
+        raise GenerationError("prompt: got both PROMPT and --prompt-file, expected one of them")
+    if prompt_file is not None:
+        text = _without_newline(read_text(prompt_file, "--prompt-file"))
+    elif prompt is None or prompt == "-":
+        text = _without_newline(_read_standard_input())
+    else:
+        text = _checked_argument(prompt)
+    if not text:
+        raise GenerationError("prompt: got an empty text, expected at least one character")
+    return text
+
+
+def _read_standard_input() -> str:
+    if sys.stdin is None:
+        raise GenerationError("prompt: standard input is closed; give PROMPT or --prompt-file")
+    if sys.stdin.isatty():
+        click.echo("The prompt, please; Ctrl-D on a line of its own ends it.", err=True)
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise GenerationError(
+            f"prompt: standard input is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
+        ) from None
+    except OSError as error:
+        raise GenerationError(f"prompt: standard input cannot be read: {error.strerror}") from None
+
+
+def _checked_argument(text: str) -> str:
+    """An argument that is no UTF-8 comes with its bytes as surrogates (PEP 383)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise GenerationError(f"prompt: the argument is not UTF-8 at character {error.start}") from None
+    return text
+
+
+def _without_newline(text: str) -> str:
+    return text.removesuffix("\n").removesuffix("\r") if text.endswith("\r\n") else text.removesuffix("\n")

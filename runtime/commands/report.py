@@ -1,0 +1,77 @@
+"""How an answer went: the closing line, and the object of --json and of a batch job's lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mxspec.runtime.events import FinishReason, Statistics
+    from mxspec.runtime.handle import Answer
+    from mxspec.runtime.request import Request
+    from mxspec.runtime.sampling.logprobs import Logprob
+
+
+def closing_line(statistics: Statistics, reason: FinishReason) -> str:
+    """Time to first token, speed, acceptance, tokens a round; what was read and written, and why it ended."""
+    first_token = statistics.waiting_seconds + statistics.prefill_seconds
+    parts = [f"TTFT {first_token * 1e3:.0f} ms"]
+    if statistics.decode_tokens_per_second is not None:
+        parts.append(f"decode {statistics.decode_tokens_per_second:.1f} tok/s")
+    if statistics.acceptance is not None:
+        parts.append(f"acceptance {statistics.acceptance:.3f}")
+    if statistics.tokens_per_round is not None:
+        parts.append(f"{statistics.tokens_per_round:.2f} tokens/round")
+    parts.append(f"{statistics.emitted:,} tokens in {statistics.rounds:,} rounds")
+    reused = f", {statistics.reused_tokens:,} of them reused" if statistics.reused_tokens else ""
+    parts += [f"{statistics.prompt_tokens:,} prompt tokens{reused}", f"K = {statistics.k}"]
+    if statistics.seed is not None:
+        parts.append(f"seed {statistics.seed}")
+    return " · ".join([*parts, f"ended by {reason}"])
+
+
+def answers_as_json(answers: Sequence[Answer], request: Request) -> dict[str, Any]:
+    """One answer as an object; where several were asked for, `answers` is a list of such."""
+    reports = [_as_json(answer, with_logprobs=request.logprobs is not None) for answer in answers]
+    return {"answers": reports} if request.n > 1 else reports[0]
+
+
+def _as_json(answer: Answer, *, with_logprobs: bool) -> dict[str, Any]:
+    """Seconds and tokens a second as in Statistics."""
+    statistics = answer.statistics
+    report = {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.reason,
+        "prompt_tokens": statistics.prompt_tokens,
+        "reused_tokens": statistics.reused_tokens,
+        "seed": statistics.seed,
+        "k": statistics.k,
+        "rounds": statistics.rounds,
+        "drafted": statistics.drafted,
+        "evaluated": statistics.evaluated,
+        "accepted": statistics.accepted,
+        "bonus": statistics.bonus,
+        "waiting_s": statistics.waiting_seconds,
+        "prefill_s": statistics.prefill_seconds,
+        "decode_s": statistics.decode_seconds,
+        "decode_tok_per_s": statistics.decode_tokens_per_second,
+    }
+    if with_logprobs and answer.logprobs is not None:
+        report["logprobs"] = list(map(_logprob_as_json, answer.logprobs))
+    return report
+
+
+def _logprob_as_json(entry: Logprob) -> dict[str, Any]:
+    """The token's, and [id, log-probability] of the likeliest."""
+    return {
+        "id": entry.token,
+        "logprob": _finite(entry.logprob),
+        "top": [[token, _finite(value)] for token, value in entry.top],
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: null is a probability of 0."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,87 @@
+"""From the options of the command to the settings of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.command import read_text
+
+if TYPE_CHECKING:
+    from mxspec.runtime.engine import Engine
+    from mxspec.runtime.request import K, Message, Request
+    from mxspec.runtime.sampling.grammar import Grammar
+
+GRAMMARS = ("json_schema", "regex", "lark")
+
+
+def parse_k(_ctx: click.Context, _param: click.Parameter, value: str | None) -> K | None:
+    """A number of tokens, or auto."""
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
+    if not value.isdecimal():
+        raise click.BadParameter(f"got {value!r}, expected auto, or a number of tokens (0: plain decoding)")
+    return int(value)
+
+
+def parse_bias(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[int, float]:
+    """Token ids and what is added to their logits."""
+    bias: dict[int, float] = {}
+    for value in values:
+        token, _, number = value.partition("=")
+        try:
+            added = float(number)
+        except ValueError:
+            added = float("nan")
+        if not token.isdecimal() or added != added:
+            raise click.BadParameter(f"got {value!r}, expected a token id and a number, as in 42=-1.5 or 42=-inf")
+        if int(token) in bias:
+            raise click.BadParameter(f"got token id {token} twice")
+        bias[int(token)] = added
+    return bias
+
+
+def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of Request that options give; those that say nothing are left to the bundle's defaults."""
+    given = {name: value for name, value in sorted(options.items()) if value not in (None, (), {})}
+    if "logprobs_of" in given and "logprobs" not in given and "best_of" not in given:
+        raise GenerationError("logprobs_of: got it without --logprobs or --best-of, where it changes nothing")
+    texts = {name: given.pop(name) for name in GRAMMARS if name in given}
+    if "lark" in texts:
+        texts["lark"] = read_text(Path(texts["lark"]), "--lark")
+    if "json_schema" in texts and not texts["json_schema"].lstrip().startswith("{"):
+        texts["json_schema"] = read_text(Path(texts["json_schema"]), "--json-schema")
+    if texts:
+        given["grammar"] = grammar_of(texts)
+    return given
+
+
+def grammar_of(texts: Mapping[str, Any]) -> Grammar:
+    """The one grammar that is named; raises GenerationError where there are several, or where it is none."""
+    from mxspec.runtime.sampling.grammar import Grammar
+
+    if len(texts) > 1:
+        raise GenerationError(f"grammar: got {' and '.join(texts)}, expected one of them")
+    ((kind, text),) = texts.items()
+    makers = {"json_schema": Grammar.json_schema, "regex": Grammar.regex, "lark": Grammar.lark}
+    return makers[kind](text)
+
+
+def request_for(
+    engine: Engine, prompt: str, settings: Mapping[str, Any], *, system: str | None = None, raw: bool = False
+) -> Request:
+    """The request for a text: the question of a chat where the bundle has a template, unless it is to be continued."""
+    from mxspec.runtime.request import Request
+
+    if raw or (engine.template is None and system is None):
+        return Request(prompt=prompt, **settings)
+    if engine.template is None:
+        raise GenerationError(f"system: bundle {engine.bundle.path} has no chat template to put it in; leave it out")
+    instructions: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    return Request(messages=[*instructions, {"role": "user", "content": prompt}], **settings)

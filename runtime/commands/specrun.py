@@ -1,0 +1,151 @@
+"""The command `specrun`: what it is told, and which of its jobs that is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.commands.one_answer import answer_once
+from mxspec.runtime.commands.option_groups import GroupedCommand, option
+from mxspec.runtime.commands.prompt import read_prompt
+from mxspec.runtime.commands.settings import parse_bias, parse_k, request_for, request_settings
+
+if TYPE_CHECKING:
+    from mxspec.runtime.engine import Engine
+
+PROMPT, LENGTH, SAMPLING, GRAMMAR = "Prompt", "Length", "Sampling (default: what the bundle says)", "Grammar"
+SPEED, OUTPUT, BATCH = "Speculation and speed", "Output", "Batch jobs"
+FILE = click.Path(path_type=Path)
+
+
+@click.command(cls=GroupedCommand)
+@click.version_option(package_name="mxspec")
+@click.argument("bundle", type=FILE)
+@click.argument("prompt", required=False)
+@option(PROMPT, "--prompt-file", type=FILE, metavar="FILE", help="Read the prompt from a UTF-8 file.")
+@option(PROMPT, "--chat", is_flag=True, help="Talk: a session of many turns, /help says more. With a prompt: one turn.")
+@option(PROMPT, "--system", metavar="TEXT", help="What the chat's system message says.")
+@option(PROMPT, "--raw", is_flag=True, help="Continue the prompt as it is, though the bundle has a chat template.")
+@option(LENGTH, "--max-new-tokens", type=int, help="[default: 128; in a chat what the context holds]")
+@option(LENGTH, "--min-new-tokens", type=int, help="No end of text before.")
+@option(LENGTH, "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
+@option(LENGTH, "--ignore-eos", is_flag=True, default=None, help="Go on after an end of text.")
+@option(SAMPLING, "--temperature", type=float, help="0 is greedy: the likeliest token.")
+@option(SAMPLING, "--top-k", type=int, help="Only the K likeliest tokens; 0 is off.")
+@option(SAMPLING, "--top-p", type=float, help="Only the likeliest tokens of this probability together; 1 is off.")
+@option(SAMPLING, "--min-p", type=float, help="Only tokens of this share of the likeliest one's; 0 is off.")
+@option(SAMPLING, "--typical-p", type=float, help="Only the most typical of this probability together; 1 is off.")
+@option(SAMPLING, "--repetition-penalty", type=float, help="Divide the logits of tokens that were there; 1 is off.")
+@option(SAMPLING, "--presence-penalty", type=float, help="Lower the logits of tokens written before; 0 is off.")
+@option(SAMPLING, "--frequency-penalty", type=float, help="The same, as often as they were written; 0 is off.")
+@option(
+    SAMPLING,
+    "--logit-bias",
+    multiple=True,
+    callback=parse_bias,
+    metavar="ID=VALUE",
+    help="Add to the logit of a token; -inf forbids it. May be given several times.",
+)
+@option(SAMPLING, "--seed", type=int, help="Where random numbers come from.  [default: drawn, and reported]")
+@option(SAMPLING, "--n", type=int, help="Write so many samples.  [default: 1]")
+@option(SAMPLING, "--best-of", type=int, help="Write so many, and keep the likeliest.")
+@option(GRAMMAR, "--json-schema", metavar="FILE|TEXT", help="Write a JSON value of this schema.")
+@option(GRAMMAR, "--regex", metavar="PATTERN", help="Write what matches this regular expression.")
+@option(GRAMMAR, "--lark", metavar="FILE", help="Write a sentence of this Lark grammar.")
+@option(
+    SPEED,
+    "--k",
+    callback=parse_k,
+    metavar="INTEGER|auto",
+    help="Tokens to draft a round; auto: by what it costs.  [default: auto if greedy, else 4]",
+)
+@option(SPEED, "--drafter", type=click.Choice(["model", "none"]), help="[default: model]")
+@option(SPEED, "--slots", type=int, help="Texts to write at a time.  [default: 8]")
+@option(SPEED, "--threads", type=int, help="Threads to use.  [default: all cores]")
+@option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")
+@option(OUTPUT, "--logprobs", type=int, help="With --json: log-probabilities, and those of the N likeliest.")
+@option(OUTPUT, "--logprobs-of", type=click.Choice(["raw", "shaped"]), help="Before or after sampling's settings.")
+@option(BATCH, "--prompts", type=FILE, metavar="FILE", help="Answer each line: {prompt or messages, settings, key}.")
+@option(BATCH, "--out", type=FILE, metavar="FILE", help="Write a line an answer; go on where a killed job stopped.")
+def specrun(
+    bundle: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    chat: bool,
+    system: str | None,
+    raw: bool,
+    slots: int | None,
+    threads: int | None,
+    json_output: bool,
+    prompts: Path | None,
+    out: Path | None,
+    **options: Any,
+) -> int:
+    """Answer PROMPT, or continue it, with the models of BUNDLE.
+
+    A bundle with a chat template answers; --raw, and a bundle without one, continues. The prompt is an argument, a
+    file (--prompt-file), or standard input where it is "-" or left out; one newline at the end of a file and of
+    standard input is not part of it. The text is written as it is made; on a terminal, tokens that the draft guessed
+    are coloured, and Ctrl-C ends the text.
+
+    \b
+    specrun BUNDLE 'Once upon a time'
+    specrun --chat BUNDLE
+    specrun BUNDLE --prompts questions.jsonl --out answers.jsonl
+    """
+    talk = chat and prompt is None and prompt_file is None and _asked_at_terminal()
+    _refuse(
+        {
+            "--raw": (raw and chat, "--chat, which needs the chat template"),
+            "--system": (raw and system is not None, "--raw, which leaves the chat template out"),
+            "--out": (out is not None and prompts is None, "no --prompts"),
+            "--prompts": (prompts is not None and out is None, "no --out"),
+            "PROMPT": (prompts is not None and prompt is not None, "--prompts, which holds them all"),
+            "--prompt-file": (prompts is not None and prompt_file is not None, "--prompts, which holds them all"),
+            "--chat": (prompts is not None and chat, "--prompts, whose lines are answered one by one"),
+            "--json": (talk and json_output, "a chat of many turns; /save writes it to a file"),
+            "--n": (talk and options["n"] is not None, "a chat of many turns, which goes on from one answer"),
+            "--best-of": (talk and options["best_of"] is not None, "a chat of many turns, which shows what it writes"),
+            "--logprobs": (
+                options["logprobs"] is not None and not (json_output or prompts is not None),
+                "no --json, which would print them",
+            ),
+        }
+    )
+    settings = request_settings(options)
+    text = "" if talk or prompts is not None else read_prompt(prompt, prompt_file)
+    with _open(bundle, slots, threads) as engine:
+        if prompts is not None and out is not None:
+            from mxspec.runtime.commands.batch import run_batch
+            from mxspec.runtime.commands.batch_lines import Defaults
+
+            return run_batch(engine, prompts, out, Defaults(settings, system, raw), json_output=json_output)
+        if chat and engine.template is None:
+            raise GenerationError(f"--chat: bundle {bundle} has no chat template; without --chat it continues a prompt")
+        if talk:
+            from mxspec.runtime.commands.chat_session import ChatSession
+
+            return ChatSession(engine, settings, system).run()
+        return answer_once(engine, request_for(engine, text, settings, system=system, raw=raw), json_output=json_output)
+
+
+def _refuse(mistakes: dict[str, tuple[bool, str]]) -> None:
+    """Raise GenerationError for the first option that was given where it does nothing."""
+    for name, (mistaken, with_what) in mistakes.items():
+        if mistaken:
+            raise GenerationError(f"{name}: got it with {with_what}")
+
+
+def _asked_at_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _open(bundle: Path, slots: int | None, threads: int | None) -> Engine:
+    """The engine, imported late: --help and mistakes need no ONNX Runtime."""
+    from mxspec.runtime.engine import SLOTS, Engine
+
+    return Engine(bundle, slots=SLOTS if slots is None else slots, threads=threads)

@@ -1,0 +1,72 @@
+"""An answer on standard output, piece by piece."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from mxspec.runtime.commands.progress import shown_while_waiting
+
+if TYPE_CHECKING:
+    from mxspec.runtime.events import Finished
+    from mxspec.runtime.handle import Handle
+
+DRAFTED_COLOUR = "green"
+# Control characters as their pictures (U+2400 on): no text may command the terminal.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written of an answer, and how it ended."""
+
+    token_ids: list[int]
+    text: str
+    last: Finished
+
+
+def on_terminal() -> bool:
+    """Whether somebody sees standard output: then colours are worth something."""
+    return sys.stdout.isatty()
+
+
+def shown(text: str) -> str:
+    """A text as a terminal may get it."""
+    return text.translate(_PICTURES)
+
+
+def write_answer(handle: Handle, max_new_tokens: int, *, echo: str = "") -> Written:
+    """Write an answer as it comes, and a newline; on a terminal after `echo`, and what the draft guessed in green."""
+    from mxspec.runtime.events import Finished, Token
+
+    terminal = on_terminal()
+    with shown_while_waiting(handle, max_new_tokens):
+        first = next(handle)
+    if echo:
+        click.secho(shown(echo), nl=False, bold=True)
+    ids, pieces = [], []
+    last: Finished | None = None
+    for event in itertools.chain([first], handle):
+        if isinstance(event, Token):
+            ids.append(event.id)
+            pieces.append(event.text)
+            _write(event.text, terminal, drafted=event.drafted)
+        elif isinstance(event, Finished):
+            pieces.append(event.tail)
+            _write(event.tail, terminal, drafted=False)
+            last = event
+    click.echo()
+    assert last is not None, "the last event of a text is Finished"
+    return Written(ids, "".join(pieces), last)
+
+
+def _write(text: str, terminal: bool, *, drafted: bool) -> None:
+    if terminal:
+        text = click.style(shown(text), fg=DRAFTED_COLOUR) if drafted and text else shown(text)
+    if text:
+        click.echo(text, nl=False)

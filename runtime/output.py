@@ -1,0 +1,67 @@
+"""Standard output that says when it can no longer be written: closed, full, or read by nobody any more."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class OutputError(Exception):
+    """Standard output cannot be written. It is no OSError: click and rich handle those in ways of their own."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output: {error.strerror}")
+        self.nobody_reads = error.errno == errno.EPIPE
+
+
+class _Output(io.FileIO):
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OutputError(error) from None
+
+
+@contextmanager
+def checked_output() -> Iterator[None]:
+    """Here writing to standard output raises OutputError, also where the process was begun without one.
+
+    What has been put in its place already, as tests do, is left alone.
+    """
+    before = sys.stdout
+    if before is not sys.__stdout__:
+        yield
+        return
+    _occupy_closed()
+    encoding = "utf-8" if before is None else before.encoding
+    buffer = io.BufferedWriter(_Output(1, "w", closefd=False))
+    output = io.TextIOWrapper(buffer, encoding=encoding, errors="replace", line_buffering=os.isatty(1))
+    sys.stdout = output
+    try:
+        yield
+        output.flush()
+    except OutputError:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)  # what is left goes there when the process ends
+        raise
+    finally:
+        with suppress(OutputError):
+            output.flush()
+        sys.stdout = before
+
+
+def _occupy_closed() -> None:
+    """No file that is opened later gets the number of a standard stream that is closed."""
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):  # 1 fails where it is written
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)
