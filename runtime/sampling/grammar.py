@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.panics import guarded
 from mxspec.runtime.sampling.matcher import Matcher, one_line
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Grammar:
         try:
             value = json.loads(schema) if isinstance(schema, str) else schema
             text = json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise GenerationError(f"grammar: got a JSON schema that is not JSON: {one_line(str(error))}") from error
         if not isinstance(value, Mapping):
             raise GenerationError(f"grammar: got {text[:60]} as JSON schema, expected an object such as {{}}")
@@ -65,14 +66,17 @@ def _machine(grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher:
     """The machine before its first token. Not a copy of another: copies share a lexer, and wait for each other."""
     from llguidance import LLMatcher
 
-    match grammar.kind:
-        case "json_schema":
-            source = LLMatcher.grammar_from_json_schema(grammar.text)
-        case "regex":
-            source = LLMatcher.grammar_from_regex(grammar.text)
-        case "lark":
-            source = LLMatcher.grammar_from_lark(grammar.text)
-    machine = LLMatcher(vocabulary, source, log_level=0)
+    try:
+        match grammar.kind:
+            case "json_schema":
+                source = LLMatcher.grammar_from_json_schema(grammar.text)
+            case "regex":
+                source = LLMatcher.grammar_from_regex(grammar.text)
+            case "lark":
+                source = LLMatcher.grammar_from_lark(grammar.text)
+        machine = LLMatcher(vocabulary, source, log_level=0)
+    except ValueError as error:  # half a surrogate pair
+        raise GenerationError(f"grammar: {one_line(str(error))}") from error
     if machine.is_error():
         raise GenerationError(f"grammar: {one_line(machine.get_error())}")
     return machine
@@ -89,10 +93,8 @@ def _vocabulary(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> L
         ) from error
     size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
     ends = sorted(token for token in eos if tokenizer.id_to_token(token) is not None)
-    try:
+    with guarded("grammar: this tokenizer is not supported", GenerationError):
         return LLTokenizer(_without_limits(tokenizer).to_str(), n_vocab=size, eos_token=ends or None)
-    except ValueError as error:
-        raise GenerationError(f"grammar: this tokenizer is not supported: {one_line(str(error))}") from error
 
 
 def _without_limits(tokenizer: Tokenizer) -> Tokenizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from mxspec.runtime.sampling.mask import TokenMask
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
+_MAX_MESSAGE = 300  # llguidance repeats the whole grammar
 _MAX_THREADS = 8  # masks take microseconds: more threads only wait for each other
 
 
@@ -135,18 +137,22 @@ class Matcher:
 def fill_masks(jobs: Sequence[tuple[Matcher, Sequence[int]]]) -> None:
     """Compute the masks of every length of each look-ahead, those of one length in parallel."""
     for length in range(max((len(ahead) for _, ahead in jobs), default=-1) + 1):
-        asked = ((matcher, matcher._lacking(ahead[:length])) for matcher, ahead in jobs if length <= len(ahead))
-        _fill([(matcher, machine) for matcher, machine in asked if machine is not None], length)
+        lacking = []
+        for matcher, ahead in jobs:
+            with suppress(GenerationError):  # raised again where the mask is asked for: only that text ends
+                machine = matcher._lacking(ahead[:length]) if length <= len(ahead) else None
+                lacking += [(matcher, machine)] if machine is not None else []
+        if lacking:
+            _fill(lacking, length)
 
 
 def _fill(lacking: Sequence[tuple[Matcher, LLMatcher]], length: int) -> None:
-    if not lacking:
-        return
     bits = np.empty((len(lacking), lacking[0][0]._words), np.uint32)
     places = [(machine, i) for i, (_, machine) in enumerate(lacking)]
     _executor().unsafe_compute_mask_ptr(places, bits.ctypes.data, bits[0].nbytes, len(lacking))
     for (matcher, machine), row in zip(lacking, bits, strict=True):
-        matcher._store(length, machine, row)
+        with suppress(GenerationError):
+            matcher._store(length, machine, row)
 
 
 def _check(machine: LLMatcher) -> None:
@@ -170,5 +176,6 @@ def _bits(tokens: Collection[int], vocab_size: int) -> NDArray[np.uint32]:
 
 
 def one_line(message: str) -> str:
-    """A message of many lines as one."""
-    return " ".join(message.split())
+    """A message of many lines as one, without the state that llguidance adds, and not too long."""
+    line = " ".join(message.partition("<state>")[0].split())
+    return line if len(line) <= _MAX_MESSAGE else f"{line[:_MAX_MESSAGE]} …"

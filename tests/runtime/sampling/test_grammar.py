@@ -371,11 +371,37 @@ def test_many_at_once_equal_one_by_one() -> None:
         lambda: Grammar.lark('start: "x'),
         lambda: Grammar.lark("start: foo"),
         lambda: Grammar.lark(""),
+        lambda: Grammar.regex("\ud800"),
+        lambda: Grammar.regex("(" * 5000),
+        lambda: Grammar.json_schema('{"a":' * 5000),
     ],
 )
 def test_a_grammar_that_does_not_parse_is_one_line(broken: Callable[[], Grammar]) -> None:
-    with pytest.raises(GenerationError, match=r"^grammar: [^\n]+$"):
+    with pytest.raises(GenerationError, match=r"^grammar: [^\n]{1,360}$"):
         matcher(broken())
+
+
+def test_a_grammar_that_grows_too_large_ends_its_own_text_only() -> None:
+    vocab = TOKENIZERS["byte-level"].get_vocab_size()
+    grammars = [Grammar.regex("((a{1,100}){1,100}){1,100}"), Grammar.regex("a*b")]
+    large, small = (Shaper(Sampling(), [], vocab_size=vocab, eos=[EOS], grammar=matcher(one)) for one in grammars)
+    logits = np.zeros(vocab, np.float32)
+
+    def grow() -> None:
+        for _ in range(1000):
+            prepare([(large, ids("aa")), (small, ids("aa"))])
+            assert small.greedy(logits, ids("aa")) == ids("a")[0]
+            small.keep(ids("a"))
+            large.greedy(logits, ids("aa"))
+            large.keep(ids("a"))
+
+    with pytest.raises(GenerationError, match=r"^grammar: [^\n]{1,360}$"):
+        grow()
+
+
+def test_a_tokenizer_that_llguidance_cannot_read_is_one_line() -> None:
+    with pytest.raises(GenerationError, match=r"^grammar: this tokenizer is not supported: [^\n]+$"):
+        Grammar.regex("a").compile(Tokenizer(models.BPE({"<end>": 0, "a": 1}, [])), [0], 2)
 
 
 def test_limits_of_a_tokenizer_do_not_cut_forced_text() -> None:
