@@ -80,6 +80,10 @@ class Shaper:
 
     def greedy(self, logits: Logits, ahead: Sequence[int] = ()) -> int:
         """The likeliest token that is allowed, the lowest id of a tie; GenerationError as in `distribution`."""
+        row, mask = self._change(logits, ahead), self._mask(ahead)
+        likeliest = int(row.argmax())
+        if np.isfinite(row[likeliest]) and (mask is None or mask.allows(likeliest)):
+            return likeliest
         row, ids = self._narrow(logits, ahead)
         token = int(argmax_tokens(row))
         return token if ids is None else int(ids[token])

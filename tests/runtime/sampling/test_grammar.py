@@ -176,6 +176,9 @@ def play(case: Case, tokenizer: Tokenizer, seed: int, limit: int = 40) -> tuple[
         if rng.random() < 0.5:
             prepare([(one, drafted)])
         logits = [row() for _ in range(len(drafted) + 1)]
+        masked = one.process(logits[-1], drafted)
+        assert one.greedy(logits[-1], drafted) == masked.argmax()
+        assert one.distribution(logits[-1], drafted).probability(int(masked.argmin())) == 0 or masked.min() > -np.inf
         verdict = verify_mrs(
             lambda i, logits=logits, drafted=drafted: one.distribution(logits[i], drafted[:i]),
             distributions,
@@ -197,7 +200,7 @@ def play(case: Case, tokenizer: Tokenizer, seed: int, limit: int = 40) -> tuple[
         mask, want = one.grammar.mask([]), fresh.mask([])  # type: ignore[union-attr]
         assert mask is not None
         assert want is not None
-        np.testing.assert_array_equal(mask.flags, want.flags)
+        np.testing.assert_array_equal(mask.flags(), want.flags())
     return text, "max_new_tokens"
 
 
@@ -222,7 +225,7 @@ def matcher(grammar: Grammar, eos: tuple[int, ...] = (EOS,), extra: int = 0) -> 
 
 
 def allowed(mask: Any) -> list[str]:
-    return sorted(TOKENIZERS["byte-level"].id_to_token(int(i)) for i in np.flatnonzero(mask.flags))
+    return sorted(TOKENIZERS["byte-level"].id_to_token(int(i)) for i in np.flatnonzero(mask.flags()))
 
 
 def ids(text: str) -> list[int]:
@@ -293,22 +296,22 @@ def test_complete_is_where_nothing_but_an_end_may_come() -> None:
         states.append(one.complete)
     assert states == [False, False, True]
     assert allowed(one.mask([])) == ["<end>"]
-    assert matcher(Grammar.regex("a?")).mask([]).flags[EOS]
+    assert matcher(Grammar.regex("a?")).mask([]).flags()[EOS]
 
 
 def test_ids_beyond_the_tokenizer_and_ends_that_are_letters() -> None:
     size = TOKENIZERS["byte-level"].get_vocab_size()
     letter = ids("a")[0]
     one = matcher(Grammar.regex("(?s:.*)b"), (EOS, letter, size + 5, size + 900), extra=37)
-    flags = one.mask([]).flags
+    flags = one.mask([]).flags()
     assert len(flags) == size + 37
     assert not flags[[EOS, letter, size + 5]].any()  # an end where the text is no sentence yet
     assert not flags[size:].any()
-    flags = one.mask(ids("b")).flags
+    flags = one.mask(ids("b")).flags()
     assert flags[[EOS, letter, size + 5]].all()
     assert flags[size:].sum() == 1
     short = Grammar.regex("[ab]+").compile(TOKENIZERS["byte-level"], (EOS,), letter + 1)
-    assert np.flatnonzero(short.mask([]).flags).tolist() == [letter]
+    assert np.flatnonzero(short.mask([]).flags()).tolist() == [letter]
 
 
 def test_without_any_end_a_text_may_still_be_complete() -> None:
