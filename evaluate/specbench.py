@@ -11,7 +11,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from mxspec.evaluate import model_bench, ops_bench, profile_bench, speculate_bench
+from mxspec.evaluate import batch_bench, model_bench, ops_bench, profile_bench, speculate_bench
 from mxspec.evaluate.profile_table import call_table
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
@@ -294,6 +294,74 @@ def turns_table(result: dict[str, Any]) -> Table:
         table.add_row(name, f"{turns[f'{name}_seconds'] * 1e6:.1f}", f"{turns[f'{name}_over_alone']:.3f}")
     both = turns["target_seconds"] + turns["draft_seconds"]
     table.add_row("both", f"{both * 1e6:.1f}", f"{turns['over_alone']:.3f}")
+    return table
+
+
+@main.command("batch")
+@shape_options
+@click.option("--new-tokens", default=64, show_default=True, type=click.IntRange(min=2), help="Of each text.")
+@click.option("--acceptance", default=0.75, show_default=True, type=click.FloatRange(0, 1), help="Imposed on drafts.")
+@click.option("--repetitions", default=3, show_default=True, type=click.IntRange(min=1))
+@common_options
+def bench_batch(
+    bundle: Path | None,
+    shape: str | None,
+    work: Path,
+    new_tokens: int,
+    acceptance: float,
+    repetitions: int,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Time 1, 2, 4 and 8 texts at once: beside what their calls allow, at every K, and a second turn."""
+    console = report_console(json_output=json_output)
+    with console.status("preparing") as status:
+        path = choose_bundle(bundle, shape, work)
+        bench = batch_bench.BatchBench(path, new_tokens, acceptance, threads)
+        result = batch_bench.measure(bench, repetitions, status.update)
+    table = Table(
+        "texts",
+        "tok/s",
+        "over one",
+        "of what the call allows",
+        "outside the models",
+        "sampled",
+        "best K",
+        "K by load over it",
+        "over K = 0",
+        title=f"{path.name}, {result['threads']} threads; {new_tokens} tokens after {result['cached']} each",
+        title_justify="left",
+    )
+    for row in result["rows"]:
+        table.add_row(
+            str(row["texts"]),
+            f"{row['tokens_per_second']:.1f}",
+            f"{row['over_one_text']:.2f}",
+            f"{row['of_what_the_call_allows']:.1%}",
+            f"{row['outside_models']:.1%}",
+            f"{row['outside_models_sampled']:.1%}",
+            str(row["best_k"]),
+            f"{row['by_load_over_best_k']:.2f}",
+            f"{row['by_load_over_plain']:.2f}",
+        )
+    finish(result, [table, more_of_batch(result)], json_output, record)
+
+
+def more_of_batch(result: dict[str, Any]) -> Table:
+    """What does not depend on how many texts there are."""
+    turn, shaping = result["second_turn"], result["shaping"]
+    first, more = turn["tokens"]
+    table = Table("", "")
+    table.add_row("time of one text over a plain loop", f"{result['rows'][0]['time_over_plain_loop']:.3f}")
+    table.add_row(
+        f"first token of a turn of {more} after {first:,}",
+        f"{turn['seconds'] * 1e3:.0f} ms, {turn['ratio']:.3f} of reading all again",
+    )
+    table.add_row(
+        f"shaping a row of {shaping['vocabulary']:,} to a nucleus of about {shaping['nucleus']:,}",
+        f"{shaping['seconds_a_row'] * 1e6:.0f} us; for 8 texts {shaping['share_of_a_step']:.1%} of a call",
+    )
     return table
 
 

@@ -92,10 +92,16 @@ class Engine:
 
     def submit(self, request: Request) -> Handle:
         """Begin what is asked for, as soon as there is a slot. Raises GenerationError."""
-        mailbox = Mailbox()
-        sequences = self._sequences(request, mailbox)
-        self._worker.submit(sequences)
-        return Handle(self, sequences, mailbox, request.n, request.best_of is None)
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Handle]:
+        """Begin several in the same step, as far as there are slots: all of them, or none where one is refused."""
+        begun = [(request, mailbox := Mailbox(), self._sequences(request, mailbox)) for request in requests]
+        self._worker.submit([sequences for _, _, sequences in begun])
+        return [
+            Handle(self, sequences, mailbox, request.n, request.best_of is None)
+            for request, mailbox, sequences in begun
+        ]
 
     def run(self, requests: Iterable[Request]) -> Iterator[Answer | list[Answer]]:
         """The answers to many requests in their order, as many at a time as there are slots."""

@@ -86,6 +86,11 @@ class Scheduler:
         """How many prompts wait for a slot."""
         return len(self._waiting)
 
+    @property
+    def free(self) -> int:
+        """How many slots are."""
+        return self._target.slots - len(self._running)
+
     def step(self) -> None:
         """One turn over all running sequences."""
         began = time.perf_counter()

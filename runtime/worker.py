@@ -27,20 +27,23 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
-    def submit(self, samples: Samples[Sequence]) -> None:
-        """Hand over the samples of a request. Raises GenerationError: closed, forked, or too many wait."""
+    def submit(self, requests: Samples[Samples[Sequence]]) -> None:
+        """Hand over the samples of some requests, to begin in the same step where there is room.
+
+        Raises GenerationError: closed, forked, or too many wait.
+        """
         if os.getpid() != self._pid:
             raise GenerationError("engine: belongs to the process that made it; make another after the fork")
         with self._changed:
             if self._closing:
                 raise GenerationError("engine: closed, no text can be begun")
             waiting = len(self._inbox) + self._scheduler.waiting
-            if waiting >= self._queue:
-                raise QueueFullError(f"engine: {waiting} requests wait already, the most that its queue takes")
+            if waiting + len(requests) > self._queue + self._scheduler.free:
+                raise QueueFullError(f"engine: {waiting} requests wait already, its queue takes {self._queue}")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
                 self._thread.start()
-            self._inbox.append(samples)
+            self._inbox += requests
             self._changed.notify()
 
     def wake(self) -> None:
