@@ -12,7 +12,6 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from mxspec.runtime.handle import Handle

@@ -1,0 +1,144 @@
+"""A chat at a terminal: turns that go on from each other, commands, Ctrl-C and Ctrl-D."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxspec import Engine
+
+ENDED = "ended by "
+END_OF_INPUT, INTERRUPT = "\x04", "\x03"
+
+
+@pytest.fixture(scope="module")
+def engine(chat_bundle: str) -> Engine:
+    return Engine(chat_bundle)
+
+
+def test_a_second_turn_reads_only_what_is_new(chat_bundle: str, terminal: Any, tmp_path: Path, engine: Engine) -> None:
+    chat = terminal("--chat", chat_bundle, "--max-new-tokens", "12")
+    chat.read_until("> ")
+    chat.type("hi\n")
+    assert "7 prompt tokens ·" in chat.read_until(f"{ENDED}max_new_tokens")
+    chat.read_until("> ")
+    chat.type("again\n")
+    shown = chat.read_until(f"{ENDED}max_new_tokens")
+    assert "30 prompt tokens, 18 of them reused" in shown  # u:hi a: answer (12, the last is read again) \n u:again a:
+    chat.read_until("> ")
+    chat.type(f"/save {tmp_path / 'chat.json'}\n")
+    chat.read_until("Saved in")
+    chat.type(END_OF_INPUT)
+    assert chat.wait() == 0
+    saved = json.loads((tmp_path / "chat.json").read_text())
+    assert [message["role"] for message in saved["messages"]] == ["user", "assistant"] * 2
+    first = engine.generate("u:hi\na:", max_new_tokens=12).result()
+    prompt = [*engine.encode("u:hi\na:"), *first.token_ids, *engine.encode("\nu:again\na:")]
+    second = engine.generate(prompt, max_new_tokens=12).result()
+    assert saved["token_ids"] == [*prompt, *second.token_ids]
+    assert [message["content"] for message in saved["messages"]] == ["hi", first.text, "again", second.text]
+    assert list(tmp_path.iterdir()) == [tmp_path / "chat.json"]
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line(chat_bundle: str, terminal: Any) -> None:
+    chat = terminal("--chat", chat_bundle)
+    chat.read_until("> ")
+    chat.type(INTERRUPT)
+    chat.read_until("> ")
+    chat.type("half a line" + INTERRUPT)
+    chat.read_until("\n> ")
+    chat.type("hi\n")
+    chat.read_until(ENDED)
+    chat.type("/exit\n")
+    assert chat.wait() == 0
+
+
+def test_commands(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
+    chat = terminal("--chat", chat_bundle, "--max-new-tokens", "4", "--system", "be brief")
+    chat.read_until("> ")
+
+    def say(line: str, answer: str) -> str:
+        chat.type(line + "\n")
+        shown = chat.read_until(answer)
+        chat.read_until("> ")
+        return str(shown)
+
+    def saved() -> list[dict[str, str]]:
+        say(f"/save {tmp_path / 'chat.json'}", "Saved in")
+        messages: list[dict[str, str]] = json.loads((tmp_path / "chat.json").read_text())["messages"]
+        return messages
+
+    assert saved() == [{"role": "system", "content": "be brief"}]
+    assert "18 prompt tokens" in say("hi", ENDED)
+    assert [message["role"] for message in saved()] == ["system", "user", "assistant"]
+    say("/system be long", "is changed")
+    assert saved()[0]["content"] == "be long"
+    say("/reset", "forgotten")
+    assert saved() == [{"role": "system", "content": "be long"}]
+    say("/system", "no system message")
+    assert saved() == []
+    assert "7 prompt tokens" in say("hi", ENDED)
+    assert "did you mean '/reset'?" in say("/rest", "/help names them")
+    assert "expected the name of a file" in say("/save", "after it")
+    assert "cannot be written" in say("/save /nowhere/at/all", "No such file")
+    for command in ("/reset", "/system TEXT", "/save FILE", "/exit"):
+        assert command in say("/help", "makes it a message")
+    assert "expected 1 to 96, the context length" in say("x" * 100, "context length")
+    assert "prompt tokens" in say(" /reset, as a message", ENDED)
+    assert saved()[-2]["content"] == " /reset, as a message"
+    chat.type("/exit\n")
+    assert chat.wait() == 0
+    assert "Traceback" not in chat.shown
+
+
+SLOW = """
+import sys, time
+from mxspec.runtime import session
+run = session.Session.run
+def slow(self, *arguments):
+    time.sleep(0.1)
+    return run(self, *arguments)
+session.Session.run = slow
+from mxspec.runtime.cli import main
+main()
+"""
+
+
+def test_ctrl_c_ends_the_answer_which_stays_as_far_as_it_came(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
+    chat = terminal("--chat", chat_bundle, "--k", "0", code=SLOW)
+    chat.read_until("> ")
+    chat.type("hi\n")
+    chat.read_until("\n")
+    chat.read_until("\t")  # the fifth token of this answer
+    chat.type(INTERRUPT)
+    chat.type(INTERRUPT)  # once more does no harm
+    shown = chat.read_until(f"{ENDED}cancelled")
+    written = int(re.findall(r"(\d+) tokens in", shown)[0])
+    assert 5 <= written <= 10
+    chat.read_until("> ")
+    chat.type(f"/save {tmp_path / 'chat.json'}\n")
+    chat.read_until("Saved in")
+    saved = json.loads((tmp_path / "chat.json").read_text())
+    assert len(saved["token_ids"]) == 7 + written
+    assert saved["messages"][1]["role"] == "assistant"
+    chat.type("go on\n")
+    assert f"{7 + written - 1} of them reused" in chat.read_until(ENDED)
+    chat.type("/exit\n")
+    assert chat.wait() == 0
+
+
+def test_what_a_session_has_no_use_for_is_refused(chat_bundle: str, bundle: str, terminal: Any) -> None:
+    for arguments, says in (
+        ([chat_bundle, "--json"], "--json: got it with a chat"),
+        ([chat_bundle, "--temperature", "1", "--n", "2"], "--n: got it with a chat"),
+        ([chat_bundle, "--temperature", "1", "--best-of", "2"], "--best-of: got it with a chat"),
+        ([bundle], "has no chat template"),
+    ):
+        chat = terminal("--chat", *arguments)
+        assert chat.wait() == 1
+        assert says in chat.shown
+        assert chat.shown.count("\n") == 1

@@ -1,0 +1,144 @@
+"""Ctrl-C at any moment, and a standard output that cannot be written: a line at most, and the exit code that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxspec.runtime import session
+from mxspec.runtime.commands.interrupts import on_interrupt
+
+# Ctrl-C comes at the moment when a module is looked for.
+INTERRUPTED_IMPORT = """
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["specrun", {bundle!r}, "hello"]
+from mxspec.runtime.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["click", "numpy", "mxspec.runtime.command", "rich", "onnxruntime", "tokenizers", "mxspec.runtime.engine"]
+)
+def test_ctrl_c_during_the_first_imports(bundle: str, name: str) -> None:
+    code = INTERRUPTED_IMPORT.format(name=name, bundle=bundle)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
+
+
+def test_a_job_in_the_background_of_a_script_goes_on(bundle: str) -> None:
+    """Shells begin it with SIGINT ignored, so that Ctrl-C is for the script."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    code += INTERRUPTED_IMPORT.format(name="click", bundle=bundle)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0
+    assert "TTFT" in result.stderr
+
+
+@pytest.mark.parametrize("json_output", [False, True])
+@pytest.mark.parametrize("after", [1, 5])
+def test_ctrl_c_ends_the_text_cleanly(
+    bundle: str, run: Any, json_output: bool, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    score = session.Session.run
+
+    def interrupted(self: session.Session, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == after:
+            os.kill(os.getpid(), signal.SIGINT)
+        if calls >= after:
+            time.sleep(0.2)
+        return score(self, *arguments)
+
+    monkeypatch.setattr(session.Session, "run", interrupted)
+    result = run(bundle, "hello", "--k", "0", *["--json"] * json_output)
+    assert result.exit_code == 130
+    if json_output:
+        report = json.loads(result.stdout)
+        assert report["finish_reason"] == "cancelled"
+        assert after - 1 <= len(report["token_ids"]) <= after + 2
+    else:
+        assert result.stdout.endswith("\n")
+        assert result.stderr.endswith("ended by cancelled\n")
+    assert "Traceback" not in result.output
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    acts = []
+    with pytest.raises(KeyboardInterrupt), on_interrupt(lambda: acts.append("first")):
+        signal.raise_signal(signal.SIGINT)
+        assert acts == ["first"]
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_leave_ctrl_c_alone() -> None:
+    seen = []
+
+    def work() -> None:
+        with on_interrupt(lambda: None):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--help"]])
+def test_a_full_standard_output_is_one_line(bundle: str, process: Any, arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = process(bundle, "hello", *arguments, stdout=full)
+    assert result.returncode == 1
+    assert result.stderr == "error: standard output: No space left on device\n"
+
+
+def test_a_full_standard_output_is_one_line_for_much_text_too(process: Any) -> None:
+    """More than a buffer: what fails is no flush."""
+    code = (
+        "import click; from mxspec.runtime.command import Command, print_json\n"
+        "click.command(cls=Command)(lambda: print_json({'text': 'x' * 100000}))()"
+    )
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "error: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--help"]])
+def test_a_pipe_that_nobody_reads_ends_it_in_silence(bundle: str, process: Any, arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = process(bundle, "hello", *arguments, stdout=writer)
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_standard_stream_that_is_closed(bundle: str, process: Any, number: int) -> None:
+    arguments = [] if number == 0 else ["hello"]
+    result = process(bundle, *arguments, preexec_fn=lambda: os.close(number))
+    assert (result.returncode, result.stderr) == {
+        0: (1, "error: prompt: standard input is closed; give PROMPT or --prompt-file\n"),
+        1: (1, "error: standard output: Bad file descriptor\n"),
+        2: (0, ""),
+    }[number]
