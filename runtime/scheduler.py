@@ -16,7 +16,7 @@ import numpy as np
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.choose_k import KByLoad, StepCost
 from mxspec.runtime.drafters.drafter import Drafter, Proposal
-from mxspec.runtime.sampling.shape import Logits, argmax_tokens
+from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.sequence import Sequence, Timing
 from mxspec.runtime.session import Part, Session
@@ -221,13 +221,14 @@ class Scheduler:
 
     def _step(self, plan: Plan, began: float) -> None:
         draft_calls = self._propose(plan)
+        works = [work for work in plan.works if not self._failed(work)]
         drafted = time.perf_counter()
-        if not plan.works:
+        if not works:
             return
-        logits = self._score(plan.works)
+        logits = self._score(works)
         scored = time.perf_counter()
-        self._verify(plan.works, logits, Timing(began, drafted, scored))
-        tokens = sum(len(work.tokens) + len(work.proposal.tokens) for work in plan.works)
+        self._verify(works, logits, Timing(began, drafted, scored))
+        tokens = sum(len(work.tokens) + len(work.proposal.tokens) for work in works)
         seconds = time.perf_counter() - drafted
         if plan.usual:
             self.load.observe(StepCost(tokens, seconds, draft_calls))
@@ -247,6 +248,12 @@ class Scheduler:
                 calls += drafter.propose([work.sequence.wanted(work.k, work.proposal) for work in works])
         return calls
 
+    def _failed(self, work: Work) -> bool:
+        """Whether drafting failed for a text, which ends it alone."""
+        for error in work.proposal.errors:
+            work.sequence.fail(error)
+        return bool(work.proposal.errors)
+
     def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
         """One call of the target; the rows of each work."""
         parts = [work.part() for work in works]
@@ -259,16 +266,12 @@ class Scheduler:
 
     def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
         """Verify what each sequence drafted, and emit what is kept of it."""
-        shaped = [work for work in works if work.scored and not work.sequence.shaper.plain]
-        if shaped:
-            prepare([(work.sequence.shaper, work.proposal.tokens) for work in shaped])
+        prepare([(work.sequence.shaper, work.proposal.tokens) for work in works if work.scored])
         for work, rows in zip(works, logits, strict=True):
             sequence = work.sequence
             if not work.scored:
                 continue
             try:
-                likeliest = argmax_tokens(rows).tolist() if sequence.plain_greedy else []
-                verdict = sequence.verify(work.proposal, rows, likeliest)
-                sequence.emit(work.proposal, verdict, rows, timing)
+                sequence.emit(work.proposal, sequence.verify(work.proposal, rows), rows, timing)
             except GenerationError as error:  # of this text alone
                 sequence.fail(error)

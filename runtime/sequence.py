@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import abc
 from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from mxspec.runtime.choose_k import Acceptance, Load
 from mxspec.runtime.drafters.drafter import Drafter, Proposal, Wanted
@@ -78,7 +75,6 @@ class Sequence:
         self._capacity = capacity
         self._stream = stream
         self._outbox = outbox
-        self.plain_greedy = settings.sampling.greedy and shaper.plain
 
     # --- where it stands ---
 
@@ -146,7 +142,7 @@ class Sequence:
         tokens = tokens[: max(self._capacity - len(self.tokens), 0)]
         if self.settings.sampling.greedy:
             return Proposal(tokens)
-        return Proposal(tokens, [Distribution.of(np.ones(1), np.array([token])) for token in tokens])
+        return Proposal(tokens, [Distribution.point(token) for token in tokens])
 
     # --- its life ---
 
@@ -157,11 +153,9 @@ class Sequence:
         self.tally.began = began
         self.tally.reused_tokens = taken.target
 
-    def verify(self, proposal: Proposal, logits: Logits, likeliest: abc.Sequence[int]) -> Verdict:
-        """What is kept of a proposal, by the target's logits float32[K + 1, vocab] and their argmax int[K + 1]."""
+    def verify(self, proposal: Proposal, logits: Logits) -> Verdict:
+        """What is kept of a proposal, by the target's logits float32[K + 1, vocab]."""
         sampling, drafted = self.settings.sampling, proposal.tokens
-        if self.plain_greedy:
-            return verify_greedy(likeliest.__getitem__, drafted)
         if sampling.greedy:
             return verify_greedy(lambda i: self.shaper.greedy(logits[i], drafted[:i]), drafted)
         seed, sample, first = sampling.seed, self.sample, len(self.tokens)
@@ -218,6 +212,8 @@ class Sequence:
     def fail(self, error: BaseException) -> None:
         """The text ends in an error, which its reader gets."""
         self.ended = True
+        if self._slot is not None:
+            self._slot.rollback(len(self.tokens) - 1)  # what was drafted is not the text's
         self._outbox.put(error)
 
     def _end_after(self, token: int) -> FinishReason | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mxspec.formats.errors import GenerationError
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
@@ -18,6 +19,7 @@ class Proposal:
 
     tokens: list[int] = field(default_factory=list)
     distributions: list[Distribution] = field(default_factory=list)
+    errors: list[GenerationError] = field(default_factory=list)  # why nothing more is proposed, and the text ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.sampling.randomness import Purpose, uniform
-from mxspec.runtime.sampling.shape import Logits, argmax_tokens
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
 from mxspec.runtime.slots import Slot
 
@@ -41,32 +43,34 @@ class ModelDrafter:
         calls = []
         unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
         for position in range(max((want.k for want in wanted), default=0)):
+            active = [want for want in wanted if want.k > position and not want.proposal.errors]
+            if not active:
+                break
             began = time.perf_counter()
-            active = [want for want in wanted if want.k > position]
             logits = self.session.run(
                 [Part(want.slot.index, want.slot.draft_length, unread[id(want)], 1) for want in active]
             )
-            for want in active:
+            prepare([(want.shaper, want.proposal.tokens) for want in active])
+            for want, row in zip(active, logits, strict=True):
                 want.slot.draft_length += len(unread[id(want)])
-            self._choose(active, logits)
-            for want in active:
+                _add_choice(want, row)
                 unread[id(want)] = want.proposal.tokens[-1:]
             calls.append((len(active), time.perf_counter() - began))
         return calls
 
-    def _choose(self, wanted: Sequence[Wanted], logits: Logits) -> None:
-        """Add the next token to each proposal, from float32[texts, vocab]."""
-        plain = [want.sampling.greedy and want.shaper.plain for want in wanted]
-        likeliest = argmax_tokens(logits).tolist() if any(plain) else []
-        for row, want in enumerate(wanted):
-            ahead = want.proposal.tokens
-            if plain[row]:
-                token = likeliest[row]
-            elif want.sampling.greedy:
-                token = want.shaper.greedy(logits[row], ahead)
-            else:
-                distribution = want.shaper.distribution(logits[row], ahead)
-                position = len(want.tokens) + len(ahead)
-                token = distribution.draw(uniform(want.sampling.seed, want.sample, position, Purpose.DRAFT))
-                want.proposal.distributions.append(distribution)
-            want.proposal.tokens.append(token)
+
+def _add_choice(want: Wanted, row: Logits) -> None:
+    """Add the next token to a proposal, from float32[vocab]; an error is of this text alone."""
+    ahead = want.proposal.tokens
+    try:
+        if want.sampling.greedy:
+            token = want.shaper.greedy(row, ahead)
+        else:
+            distribution = want.shaper.distribution(row, ahead)
+            position = len(want.tokens) + len(ahead)
+            token = distribution.draw(uniform(want.sampling.seed, want.sample, position, Purpose.DRAFT))
+            want.proposal.distributions.append(distribution)
+    except GenerationError as error:
+        want.proposal.errors.append(error)
+    else:
+        ahead.append(token)

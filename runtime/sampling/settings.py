@@ -67,8 +67,8 @@ class Sampling:
         return tuple(name for name in _SHAPING if getattr(self, name) != type(self).__dataclass_fields__[name].default)
 
     def seeded(self) -> Sampling:
-        """The same with a seed: its own, or one drawn here."""
-        return self if self.seed is not None else replace(self, seed=secrets.randbits(64))
+        """The same with a seed: its own, or one drawn here, of 53 bits: every reader of JSON keeps those."""
+        return self if self.seed is not None else replace(self, seed=secrets.randbits(53))
 
     def _real(self, name: str, low: float, high: float, expected: str) -> None:
         """Make the setting a float between `low` and `high`, or say what was expected."""

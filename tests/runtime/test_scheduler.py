@@ -248,6 +248,30 @@ def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
     assert reason_of(boxes[0]) == reason_of(boxes[2]) == "max_new_tokens"
 
 
+@pytest.mark.parametrize("broken", ["target", "draft"])
+def test_what_was_drafted_by_a_text_that_failed_is_never_reused(toys: Any, broken: str) -> None:
+    good, bad = toys.random_logits(VOCAB, 1), np.full(VOCAB, np.nan, np.float32)
+
+    def breaks(text: tuple[int, ...]) -> Any:
+        return bad if len(text) == 12 else good(text)
+
+    target = toys.Session(breaks if broken == "target" else good, slots=1)
+    draft = toys.Session(breaks if broken == "draft" else good, slots=1)
+    scheduler = toys.scheduler(target, draft)
+    box, other = toys.Outbox(), toys.Outbox()
+    scheduler.add([toys.sequence(target, draft, box, PROMPT, k=4, max_new_tokens=30)])
+    scheduler.add([toys.sequence(target, draft, other, [7, 7], k=4, max_new_tokens=3)])
+    run(scheduler)
+    assert isinstance(box[-1], GenerationError)
+    assert reason_of(other) == "max_new_tokens"
+    written = [*PROMPT, *(token for token, _ in tokens_of(box))]
+    for length in range(len(PROMPT), 11):
+        again = toys.Outbox()
+        scheduler.add([toys.sequence(target, draft, again, [*written[:length], 9], k=0, max_new_tokens=1)])
+        run(scheduler)
+        assert tokens_of(again)[0][0] == good((*written[:length], 9)).argmax()
+
+
 def test_after_a_call_that_failed_nothing_that_it_wrote_is_used(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target, _ = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, None)

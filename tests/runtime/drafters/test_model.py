@@ -5,35 +5,54 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
-from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.drafter import Proposal, Wanted
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.slots import Slot
 
 VOCAB = 12
 TEXT = [1, 2, 3]
 
 
+def wanted(text: list[int], slot: Slot, k: int, sampling: Sampling | None = None, sample: int = 0) -> Wanted:
+    sampling = sampling or Sampling()
+    shaper = Shaper(sampling, text, vocab_size=VOCAB, eos=())
+    return Wanted(text, slot, sampling, sample, shaper, k, Proposal())
+
+
+def propose(
+    model: Any, text: list[int], k: int, sampling: Sampling | None = None, slot: Slot | None = None
+) -> Proposal:
+    want = wanted(text, slot or Slot(0), k, sampling)
+    model.drafter.propose([want])
+    return want.proposal
+
+
 def test_no_drafter_proposes_nothing() -> None:
-    assert NoDrafter().limit(0) == 0
-    assert NoDrafter().propose(TEXT, 0, Sampling()).tokens == []
+    want = wanted(TEXT, Slot(0), 3)
+    assert NoDrafter().limit(0) == NoDrafter().lag(TEXT, Slot(0)) == 0
+    assert NoDrafter().propose([want]) == []
+    assert want.proposal == Proposal()
 
 
 def test_a_greedy_proposal_is_the_models_own_text(toys: Any) -> None:
     logits = toys.random_logits(VOCAB, 1)
-    drafter = ModelDrafter(toys.Model(logits))
-    drafter.prefill(TEXT[:-1])
     text = list(TEXT)
-    for token in drafter.propose(TEXT, 5, Sampling()).tokens:
+    for token in propose(toys.Session(logits), TEXT, 5).tokens:
         assert token == logits(tuple(text)).argmax()
         text.append(token)
+    assert len(text) == len(TEXT) + 5
 
 
 def test_a_sampled_proposal_comes_with_the_distributions_it_was_drawn_from(toys: Any) -> None:
     logits = toys.random_logits(VOCAB, 1)
     sampling = Sampling(temperature=0.8, top_k=4, seed=3)
-    proposal = ModelDrafter(toys.Model(logits)).propose(TEXT, 4, sampling)
+    proposal = propose(toys.Session(logits), TEXT, 4, sampling)
+    assert len(proposal.distributions) == 4
     for i, distribution in enumerate(proposal.distributions):
         expected = shape(logits((*TEXT, *proposal.tokens[:i])), sampling)
         np.testing.assert_array_equal(distribution.ids, expected.ids)
@@ -41,22 +60,56 @@ def test_a_sampled_proposal_comes_with_the_distributions_it_was_drawn_from(toys:
         assert distribution.probability(proposal.tokens[i]) > 0
 
 
+def test_many_texts_share_a_call_a_position_and_each_gets_what_it_gets_alone(toys: Any) -> None:
+    logits = toys.random_logits(VOCAB, 1)
+    session = toys.Session(logits, slots=3)
+    sampling = Sampling(temperature=1.0, seed=5)
+    texts = [TEXT, [4, 5], [6, 7, 8, 9]]
+    wants = [wanted(text, Slot(i), k, sampling) for i, (text, k) in enumerate(zip(texts, (2, 4, 1), strict=True))]
+    calls = session.drafter.propose(wants)
+    assert [count for count, _ in calls] == [3, 2, 1, 1]
+    for want in wants:
+        alone = propose(toys.Session(logits), list(want.tokens), want.k, sampling)
+        assert want.proposal.tokens == alone.tokens
+
+
+def test_what_was_proposed_before_is_read_and_gone_on_from(toys: Any) -> None:
+    logits = toys.random_logits(VOCAB, 1)
+    session = toys.Session(logits)
+    want = wanted(TEXT, Slot(0), 2)
+    want.proposal.tokens.append(5)  # forced by a grammar, say
+    session.drafter.propose([want])
+    assert want.proposal.tokens[1] == logits((*TEXT, 5)).argmax()
+    assert session.calls[0] == [(0, 0, 4, 1)]
+
+
 def test_a_rollback_feeds_only_what_is_not_known(toys: Any) -> None:
-    model = toys.Model(toys.random_logits(VOCAB, 1))
-    drafter = ModelDrafter(model)
-    drafter.prefill(TEXT)
-    drafted = drafter.propose([*TEXT, 4], 3, Sampling()).tokens
-    drafter.rollback(len(TEXT) + 1 + 1)  # one kept
-    model.calls.clear()
-    drafter.propose([*TEXT, 4, drafted[0], 9], 1, Sampling())
-    assert model.calls == [(len(TEXT) + 2, 1, 1)]
-    drafter.rollback(len(TEXT) + 3 + 1)  # all kept: its own last token was never read
-    model.calls.clear()
-    drafter.propose([*TEXT, 4, drafted[0], 9, 5, 6], 1, Sampling())
-    assert model.calls == [(len(TEXT) + 3, 2, 1)]
+    session, slot = toys.Session(toys.random_logits(VOCAB, 1)), Slot(0)
+    session.drafter.read([(TEXT, slot, 2)])
+    assert session.drafter.lag([*TEXT, 4], slot) == 2
+    drafted = propose(session, [*TEXT, 4], 3, slot=slot).tokens
+    slot.rollback(len(TEXT) + 1 + 1)  # one kept
+    session.calls.clear()
+    propose(session, [*TEXT, 4, drafted[0], 9], 1, slot=slot)
+    assert session.calls == [[(0, len(TEXT) + 2, 1, 1)]]
+    slot.rollback(len(TEXT) + 3 + 1)  # all kept: its own last token was never read
+    session.calls.clear()
+    propose(session, [*TEXT, 4, drafted[0], 9, 5, 6], 1, slot=slot)
+    assert session.calls == [[(0, len(TEXT) + 3, 2, 1)]]
 
 
 def test_the_last_token_proposed_may_lie_one_beyond_the_cache(toys: Any) -> None:
-    drafter = ModelDrafter(toys.Model(toys.random_logits(VOCAB, 1), capacity=6))
-    assert [drafter.limit(length) for length in (3, 6, 7, 8)] == [4, 1, 0, 0]
-    assert len(drafter.propose(TEXT, 4, Sampling()).tokens) == 4
+    session = toys.Session(toys.random_logits(VOCAB, 1), capacity=6)
+    assert [session.drafter.limit(length) for length in (3, 6, 7, 8)] == [4, 1, 0, 0]
+    assert len(propose(session, TEXT, 4).tokens) == 4
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_error_is_of_one_text_alone(toys: Any, temperature: float) -> None:
+    good, bad = toys.random_logits(VOCAB, 1), np.full(VOCAB, np.nan, np.float32)
+    session = toys.Session(lambda text: bad if text[0] == 4 and len(text) > 2 else good(text), slots=2)
+    sampling = Sampling(temperature=temperature, seed=1)
+    wants = [wanted(text, Slot(i), 3, sampling) for i, text in enumerate((TEXT, [4, 5]))]
+    session.drafter.propose(wants)
+    assert [len(want.proposal.tokens) for want in wants] == [3, 1]
+    assert [len(want.proposal.errors) for want in wants] == [0, 1]

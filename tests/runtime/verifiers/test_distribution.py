@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from mxspec.runtime import sequence
+from mxspec.runtime.drafters import model
 from mxspec.runtime.drafters.drafter import Wanted
-from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Token
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
@@ -114,16 +114,16 @@ def test_an_unprocessed_draft_distribution_is_caught(toys: Any, monkeypatch: pyt
     """The draft's token is drawn from the shaped distribution and judged by the plain softmax."""
     right = mrs.verify_mrs
     plain: list[Distribution] = []
-    choose = ModelDrafter._choose
+    add_choice = model._add_choice
 
-    def choose_and_note(drafter: ModelDrafter, wanted: Sequence[Wanted], logits: NDArray[np.float32]) -> None:
-        plain.append(shape(logits[0], Sampling(1.0)))
-        choose(drafter, wanted, logits)
+    def add_choice_and_note(want: Wanted, row: NDArray[np.float32]) -> None:
+        plain.append(shape(row, Sampling(1.0)))
+        add_choice(want, row)
 
     def verify_mrs(target: Any, draft: Sequence[Distribution], drafted: Sequence[int], *rest: Any) -> Verdict:
         unprocessed = plain[len(plain) - len(draft) :]
         return right(target, unprocessed, drafted, *rest)
 
-    monkeypatch.setattr(ModelDrafter, "_choose", choose_and_note)
+    monkeypatch.setattr(model, "_add_choice", add_choice_and_note)
     monkeypatch.setattr(sequence, "verify_mrs", verify_mrs)
     assert surprise(toys, 2) < FALSE_ALARM
