@@ -248,28 +248,45 @@ def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
     assert reason_of(boxes[0]) == reason_of(boxes[2]) == "max_new_tokens"
 
 
+def test_what_was_drafted_by_a_text_that_failed_is_never_reused(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails on its own token in the place of a drafted one, which is still in the cache."""
+    logits = toys.random_logits(VOCAB, 1)
+    target, draft = toys.Session(logits, slots=1), toys.Session(toys.random_logits(VOCAB, 2), slots=1)
+    scheduler, box, again = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
+    text = toys.sequence(target, draft, box, PROMPT, k=4, max_new_tokens=30)
+    keep, kept = text.shaper.keep, []
+
+    def fail_at_the_fifth(tokens: Sequence[int]) -> None:
+        kept.extend(tokens)
+        if len(kept) == 5:
+            raise GenerationError("grammar: grew too large")
+        keep(tokens)
+
+    monkeypatch.setattr(text.shaper, "keep", fail_at_the_fifth)
+    scheduler.add([text])
+    run(scheduler)
+    assert isinstance(box[-1], GenerationError)
+    prompt = [*PROMPT, *kept, 9]
+    scheduler.add([toys.sequence(target, draft, again, prompt, k=0, max_new_tokens=1)])
+    run(scheduler)
+    assert tokens_of(again)[0][0] == logits(tuple(prompt)).argmax()
+
+
 @pytest.mark.parametrize("broken", ["target", "draft"])
-def test_what_was_drafted_by_a_text_that_failed_is_never_reused(toys: Any, broken: str) -> None:
+def test_an_error_of_either_model_ends_one_text(toys: Any, broken: str) -> None:
     good, bad = toys.random_logits(VOCAB, 1), np.full(VOCAB, np.nan, np.float32)
 
     def breaks(text: tuple[int, ...]) -> Any:
-        return bad if len(text) == 12 else good(text)
+        return bad if len(text) == 12 and text[0] == PROMPT[0] else good(text)
 
-    target = toys.Session(breaks if broken == "target" else good, slots=1)
-    draft = toys.Session(breaks if broken == "draft" else good, slots=1)
-    scheduler = toys.scheduler(target, draft)
-    box, other = toys.Outbox(), toys.Outbox()
+    target = toys.Session(breaks if broken == "target" else good, slots=2)
+    draft = toys.Session(breaks if broken == "draft" else good, slots=2)
+    scheduler, box, other = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
     scheduler.add([toys.sequence(target, draft, box, PROMPT, k=4, max_new_tokens=30)])
-    scheduler.add([toys.sequence(target, draft, other, [7, 7], k=4, max_new_tokens=3)])
+    scheduler.add([toys.sequence(target, draft, other, [7, 7], k=4, max_new_tokens=30)])
     run(scheduler)
     assert isinstance(box[-1], GenerationError)
     assert reason_of(other) == "max_new_tokens"
-    written = [*PROMPT, *(token for token, _ in tokens_of(box))]
-    for length in range(len(PROMPT), 11):
-        again = toys.Outbox()
-        scheduler.add([toys.sequence(target, draft, again, [*written[:length], 9], k=0, max_new_tokens=1)])
-        run(scheduler)
-        assert tokens_of(again)[0][0] == good((*written[:length], 9)).argmax()
 
 
 def test_after_a_call_that_failed_nothing_that_it_wrote_is_used(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
