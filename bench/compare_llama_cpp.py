@@ -1,4 +1,4 @@
-"""Compare mxspec with llama.cpp on the same shape and the same cores, in turns.
+"""Compare mxspec with llama.cpp on the same shape and the same cores, alternating.
 
     python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record build/records/llama_cpp.json
 
@@ -25,6 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from mxspec.evaluate.batch_bench import BatchBench
 from mxspec.evaluate.model_bench import ModelBench
 from mxspec.evaluate.random_bundle import random_bundle
 from mxspec.evaluate.record import write_record
@@ -39,11 +40,12 @@ Q6_K_WEIGHTS, Q6_K_BYTES = 256, 210
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to time: `tokens` in one call after `cached` tokens."""
+    """One thing to time: `tokens` in one call after `cached` tokens; of one text, or one of each of several."""
 
     name: str
     tokens: int
     cached: int
+    texts: int = 1
 
 
 POINTS = (
@@ -52,16 +54,19 @@ POINTS = (
     Point("decode, 1,000 cached", 1, 1000),
     Point("score 8, 1,000 cached", 8, 1000),
     Point("prefill 128", 128, 0),
+    Point("decode, 8 texts", 8, 128, texts=8),
 )
+BATCH_TOKENS = 32  # written of each text, where there are several
 
 
 # --- the peer ---------------------------------------------------------------------------------------------------
 
 
 def build_peer(folder: Path) -> Path:
-    """The path of llama-bench, built from the sdist if it is not there yet."""
-    binary = folder / "build" / "bin" / "llama-bench"
-    if not binary.exists():
+    """The folder of llama-bench and llama-batched-bench, built from the sdist if they are not there yet."""
+    binaries = folder / "build" / "bin"
+    tools = ("llama-bench", "llama-batched-bench")
+    if not all((binaries / tool).exists() for tool in tools):
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
         subprocess.run([*pip, "-d", folder, PACKAGE], check=True)
         with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
@@ -69,10 +74,8 @@ def build_peer(folder: Path) -> Path:
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF")
         subprocess.run(["cmake", "-S", source_of(folder), "-B", folder / "build", *options], check=True)
         jobs = str(len(os.sched_getaffinity(0)))
-        subprocess.run(
-            ["cmake", "--build", folder / "build", "--target", "llama-bench", "--parallel", jobs], check=True
-        )
-    return binary
+        subprocess.run(["cmake", "--build", folder / "build", "--target", *tools, "--parallel", jobs], check=True)
+    return binaries
 
 
 def source_of(folder: Path) -> Path:
@@ -148,14 +151,25 @@ def peer_model(folder: Path, shape: Shape, weights: str) -> Path:
     return path
 
 
-def peer_seconds(binary: Path, model: Path, point: Point, threads: int) -> float:
-    """Seconds of one call of `point.tokens` tokens, as llama-bench measures it (median of its repetitions)."""
+def peer_seconds(binaries: Path, model: Path, point: Point, threads: int) -> float:
+    """Seconds of one call of `point.tokens` tokens, as its own bench tools measure it (median of its repetitions)."""
+    if point.texts > 1:
+        return peer_batch_seconds(binaries, model, point, threads)
     prompt, generate = (0, 16) if point.tokens == 1 else (point.tokens, 0)
     work = ["-p", str(prompt), "-n", str(generate), "-d", str(point.cached), "-r", "3"]
-    command = [str(binary), "-m", str(model), "-t", str(threads), "-o", "json", *work]
+    command = [str(binaries / "llama-bench"), "-m", str(model), "-t", str(threads), "-o", "json", *work]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (result,) = json.loads(output)
     return point.tokens / statistics.median(result["samples_ts"])
+
+
+def peer_batch_seconds(binaries: Path, model: Path, point: Point, threads: int) -> float:
+    """Seconds of a step of `point.texts` texts, the mean over BATCH_TOKENS of them."""
+    work = ["-npp", str(point.cached), "-ntg", str(BATCH_TOKENS), "-npl", str(point.texts), "-c", "4096"]
+    tool = [str(binaries / "llama-batched-bench"), "-m", str(model), "-t", str(threads), "--output-format", "jsonl"]
+    output = subprocess.run([*tool, *work], check=True, capture_output=True, text=True).stdout
+    (result,) = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return point.tokens / float(result["speed_tg"])
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------
@@ -164,7 +178,7 @@ def peer_seconds(binary: Path, model: Path, point: Point, threads: int) -> float
 def measure(
     runners: dict[str, Callable[[Point], float]], points: tuple[Point, ...], repetitions: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Seconds a call for every point and runner, all runners in turns within each repetition."""
+    """Seconds a call for every point and runner, all runners alternating within each repetition."""
     trials: dict[str, dict[str, list[float]]] = {p.name: {r: [] for r in runners} for p in points}
     for repetition in range(repetitions):
         for point in points:
@@ -216,17 +230,22 @@ def as_table(rows: list[dict[str, Any]], runners: list[str]) -> Table:
 def main(
     shape_name: str, peer_formats: tuple[str, ...], threads: int, repetitions: int, work: Path, record: Path | None
 ) -> None:
-    """Time mxspec and llama.cpp in turns on a model of random weights."""
+    """Time mxspec and llama.cpp, alternating, on a model of random weights."""
     shape = SHAPES[shape_name]
     work.mkdir(parents=True, exist_ok=True)
-    binary = build_peer(work)
-    ours = ModelBench(random_bundle(shape, work), threads)
-    runners: dict[str, Callable[[Point], float]] = {
-        "mxspec": lambda point: ours.seconds(point.tokens, point.cached, 1 if point.cached == 0 else point.tokens)
-    }
+    binaries = build_peer(work)
+    bundle = random_bundle(shape, work)
+    calls, texts = ModelBench(bundle, threads), BatchBench(bundle, BATCH_TOKENS, acceptance=0.0)
+
+    def our_seconds(point: Point) -> float:
+        if point.texts > 1:
+            return texts.plain(point.texts).seconds / BATCH_TOKENS
+        return calls.seconds(point.tokens, point.cached, 1 if point.cached == 0 else point.tokens)
+
+    runners: dict[str, Callable[[Point], float]] = {"mxspec": our_seconds}
     for weights in peer_formats:
         model = peer_model(work, shape, weights)
-        runners[f"llama.cpp {weights}"] = lambda point, model=model: peer_seconds(binary, model, point, threads)
+        runners[f"llama.cpp {weights}"] = lambda point, model=model: peer_seconds(binaries, model, point, threads)
     trials = measure(runners, POINTS, repetitions)
     rows = summarise(trials, POINTS)
     CONSOLE.print(as_table(rows, list(runners)))
