@@ -43,8 +43,10 @@ class Defaults:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines that are not blank; raises MxspecError where the file cannot be read."""
+    """The lines that are not blank; raises MxspecError where the file cannot be read, and again."""
     try:
+        if path.exists() and not path.is_file():
+            raise MxspecError(f"--prompts {path}: is no regular file, which is read twice")
         with path.open("rb") as file:
             yield from (Line(i, data) for i, data in enumerate(file, 1) if data.strip())
     except OSError as error:

@@ -9,8 +9,10 @@ settings, so that no answer is taken for one of another job.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +39,12 @@ class BatchOutput:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+            self._file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")  # unbuffered
         except OSError as error:
             raise self._error(error) from None
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            self._file.close()
+            raise MxspecError(f"--out {path}: is no regular file, which a job that stops could go on with")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -63,22 +68,22 @@ class BatchOutput:
     def answered(self) -> Iterator[Answered]:
         """What stands there. Half a line at the end is dropped, once all before it has been looked at."""
         end = 0
-        for number, data in enumerate(self._file, 1):
-            if not data.endswith(b"\n"):
-                if not (data.startswith(_BEGINNING) or _BEGINNING.startswith(data)):
+        with os.fdopen(os.dup(self._file.fileno()), "rb") as lines:
+            for number, data in enumerate(lines, 1):
+                if data.endswith(b"\n"):
+                    end += len(data)
+                    yield self._parsed(data, number)
+                elif not (data.startswith(_BEGINNING) or _BEGINNING.startswith(data)):
                     raise self._stranger(number)
-                self._file.truncate(end)
-                break
-            end += len(data)
-            yield self._parsed(data, number)
+        self._file.truncate(end)
         self._file.seek(end)
 
     def write(self, report: Mapping[str, Any]) -> None:
         """Add a line, which a kill right after this leaves there."""
         data = json.dumps(report, ensure_ascii=False, allow_nan=False).encode(errors="replace") + b"\n"
         try:
-            self._file.write(data)
-            self._file.flush()
+            while data:
+                data = data[self._file.write(data) :]
         except OSError as error:
             raise self._error(error) from None
 

@@ -100,7 +100,7 @@ import sys, time
 from mxspec.runtime import session
 run = session.Session.run
 def slow(self, *arguments):
-    time.sleep(0.1)
+    time.sleep(0.05)
     return run(self, *arguments)
 session.Session.run = slow
 from mxspec.runtime.cli import main
@@ -109,7 +109,7 @@ main()
 
 
 def test_ctrl_c_ends_the_answer_which_stays_as_far_as_it_came(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
-    chat = terminal("--chat", chat_bundle, "--k", "0", code=SLOW)
+    chat = terminal("--chat", chat_bundle, "--k", "0", "--max-new-tokens", "40", code=SLOW)
     chat.read_until("> ")
     chat.type("hi\n")
     chat.read_until("\n")
