@@ -19,7 +19,8 @@ from mxspec.runtime.events import Round
 
 FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the cost of the others, about
 FIRST_ROUNDS = 2  # of each, after one that does not count
-FORGET = 0.98  # weight of the acceptance seen so far, a round later
+FORGET = 0.98  # weight of the acceptance seen so far, a round later,
+LEAST_WEIGHT = 0.01  # down to so many evaluated tokens: then anything new decides
 PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
 PRIOR_WEIGHT = 4.0  # evaluated tokens that the other texts' acceptance counts for
 KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
@@ -47,8 +48,9 @@ class Acceptance:
 
     def observe(self, done: Round) -> None:
         """Rounds of plain decoding forget too: where drafting is tried again, the text may be another."""
-        self.accepted = FORGET * self.accepted + done.accepted
-        self.evaluated = FORGET * self.evaluated + done.evaluated
+        kept = FORGET if self.evaluated > LEAST_WEIGHT else 1.0
+        self.accepted = kept * self.accepted + done.accepted
+        self.evaluated = kept * self.evaluated + done.evaluated
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.choose_k import KByLoad, StepCost
+from mxspec.runtime.choose_k import Acceptance, KByLoad, StepCost
 from mxspec.runtime.drafters.drafter import Drafter, Proposal
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
@@ -131,7 +131,7 @@ class Scheduler:
                 return
             sequence = self._waiting.popleft()
             self._hand_over(taken)
-            sequence.start(taken, now)
+            sequence.start(taken, now, Acceptance.like(self.load.pair))
             self._running.append(sequence)
 
     def _hand_over(self, taken: Taken) -> None:
@@ -272,6 +272,8 @@ class Scheduler:
             if not work.scored:
                 continue
             try:
-                sequence.emit(work.proposal, sequence.verify(work.proposal, rows), rows, timing)
+                done = sequence.emit(work.proposal, sequence.verify(work.proposal, rows), rows, timing)
+                if done.drafted:
+                    self.load.pair.observe(done)
             except GenerationError as error:  # of this text alone
                 sequence.fail(error)

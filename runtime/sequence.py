@@ -146,8 +146,9 @@ class Sequence:
 
     # --- its life ---
 
-    def start(self, taken: Taken, began: float) -> None:
-        """It has been given a slot."""
+    def start(self, taken: Taken, began: float, acceptance: Acceptance) -> None:
+        """It has been given a slot; `acceptance` is what to believe of its drafts."""
+        self.acceptance = acceptance
         self._slot = taken.slot
         self._slot.tokens = self.tokens
         self.tally.began = began
@@ -167,7 +168,7 @@ class Sequence:
             lambda i: uniform(seed, sample, first + i, Purpose.RESAMPLE),
         )
 
-    def emit(self, proposal: Proposal, verdict: Verdict, logits: Logits, timing: Timing) -> None:
+    def emit(self, proposal: Proposal, verdict: Verdict, logits: Logits, timing: Timing) -> Round:
         """Keep what was verified, up to the end if there is one; both models forget what was drafted beyond."""
         new = [*proposal.tokens[: verdict.accepted], verdict.next_token]
         events: list[Event] = []
@@ -200,12 +201,15 @@ class Sequence:
             self._outbox.put(event)
         if reason is not None:
             self.finish(reason)
+        return done
 
     def finish(self, reason: FinishReason) -> None:
         """The text ends; its slot is whoever's asks for it."""
         self.ended = True
         tail = "" if reason == "stop" else self._stream.finish()
-        if self._stream.stop is not None:  # what was held back could be read in more than one way until now
+        if (
+            self._stream.stop is not None and reason != "cancelled"
+        ):  # what was held back could be read in more than one way until now
             reason = "stop"
         self._outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
 

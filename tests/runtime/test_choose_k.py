@@ -162,6 +162,15 @@ def test_rounds_that_were_cut_short_are_no_trouble() -> None:
         assert max(texts.step(room=room)) <= room
 
 
+def test_after_any_number_of_plain_rounds_the_acceptance_is_a_number() -> None:
+    acceptance = Acceptance()
+    for _ in range(50_000):
+        acceptance.observe(Round(0, 0, 0, 1, 0.0, 1.0, 1.0))
+    assert acceptance.share == pytest.approx(0.75)
+    acceptance.observe(Round(4, 1, 0, 1, 0.1, 1.0, 1.1))
+    assert acceptance.share < 0.05  # anything new decides
+
+
 def test_costs_are_medians_and_lines_between_them() -> None:
     costs = Costs()
     for seconds in (9.0, 1.0, 1.1, 0.9, 5.0):
