@@ -153,6 +153,56 @@ def speculate(name: str) -> str:
     return markdown(header, rows) + turns(found["result"]) + source(found)
 
 
+def batch(isa: str) -> str:
+    found = record(f"{isa}/batch_tinyllama")
+    rows = [
+        [
+            str(r["texts"]),
+            f"{r['tokens_per_second']:.1f}",
+            f"{r['over_one_text']:.2f}",
+            f"{r['of_what_the_call_allows']:.0%}",
+            f"{r['outside_models']:.1%} / {r['outside_models_sampled']:.1%}",
+            f"{r['tokens_per_second_by_k'][str(r['best_k'])]:.1f} (K = {r['best_k']})",
+            f"{r['tokens_per_second_by_k']['auto']:.1f}",
+            f"{r['by_load_over_best_k']:.2f} / {r['by_load_over_plain']:.2f}",
+        ]
+        for r in found["result"]["rows"]
+    ]
+    header = [
+        "texts",
+        "tok/s",
+        "over one text",
+        "of what the call allows",
+        "outside the models, greedy / sampled",
+        "best fixed K",
+        "K by load",
+        "over the best / over K = 0",
+    ]
+    return markdown(header, rows) + more_of_batch(found["result"]) + source(found)
+
+
+def more_of_batch(result: dict[str, Any]) -> str:
+    """What does not depend on the number of texts."""
+    turn, shaping = result["second_turn"], result["shaping"]
+    first, more = turn["tokens"]
+    return (
+        f"\n\nOne text takes {result['rows'][0]['time_over_plain_loop']:.3f} x as long through the engine as in a bare "
+        f"loop over calls. The first token of a second turn, {more} tokens after {first:,}, comes after "
+        f"{turn['ratio']:.3f} of the time that reading all again takes ({turn['seconds'] * 1e3:.0f} ms). Shaping a row "
+        f"of {shaping['vocabulary']:,} entries to a nucleus of about {shaping['nucleus']:,} takes "
+        f"{shaping['seconds_a_row'] * 1e6:.0f} us, for eight texts {shaping['share_of_a_step']:.1%} of a step."
+    )
+
+
+def soak() -> str:
+    found = record("soak")
+    r = found["result"]
+    megabytes = ", ".join(f"{size / 1e6:.0f}" for size in r["anonymous_bytes_after_each_round"])
+    header = ["requests", "whole", "cancelled", "refused", "lost", "wrong", "anonymous memory over time, MB"]
+    row = [*(str(r[name]) for name in ("asked", "whole", "cancelled", "refused", "lost", "wrong")), megabytes]
+    return markdown(header, [row]) + source(found)
+
+
 def turns(result: dict[str, Any]) -> str:
     """What target and draft cost in turns; nothing for records of before this was measured."""
     if "turns" not in result:
@@ -192,6 +242,7 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "model": model,
     "profile": profile,
     "llama_cpp": llama_cpp,
+    "batch": batch,
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),
 }
@@ -199,6 +250,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "codec": codec,
     "compile": compiling,
+    "soak": soak,
     **{f"{name}_{isa}": partial(table, isa) for name, table in BY_MACHINE.items() for isa in ("avx2", "avx512vnni")},
 }
 
