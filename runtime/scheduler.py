@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mxspec.formats.errors import GenerationError
 from mxspec.runtime.choose_k import Acceptance, KByLoad, StepCost
 from mxspec.runtime.drafters.drafter import Drafter, Proposal
 from mxspec.runtime.sampling.shape import Logits
@@ -108,6 +107,8 @@ class Scheduler:
         """Every text ends now: in an error, or as cancelled."""
         while self.busy:
             for sequence in (*self._running, *self._waiting):
+                if sequence.ended:
+                    continue
                 if error is None:
                     sequence.finish("cancelled")
                 else:
@@ -117,10 +118,10 @@ class Scheduler:
     # --- admit ---
 
     def _end_cancelled(self) -> None:
-        for sequence in (*self._running, *self._waiting):
-            if sequence.cancelled and not sequence.ended:
+        while cancelled := [text for text in (*self._running, *self._waiting) if text.cancelled]:
+            for sequence in cancelled:
                 sequence.finish("cancelled")
-        self._retire()
+            self._retire()  # which may bring samples that wait, and are cancelled too
 
     def _admit(self, now: float) -> None:
         """First come, first served, as long as there are slots."""
@@ -146,7 +147,7 @@ class Scheduler:
 
     def _retire(self) -> None:
         """Slots of texts that have ended are free; samples that waited for their prompt to be read come next."""
-        for sequence in (*self._running, *self._waiting):
+        for sequence in reversed((*self._running, *self._waiting)):  # each goes before all, so the first is the last
             if sequence.followers and (sequence.ended or not sequence.reading):
                 self._waiting.extendleft(reversed(sequence.followers))
                 sequence.followers = []
@@ -275,5 +276,5 @@ class Scheduler:
                 done = sequence.emit(work.proposal, sequence.verify(work.proposal, rows), rows, timing)
                 if done.drafted:
                     self.load.pair.observe(done)
-            except GenerationError as error:  # of this text alone
+            except Exception as error:  # of this text alone: nothing here touches another
                 sequence.fail(error)

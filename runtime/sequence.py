@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from mxspec.formats.errors import MxspecError
 from mxspec.runtime.choose_k import Acceptance, Load
 from mxspec.runtime.drafters.drafter import Drafter, Proposal, Wanted
 from mxspec.runtime.events import Event, Finished, FinishReason, Round, Token
@@ -205,20 +206,28 @@ class Sequence:
 
     def finish(self, reason: FinishReason) -> None:
         """The text ends; its slot is whoever's asks for it."""
-        self.ended = True
-        tail = "" if reason == "stop" else self._stream.finish()
+        try:
+            tail = "" if reason == "stop" else self._stream.finish()
+        except MxspecError as error:
+            self.fail(error)
+            return
+        self._end()
         if (
             self._stream.stop is not None and reason != "cancelled"
-        ):  # what was held back could be read in more than one way until now
+        ):  # in what was held back, whose text was open till now
             reason = "stop"
         self._outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
 
     def fail(self, error: BaseException) -> None:
         """The text ends in an error, which its reader gets."""
-        self.ended = True
+        self._end()
         if self._slot is not None:
             self._slot.rollback(len(self.tokens) - 1)  # what was drafted is not the text's
         self._outbox.put(error)
+
+    def _end(self) -> None:
+        self.ended = True
+        self.tally.ended = time.perf_counter()
 
     def _end_after(self, token: int) -> FinishReason | None:
         """Why the text ends after the token that was just added, if it does."""

@@ -11,7 +11,7 @@ from mxspec.runtime.events import Round, Statistics
 
 @dataclass(slots=True)
 class Tally:
-    """The rounds of one text so far, and when it was asked for, begun and first answered (seconds of perf_counter)."""
+    """The rounds of one text so far, and when it was asked for, begun, answered and ended (perf_counter)."""
 
     prompt_tokens: int
     seed: int | None
@@ -19,13 +19,14 @@ class Tally:
     asked: float = field(default_factory=time.perf_counter)
     began: float | None = None
     first_token: float | None = None
+    ended: float | None = None
     reused_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
 
     def statistics(self) -> Statistics:
         rounds = list(self.rounds)  # the engine's thread may be adding one
         rest = rounds[1:]
-        now = time.perf_counter()
+        now = time.perf_counter() if self.ended is None else self.ended
         began = now if self.began is None else self.began
         return Statistics(
             seed=self.seed,

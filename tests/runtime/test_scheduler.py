@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.events import Event, Finished, Token
 from mxspec.runtime.sampling.logprobs import Logprob
 
@@ -320,3 +320,74 @@ def test_ending_all_ends_those_that_wait_too(toys: Any) -> None:
     scheduler.end_all()
     assert not scheduler.busy
     assert [reason_of(box) for box in boxes] == ["cancelled"] * 4
+
+
+@pytest.mark.parametrize("broken", ["push", "finish"])
+def test_text_that_cannot_be_decoded_is_an_error_of_its_own_text(
+    toys: Any, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    target, _ = make_pair(toys, slots=3, chunk=64)
+    scheduler, box, cancelled, other = toys.scheduler(target, None), toys.Outbox(), toys.Outbox(), toys.Outbox()
+    texts = [toys.sequence(target, None, out, PROMPT, max_new_tokens=6) for out in (box, cancelled)]
+
+    def fail(*tokens: int) -> str:
+        raise BundleError("tokenizer: cannot decode")
+
+    for text in texts:
+        monkeypatch.setattr(text._stream, broken, fail)
+        scheduler.add([text])
+    scheduler.add([toys.sequence(target, None, other, PROMPT, max_new_tokens=6)])
+    scheduler.step()
+    texts[1].cancelled = True
+    run(scheduler)
+    for out in (box, cancelled):
+        assert isinstance(out[-1], BundleError)
+        assert not any(isinstance(event, Finished | BaseException) for event in out[:-1])
+    assert reason_of(other) == "max_new_tokens"
+
+
+def test_cancelled_samples_end_together_and_take_nobodys_place(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=1)
+    scheduler = toys.scheduler(target, None)
+    boxes = [toys.Outbox() for _ in range(4)]
+    samples = [toys.sequence(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes)]
+    scheduler.add(samples)
+    other = toys.Outbox()
+    scheduler.add([toys.sequence(target, None, other, [9, 9], max_new_tokens=2)])
+    for sample in samples:
+        sample.cancelled = True
+    scheduler.step()
+    assert [reason_of(box) for box in boxes] == ["cancelled"] * 4
+    assert tokens_of(other)
+
+
+def test_samples_of_the_earlier_prompt_come_first(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=2)
+    scheduler, order = toys.scheduler(target, None), []
+
+    class Box:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def put(self, event: Event) -> None:
+            if isinstance(event, Finished):
+                order.append(self.name)
+
+    for name in "ab":
+        scheduler.add(
+            [toys.sequence(target, None, Box(name), [ord(name) % 30, 3], sample=i, max_new_tokens=2) for i in range(3)]
+        )
+    run(scheduler)
+    assert order == ["a", "b", "a", "a", "b", "b"]
+
+
+def test_the_figures_of_a_text_that_has_ended_stand_still(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=1)
+    scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(2)]
+    texts = [toys.sequence(target, None, box, PROMPT) for box in boxes]
+    for text in texts:
+        scheduler.add([text])
+    scheduler.step()
+    scheduler.end_all()
+    for text, box in zip(texts, boxes, strict=True):
+        assert text.tally.statistics() == box[-1].statistics
