@@ -108,11 +108,22 @@ class Engine:
         handles: list[tuple[Handle, bool]] = []
         ahead = 2 * self.target.slots  # so that a slot never waits for the caller
         for request in requests:
-            handles.append((self.submit(request), request.n > 1))
+            while (handle := self._submitted(request, wait=bool(handles))) is None:
+                yield _answers(*handles.pop(0))
+            handles.append((handle, request.n > 1))
             if len(handles) >= ahead:
                 yield _answers(*handles.pop(0))
         while handles:
             yield _answers(*handles.pop(0))
+
+    def _submitted(self, request: Request, wait: bool) -> Handle | None:
+        """None where the queue is full, and the caller can wait for what it asked for before."""
+        try:
+            return self.submit(request)
+        except QueueFullError:
+            if wait:
+                return None
+            raise
 
     def wake(self) -> None:
         """Have the engine's thread look for what was cancelled."""
@@ -135,7 +146,10 @@ class Engine:
         """
         ids = self._checked(token_ids, self.target.capacity)
         idle = self._idle_readers.setdefault(model, [])
-        reader = idle.pop() if idle else Reader(Session.of(self.bundle, model, 1))
+        try:
+            reader = idle.pop()
+        except IndexError:  # another thread may have taken the last
+            reader = Reader(Session.of(self.bundle, model, 1))
         return _score(reader, ids, idle)
 
     # --- from a request to sequences ---
@@ -230,7 +244,7 @@ class Engine:
             return self._model_drafter
         if request.drafter == "none":
             return NoDrafter()
-        if isinstance(request.drafter, str):
+        if not isinstance(request.drafter, Drafter):
             raise GenerationError(f"drafter: got {request.drafter!r}, expected {' or '.join(get_args(DrafterName))}")
         return request.drafter
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +46,8 @@ class Mailbox:
         self._events.put(event)
         if self._listener is not None:
             loop, arrived = self._listener
-            try:
+            with suppress(RuntimeError):  # the loop was closed: nobody listens there any more
                 loop.call_soon_threadsafe(arrived.set)
-            except RuntimeError:  # the loop was closed: nobody listens any more
-                self._listener = None
 
     def get(self) -> Event | BaseException:
         """The next event; waits for it."""
@@ -55,8 +55,9 @@ class Mailbox:
 
     async def get_async(self) -> Event | BaseException:
         """The next event, without blocking the event loop."""
-        if self._listener is None:
-            self._listener = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        if self._listener is None or self._listener[0] is not loop:
+            self._listener = loop, asyncio.Event()
         _, arrived = self._listener
         while True:
             arrived.clear()
@@ -81,6 +82,9 @@ class Handle(Iterator[Event]):
         self._answers = answers
         self._streamed = streamed
         self._left = len(sequences)
+        self._error: BaseException | None = None
+        self._builders = [_Builder() for _ in sequences]
+        self._turn = threading.Lock()  # of the threads that read
         self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[Event]:
@@ -88,7 +92,10 @@ class Handle(Iterator[Event]):
 
     def __next__(self) -> Event:
         self._require_stream()
-        return self._next()
+        event = self._next()
+        if event is None:
+            raise StopIteration
+        return event
 
     def __aiter__(self) -> AsyncIterator[Event]:
         self._require_stream()
@@ -97,6 +104,7 @@ class Handle(Iterator[Event]):
     async def __anext__(self) -> Event:
         if not self._left:
             raise StopAsyncIteration
+        self._require_own_process()
         return self._seen(await self._mailbox.get_async())
 
     def cancel(self) -> None:
@@ -124,35 +132,40 @@ class Handle(Iterator[Event]):
         return int(self._sequences[0].prompt_read)
 
     def result(self) -> Answer:
-        """Wait for the answer; the best one where there are several."""
+        """Wait for the answer, whatever was read of it before; the best one where there are several."""
         return self.results()[0]
 
     def results(self) -> list[Answer]:
         """Wait for all n answers: in the order of the samples, or of their log-probability where they were chosen."""
-        builders = [_Builder() for _ in self._sequences]
-        while self._left:
-            event = self._next()
-            builders[event.sample].add(event)
-        answers = [builder.answer() for builder in builders]
+        while self._next() is not None:
+            pass
+        if self._error is not None:
+            raise self._error
+        answers = [builder.answer() for builder in self._builders]
         if not self._streamed:
-            answers.sort(key=lambda answer: -answer.mean_logprob)
+            answers.sort(key=lambda answer: (not answer.token_ids, -answer.mean_logprob))
         return answers[: self._answers]
 
-    def _next(self) -> Event:
-        if not self._left:
-            raise StopIteration
-        if os.getpid() != self._pid:
-            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
-        return self._seen(self._mailbox.get())
+    def _next(self) -> Event | None:
+        """The next event; None after the last. Each goes to one of the threads that ask."""
+        self._require_own_process()
+        with self._turn:
+            return self._seen(self._mailbox.get()) if self._left else None
 
     def _seen(self, event: Event | BaseException) -> Event:
         if isinstance(event, BaseException):
             self._left = 0
+            self._error = event
             for sequence in self._sequences:
                 sequence.cancelled = True
             raise event
         self._left -= isinstance(event, Finished)
+        self._builders[event.sample].add(event)
         return event
+
+    def _require_own_process(self) -> None:
+        if self._left and os.getpid() != self._pid:
+            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
 
     def _require_stream(self) -> None:
         if not self._streamed:

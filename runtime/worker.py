@@ -24,6 +24,7 @@ class Worker:
         self._changed = threading.Condition()
         self._inbox: list[Samples[Sequence]] = []
         self._closing = False
+        self._error: GenerationError | None = None  # why the thread has ended, where nobody asked it to
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
@@ -35,14 +36,17 @@ class Worker:
         if os.getpid() != self._pid:
             raise GenerationError("engine: belongs to the process that made it; make another after the fork")
         with self._changed:
+            if self._error is not None:
+                raise self._error
             if self._closing:
                 raise GenerationError("engine: closed, no text can be begun")
             waiting = len(self._inbox) + self._scheduler.waiting
             if waiting + len(requests) > self._queue + self._scheduler.free:
                 raise QueueFullError(f"engine: {waiting} requests wait already, its queue takes {self._queue}")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
+                thread.start()  # raises where the system has none left
+                self._thread = thread
             self._inbox += requests
             self._changed.notify()
 
@@ -63,6 +67,17 @@ class Worker:
             self._thread.join()
 
     def _work(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # a library's panic, a mistake of ours: nobody is left waiting for an event
+            with self._changed:
+                self._error = GenerationError(f"engine: failed, make another: {type(error).__name__}: {error}")
+                self._error.__cause__ = error
+                for samples in self._inbox:
+                    self._scheduler.add(samples)
+            self._scheduler.end_all(self._error)
+
+    def _run(self) -> None:
         scheduler = self._scheduler
         while True:
             with self._changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.sampling.distribution import Distribution
@@ -35,6 +35,7 @@ class Wanted:
     proposal: Proposal  # added to in place
 
 
+@runtime_checkable
 class Drafter(Protocol):
     """Proposes what may follow each of several texts."""
 

@@ -153,7 +153,7 @@ def test_a_forked_child_is_told(engine: Engine) -> None:
     assert ["another after the fork" in answers.get() for _ in range(2)] == [True, True]
     child.join(10)
     assert child.exitcode == 0
-    assert len(text.result().token_ids) == 79
+    assert len(text.result().token_ids) == 80
 
 
 def test_an_event_loop_reads_many_texts(engine: Engine) -> None:
@@ -309,3 +309,109 @@ def test_many_requests_with_cancels_and_bad_ones(engine: Engine) -> None:
         else:
             assert answer.token_ids == expected[key]
     until(lambda: not engine._worker._scheduler.busy)
+
+
+def test_an_engine_whose_thread_fails_leaves_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's panic is a BaseException, and may come up where no text can be blamed for it."""
+    engine = Engine(path, slots=1)
+    running, waiting = engine.generate("hello", **LONG), engine.generate("x", **LONG)
+    next(running)
+
+    class Panic(BaseException):
+        pass
+
+    def fail() -> None:
+        raise Panic("a lock was poisoned")
+
+    monkeypatch.setattr(engine._worker._scheduler, "step", fail)
+    for text in (running, waiting):
+        with pytest.raises(GenerationError, match="engine: failed, make another: Panic: a lock was poisoned"):
+            text.result()
+    with pytest.raises(GenerationError, match="engine: failed, make another: Panic: a lock was poisoned"):
+        engine.generate("x")
+    engine.close()
+
+
+def test_an_engine_without_a_thread_to_be_had_says_so_each_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Engine(path, slots=1) as engine:
+        with monkeypatch.context() as broken:
+            broken.setattr(threading.Thread, "start", fail)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="can't start"):
+                    engine.generate("x")
+        assert engine.generate("x", max_new_tokens=3).result().reason == "max_new_tokens"
+
+
+def test_an_answer_is_whole_however_much_was_read_before_and_may_be_asked_for_again(engine: Engine) -> None:
+    text = engine.generate("hello", max_new_tokens=20, k=2)
+    first = next(text)
+    assert isinstance(first, Token)
+    answer = text.result()
+    assert answer.token_ids[0] == first.id
+    assert answer.token_ids == engine.generate("hello", max_new_tokens=20, k=2).result().token_ids
+    assert text.result() == answer
+    assert list(text) == []
+
+
+def test_an_error_is_raised_again_where_the_answer_is_asked_for_again(engine: Engine) -> None:
+    text = engine.generate("x", logit_bias={i: float("-inf") for i in range(259)})
+    for _ in range(2):
+        with pytest.raises(GenerationError, match="logit_bias: leaves no token"):
+            text.result()
+    assert list(text) == []
+
+
+def test_two_threads_may_share_a_handle(engine: Engine) -> None:
+    for _ in range(10):
+        text = engine.generate("hello", **LONG)
+        parts: list[list[Any]] = []
+
+        def read(text: Any = text, parts: list[list[Any]] = parts) -> None:
+            parts.append(list(text))
+
+        threads = [threading.Thread(target=read, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in threads)
+        assert sum(isinstance(event, Token) for part in parts for event in part) == 80
+
+
+def test_a_handle_may_go_on_in_another_event_loop(engine: Engine) -> None:
+    text = engine.generate("hello", **LONG)
+
+    async def read(count: int) -> int:
+        tokens = 0
+        async for event in text:
+            tokens += isinstance(event, Token)
+            if tokens == count:
+                break
+        return tokens
+
+    counts = [asyncio.run(asyncio.wait_for(read(count), 10)) for count in (1, 30, 80)]
+    assert counts == [1, 30, 49]
+
+
+def test_what_is_no_drafter_is_refused_at_once(engine: Engine) -> None:
+    other = engine.generate("hello", **LONG)
+    with pytest.raises(GenerationError, match="drafter: got 5, expected model or none"):
+        engine.generate("x", drafter=5)
+    assert other.result().reason == "max_new_tokens"
+
+
+def test_many_requests_are_run_through_a_short_queue(path: Path) -> None:
+    with Engine(path, slots=1, queue=0) as engine:
+        answers = list(engine.run([Request(prompt="x", max_new_tokens=3)] * 5))
+    assert [answer.reason for answer in answers if isinstance(answer, Answer)] == ["max_new_tokens"] * 5
+
+
+def test_the_best_of_cancelled_samples_is_one_that_was_begun(path: Path) -> None:
+    with Engine(path, slots=1) as engine:
+        text = engine.generate("x", best_of=3, temperature=1.0, **LONG)
+        until(lambda: text.statistics.emitted > 0)
+        text.cancel()
+        assert text.result().token_ids
