@@ -149,7 +149,7 @@ def fill_masks(jobs: Sequence[tuple[Matcher, Sequence[int]]]) -> None:
 def _fill(lacking: Sequence[tuple[Matcher, LLMatcher]], length: int) -> None:
     bits = np.empty((len(lacking), lacking[0][0]._words), np.uint32)
     places = [(machine, i) for i, (_, machine) in enumerate(lacking)]
-    _executor().unsafe_compute_mask_ptr(places, bits.ctypes.data, bits[0].nbytes, len(lacking))
+    _executor(os.getpid()).unsafe_compute_mask_ptr(places, bits.ctypes.data, bits[0].nbytes, len(lacking))
     for (matcher, machine), row in zip(lacking, bits, strict=True):
         with suppress(GenerationError):
             matcher._store(length, machine, row)
@@ -161,8 +161,8 @@ def _check(machine: LLMatcher) -> None:
 
 
 @cache
-def _executor() -> LLExecutor:
-    """The threads that compute masks."""
+def _executor(process: int) -> LLExecutor:
+    """The threads that compute masks: a forked child has none of its parent's, and would wait for them for ever."""
     from llguidance import LLExecutor
 
     return LLExecutor(min(len(os.sched_getaffinity(0)), _MAX_THREADS))

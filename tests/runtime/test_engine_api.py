@@ -134,7 +134,10 @@ def test_more_than_the_queue_takes_is_refused_by_name(path: Path) -> None:
 
 
 def _child(engine: Engine, text: Any, answers: Any) -> None:
-    for ask in (lambda: engine.generate("x"), lambda: next(text)):
+    async def read() -> Any:
+        return await anext(text)
+
+    for ask in (lambda: engine.generate("x"), lambda: next(text), lambda: asyncio.run(read())):
         try:
             ask()
             answers.put("no error")
@@ -150,10 +153,34 @@ def test_a_forked_child_is_told(engine: Engine) -> None:
     answers = context.SimpleQueue()
     child = context.Process(target=_child, args=(engine, text, answers))
     child.start()
-    assert ["another after the fork" in answers.get() for _ in range(2)] == [True, True]
+    assert ["another after the fork" in answers.get() for _ in range(3)] == [True] * 3
     child.join(10)
     assert child.exitcode == 0
     assert len(text.result().token_ids) == 80
+
+
+def _grammar_child(path: Path, answers: Any) -> None:
+    with Engine(path) as engine:
+        answers.put(_abc(engine))
+
+
+def _abc(engine: Engine) -> list[str]:
+    """Two texts at once, whose masks are computed on threads of their own."""
+    requests = [Request(prompt="x", grammar=Grammar.regex("[ab]{3}c"), k=2)] * 2
+    return [handle.result().text for handle in engine.submit_all(requests)]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_may_make_an_engine_of_its_own(engine: Engine, path: Path) -> None:
+    expected = _abc(engine)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_grammar_child, args=(path, answers))
+    child.start()
+    child.join(10)
+    child.kill()
+    assert child.exitcode == 0
+    assert answers.get() == expected
 
 
 def test_an_event_loop_reads_many_texts(engine: Engine) -> None:
