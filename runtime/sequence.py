@@ -212,9 +212,8 @@ class Sequence:
             self.fail(error)
             return
         self._end()
-        if (
-            self._stream.stop is not None and reason != "cancelled"
-        ):  # in what was held back, whose text was open till now
+        found = self._stream.stop is not None  # maybe in what was held back, which was open until now
+        if found and reason != "cancelled":
             reason = "stop"
         self._outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
 

@@ -65,10 +65,10 @@ class Slots:
         if not idle:
             return None
         shared = {slot.index: self._shared(slot, prompt, cache_key) for slot in self._slots}
-        source = max(self._slots, key=lambda slot: (shared[slot.index], slot in idle, slot.last_used))
+        source = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
         length = shared[source.index]
         oldest = min(idle, key=lambda slot: slot.last_used)
-        slot = source if source in idle and length and length == source.target_length else oldest
+        slot = source if not source.running and length and length == source.target_length else oldest
         taken = Taken(slot, source, length, min(length, source.draft_length))
         self._takings += 1
         slot.running, slot.last_used, slot.cache_key = True, self._takings, cache_key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.events import Event, Finished, Token
 from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.runtime.slots import Slots
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]
@@ -391,3 +393,11 @@ def test_the_figures_of_a_text_that_has_ended_stand_still(toys: Any) -> None:
     scheduler.end_all()
     for text, box in zip(texts, boxes, strict=True):
         assert text.tally.statistics() == box[-1].statistics
+
+
+def test_thousands_of_slots_cost_no_look_at_each_pair_of_them() -> None:
+    slots = Slots(8000)
+    began = time.process_time()
+    taken = slots.take(PROMPT, "")
+    assert time.process_time() - began < 0.5  # 3 s once
+    assert taken is not None
