@@ -19,6 +19,7 @@ from mxspec.runtime.events import Round
 
 FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the cost of the others, about
 FIRST_ROUNDS = 2  # of each, after one that does not count
+MOST_FIRST_ROUNDS = 8  # where prompts are read in every step, no step is just of this size
 FORGET = 0.98  # weight of the acceptance seen so far, a round later,
 LEAST_WEIGHT = 0.01  # down to so many evaluated tokens: then anything new decides
 PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
@@ -107,6 +108,7 @@ class KByLoad:
     _tried: int = 0
     _pause: int = SHORTEST_PAUSE
     _seen: dict[int, int] = field(default_factory=dict)  # by tokens of a call, the last step that had so many
+    _first: dict[int, int] = field(default_factory=dict)  # by tokens of a call, how often it was a first try
     _choice: list[int] = field(default_factory=list)
     _stands_until: int = 0
 
@@ -133,7 +135,9 @@ class KByLoad:
         """What to do, and for how many steps."""
         for k in FIRST_TRIES:
             policy = _Policy(min(k, self.most))
-            if self.score.count(_tokens(policy, loads)) < FIRST_ROUNDS:
+            tokens = _tokens(policy, loads)
+            if self.score.count(tokens) < FIRST_ROUNDS and self._first.get(tokens, 0) < MOST_FIRST_ROUNDS:
+                self._first[tokens] = self._first.get(tokens, 0) + 1
                 return policy, 1
         best = max(self._candidates(loads), key=lambda policy: self._speed(policy, loads))  # the first of equals
         deepest = max(best.k_of(load) for load in loads if load.k is None)

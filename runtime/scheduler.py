@@ -51,7 +51,7 @@ class Plan:
 
     works: list[Work]
     draft_reads: list[tuple[Sequence, int]]
-    usual: bool  # nothing is read but what rounds need: its time says what rounds cost
+    as_chosen: bool  # texts draft as many tokens as was chosen: a step that K by load learns from
 
 
 class Scheduler:
@@ -183,7 +183,7 @@ class Scheduler:
             count = min(sequence.draft_lag, max(left, 1))
             left -= count
             draft_reads.append((sequence, count))
-        return Plan([*works, *pieces], draft_reads, usual=not pieces and not draft_reads)
+        return Plan([*works, *pieces], draft_reads, as_chosen=bool(decoding) and not late)
 
     def _budget(self, tokens: int) -> int:
         """How many tokens of prompts a step may read beside `tokens` that are waited for."""
@@ -231,7 +231,7 @@ class Scheduler:
         self._verify(works, logits, Timing(began, drafted, scored))
         tokens = sum(len(work.tokens) + len(work.proposal.tokens) for work in works)
         seconds = time.perf_counter() - drafted
-        if plan.usual:
+        if plan.as_chosen:
             self.load.observe(StepCost(tokens, seconds, draft_calls))
         else:
             self.load.score.add(tokens, seconds)

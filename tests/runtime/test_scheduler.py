@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import BundleError, GenerationError
-from mxspec.runtime.events import Event, Finished, Token
+from mxspec.runtime.events import Event, Finished, Round, Token
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.runtime.slots import Slots
 
@@ -401,3 +401,29 @@ def test_thousands_of_slots_cost_no_look_at_each_pair_of_them() -> None:
     taken = slots.take(PROMPT, "")
     assert time.process_time() - began < 0.5  # 3 s once
     assert taken is not None
+
+
+def test_k_is_chosen_by_load_while_prompts_are_read_in_every_step(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that is never right must not be asked for ever because no step is of rounds alone."""
+    target, draft = make_pair(toys, slots=2, agreement=0.0)
+    clock = 0.0
+    for model in (target, draft):
+
+        def run_slowly(parts: Any, call: Any = model.run) -> Any:
+            nonlocal clock
+            clock += sum(len(part.tokens) for part in parts) / 1e3
+            return call(parts)
+
+        monkeypatch.setattr(model, "run", run_slowly)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    scheduler, box, rng = toys.scheduler(target, draft, prefill_ms=2), toys.Outbox(), random.Random(1)
+    text = toys.sequence(target, draft, box, [1], k="auto", max_new_tokens=60)
+    scheduler.add([text])
+    while not text.ended:
+        if not scheduler.waiting:
+            prompt = [rng.randrange(VOCAB) for _ in range(40)]
+            scheduler.add([toys.sequence(target, None, toys.Outbox(), prompt, max_new_tokens=1)])
+        scheduler.step()
+    drafted = [event.drafted for event in box if isinstance(event, Round)]
+    assert len(drafted) > 40
+    assert sum(drafted[-20:]) < 20
