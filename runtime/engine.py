@@ -18,7 +18,7 @@ from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.reader import Reader
-from mxspec.runtime.request import DrafterName, K, Request
+from mxspec.runtime.request import DrafterName, K, Request, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
@@ -50,16 +50,15 @@ class Engine:
         prefill_ms: float = 50.0,
         queue: int = QUEUE,
     ) -> None:
-        if slots < 1:
-            raise GenerationError(f"slots: got {slots}, expected at least 1")
-        if not prefill_ms > 0:
-            raise GenerationError(f"prefill_ms: got {prefill_ms}, expected a positive number of milliseconds")
+        require_integer("slots", slots, 1)
+        require_integer("queue", queue, 0)
+        if not isinstance(prefill_ms, int | float) or not prefill_ms > 0:
+            raise GenerationError(f"prefill_ms: got {prefill_ms!r}, expected a positive number of milliseconds")
         self.bundle = Bundle.open(path)
         self.tokenizer = load_tokenizer(self.bundle.tokenizer_path)
         self.template = ChatTemplate.of(self.bundle)
         if threads is not None:
-            if threads < 1:
-                raise GenerationError(f"threads: got {threads}, expected at least 1")
+            require_integer("threads", threads, 1)
             ops.set_threads(threads)
         self.target, self.draft = (Session.of(self.bundle, name, slots) for name in ("target", "draft"))
         self._model_drafter = ModelDrafter(self.draft)

@@ -53,17 +53,17 @@ class Request:
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):
             raise GenerationError("prompt: expected either a prompt or messages")
-        _require_integer("max_new_tokens", self.max_new_tokens, 1)
-        _require_integer("min_new_tokens", self.min_new_tokens, 0)
+        require_integer("max_new_tokens", self.max_new_tokens, 1)
+        require_integer("min_new_tokens", self.min_new_tokens, 0)
         if self.min_new_tokens > self.max_new_tokens:
             raise GenerationError(
                 f"min_new_tokens: got {self.min_new_tokens}, expected at most max_new_tokens, {self.max_new_tokens}"
             )
-        _require_integer("n", self.n, 1)
+        require_integer("n", self.n, 1)
         if self.best_of is not None:
-            _require_integer("best_of", self.best_of, self.n)
+            require_integer("best_of", self.best_of, self.n)
         if self.logprobs is not None:
-            _require_integer("logprobs", self.logprobs, 0)
+            require_integer("logprobs", self.logprobs, 0)
         if self.logprobs_of not in ("raw", "shaped"):
             raise GenerationError(f"logprobs_of: got {self.logprobs_of!r}, expected raw or shaped")
         if not isinstance(self.cache_key, str):
@@ -91,6 +91,7 @@ class Request:
                 raise GenerationError(f"{name}: got it with a grammar, which alone says where the text may end")
 
 
-def _require_integer(name: str, value: object, least: int) -> None:
+def require_integer(name: str, value: object, least: int) -> None:
+    """Raise GenerationError where a setting is no whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise GenerationError(f"{name}: got {value!r}, expected a whole number of at least {least}")

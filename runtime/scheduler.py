@@ -222,7 +222,7 @@ class Scheduler:
 
     def _step(self, plan: Plan, began: float) -> None:
         draft_calls = self._propose(plan)
-        works = [work for work in plan.works if not self._failed(work)]
+        works = [work for work in plan.works if not work.sequence.ended]
         drafted = time.perf_counter()
         if not works:
             return
@@ -241,19 +241,21 @@ class Scheduler:
         calls: list[tuple[int, float]] = []
         drafters: dict[int, Drafter] = {id(s.settings.drafter): s.settings.drafter for s in self._running}
         for drafter in drafters.values():
-            reads = [(s.tokens, s.slot, count) for s, count in plan.draft_reads if s.settings.drafter is drafter]
-            if reads:
-                drafter.read(reads)
+            reads = [(s, count) for s, count in plan.draft_reads if s.settings.drafter is drafter]
             works = [work for work in plan.works if work.k and work.sequence.settings.drafter is drafter]
-            if works:
-                calls += drafter.propose([work.sequence.wanted(work.k, work.proposal) for work in works])
+            try:
+                if reads:
+                    drafter.read([(sequence.tokens, sequence.slot, count) for sequence, count in reads])
+                if works:
+                    calls += drafter.propose([work.sequence.wanted(work.k, work.proposal) for work in works])
+            except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
+                for sequence in (*(s for s, _ in reads), *(work.sequence for work in works)):
+                    sequence.slot.draft_length = 0
+                    sequence.fail(error)
+            for work in works:
+                for found in work.proposal.errors:
+                    work.sequence.fail(found)
         return calls
-
-    def _failed(self, work: Work) -> bool:
-        """Whether drafting failed for a text, which ends it alone."""
-        for error in work.proposal.errors:
-            work.sequence.fail(error)
-        return bool(work.proposal.errors)
 
     def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
         """One call of the target; the rows of each work."""

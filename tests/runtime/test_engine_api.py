@@ -442,3 +442,19 @@ def test_the_best_of_cancelled_samples_is_one_that_was_begun(path: Path) -> None
         until(lambda: text.statistics.emitted > 0)
         text.cancel()
         assert text.result().token_ids
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"slots": 0}, "slots: got 0"),
+        ({"slots": "3"}, "slots: got '3'"),
+        ({"queue": -1}, "queue: got -1"),
+        ({"threads": 1.5}, "threads: got 1.5"),
+        ({"prefill_ms": "x"}, "prefill_ms: got 'x'"),
+        ({"prefill_ms": 0}, "prefill_ms: got 0"),
+    ],
+)
+def test_settings_of_an_engine_that_cannot_be(path: Path, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(GenerationError, match=says):
+        Engine(path, **settings)

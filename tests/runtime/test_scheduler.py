@@ -291,6 +291,28 @@ def test_an_error_of_either_model_ends_one_text(toys: Any, broken: str) -> None:
     assert reason_of(other) == "max_new_tokens"
 
 
+@pytest.mark.parametrize("call", ["read", "propose"])
+def test_a_drafter_that_raises_ends_its_own_texts(toys: Any, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    target, draft = make_pair(toys, slots=3)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    scheduler = toys.scheduler(target, draft)
+    boxes = [toys.Outbox() for _ in range(2)]
+    for box, k in zip(boxes, (3, 0), strict=True):
+        scheduler.add([toys.sequence(target, draft, box, PROMPT, k=k, max_new_tokens=8)])
+    monkeypatch.setattr(draft.drafter, call, fail)
+    run(scheduler)
+    assert isinstance(boxes[0][-1], RuntimeError)
+    assert reason_of(boxes[1]) == "max_new_tokens"
+    monkeypatch.undo()
+    again, alone = toys.Outbox(), toys.generate(*make_pair(toys, slots=1), PROMPT, k=3, max_new_tokens=8)
+    scheduler.add([toys.sequence(target, draft, again, PROMPT, k=3, max_new_tokens=8)])
+    run(scheduler)
+    assert tokens_of(again) == tokens_of(list(alone))
+
+
 def test_after_a_call_that_failed_nothing_that_it_wrote_is_used(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target, _ = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, None)
