@@ -53,13 +53,14 @@ class GuidedDrafter(ModelDrafter):
         super().__init__(session)
         self._texts = texts
         self._acceptance = acceptance
+        self.seed = 0  # of what is right: another in each repetition, so that no K is lucky in all of them
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = super().propose(wanted)
         for want in wanted:
             key, length = tuple(want.tokens[:PROMPT_TOKENS]), len(want.tokens)
             right = self._texts[key][length : length + want.k]
-            draws = np.random.default_rng([length, *key]).random(len(right))
+            draws = np.random.default_rng([self.seed, length, *key]).random(len(right))
             for i, (token, draw) in enumerate(zip(right, draws, strict=True)):
                 want.proposal.tokens[i] = token if draw < self._acceptance else (token + 1) % self.session.real_vocab
         return calls
@@ -89,7 +90,7 @@ class SpeculateBench:
         self.acceptance = acceptance
         self._plain_texts: dict[tuple[int, ...], list[int]] = {}
         self._benches = [CallBench(Reader(Session.of(self.engine.bundle, name, 1))) for name in ("target", "draft")]
-        self._guided = GuidedDrafter(self.engine.draft, self._plain_texts, acceptance or 0.0)
+        self.guided = GuidedDrafter(self.engine.draft, self._plain_texts, acceptance or 0.0)
 
     def run(self, prompt: int, k: K) -> Run:
         """One greedy answer at K = k, or at the K that is chosen for each round."""
@@ -109,7 +110,7 @@ class SpeculateBench:
         return Run(rounds[1:])
 
     def _drafter(self, k: K) -> Drafter | None:
-        return None if self.acceptance is None or k == 0 else self._guided
+        return None if self.acceptance is None or k == 0 else self.guided
 
     def costs(self, ks: Sequence[int]) -> dict[str, Any]:
         """Seconds of a draft step and of a target step, each alone and both in turns, and of scoring K + 1 tokens."""
@@ -130,6 +131,7 @@ def measure(
     costs = []
     for repetition in range(repetitions):
         costs.append(bench.costs(ks))
+        bench.guided.seed = repetition
         for prompt in range(len(bench.prompts)):
             told(f"repetition {repetition + 1} of {repetitions}, prompt {prompt + 1} of {len(bench.prompts)}")
             for k in runs:
