@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mxspec.evaluate import model_bench, ops_bench
+from mxspec.evaluate import batch_bench, model_bench, ops_bench
 from mxspec.evaluate.specbench import main
 from mxspec.evaluate.speculate_bench import formula
 from mxspec.formats.bundle import Bundle
@@ -117,6 +117,24 @@ def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path]) 
         result = specbench("speculate", str(tiny_bundles["random"]), *options, str(imposed), "--json")
         assert result.exit_code == 0, result.output
         assert {row["acceptance"] for row in json.loads(result.stdout)["rows"]} == {imposed}
+
+
+def test_many_texts_are_timed_beside_what_their_calls_allow(
+    monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]
+) -> None:
+    for name, value in (("CACHED", 24), ("TURN", (40, 8)), ("KS", (0, 2)), ("VOCABULARY", 5000)):
+        monkeypatch.setattr(batch_bench, name, value)
+    options = ("--new-tokens", "8", "--repetitions", "2", "--json")
+    result = specbench("batch", str(tiny_bundles["random"]), *options)
+    assert result.exit_code == 0, result.output
+    got = json.loads(result.stdout)
+    assert [row["texts"] for row in got["rows"]] == [1, 2, 4, 8]
+    for row in got["rows"]:
+        assert set(row["tokens_per_second_by_k"]) == {"0", "2", "auto"}
+        assert all(len(trials) == 2 for trials in row["trials"]["by_k"].values())
+        assert 0 < row["outside_models"] < 1
+    assert got["rows"][0]["over_one_text"] == 1
+    assert got["second_turn"]["seconds"] > 0
 
 
 def test_the_formula_at_its_ends() -> None:
