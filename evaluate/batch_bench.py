@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.evaluate.speculate_bench import PROMPT_TOKENS, GuidedDrafter
+from mxspec.evaluate.speculate_bench import GuidedDrafter
 from mxspec.runtime import ops
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.engine import Engine
@@ -88,14 +88,14 @@ class BatchBench:
         """Without drafting; what was written is what a guided drafter guesses."""
         done = self.write(texts)
         for prompt, answer in zip(self.prompts, done.texts, strict=False):
-            self._plain[tuple(prompt[:PROMPT_TOKENS])] = [*prompt, *answer]
+            self._plain[tuple(prompt)] = [*prompt, *answer]
         return done
 
     def speculative(self, texts: int, k: K) -> Answered:
         """With the imposed acceptance."""
         done = self.write(texts, k, drafter=None if k == 0 else self.guided)
         for prompt, answer in zip(self.prompts, done.texts, strict=False):
-            assert self._plain[tuple(prompt[:PROMPT_TOKENS])] == [*prompt, *answer], "the text depends on K"
+            assert self._plain[tuple(prompt)] == [*prompt, *answer], "the text depends on K"
         return done
 
     def loop(self) -> float:

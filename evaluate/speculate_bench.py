@@ -46,7 +46,7 @@ class Run:
 class GuidedDrafter(ModelDrafter):
     """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing.
 
-    `texts` are what the target alone writes, prompts included, by their first PROMPT_TOKENS tokens.
+    `texts` are what the target alone writes, prompts included, by their prompts.
     """
 
     def __init__(self, session: Session, texts: Mapping[tuple[int, ...], Sequence[int]], acceptance: float) -> None:
@@ -58,9 +58,10 @@ class GuidedDrafter(ModelDrafter):
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = super().propose(wanted)
         for want in wanted:
-            key, length = tuple(want.tokens[:PROMPT_TOKENS]), len(want.tokens)
-            right = self._texts[key][length : length + want.k]
-            draws = np.random.default_rng([self.seed, length, *key]).random(len(right))
+            length = len(want.tokens)
+            prompt = next(prompt for prompt in self._texts if tuple(want.tokens[: len(prompt)]) == prompt)
+            right = self._texts[prompt][length : length + want.k]
+            draws = np.random.default_rng([self.seed, length, *prompt]).random(len(right))
             for i, (token, draw) in enumerate(zip(right, draws, strict=True)):
                 want.proposal.tokens[i] = token if draw < self._acceptance else (token + 1) % self.session.real_vocab
         return calls
@@ -102,11 +103,10 @@ class SpeculateBench:
                 rounds.append(event)
             elif isinstance(event, Token):
                 answer.append(event.id)
-        key = tuple(tokens[:PROMPT_TOKENS])
         if k == 0:
-            self._plain_texts[key] = tokens + answer
+            self._plain_texts[tuple(tokens)] = tokens + answer
         else:
-            assert self._plain_texts[key] == tokens + answer, "speculative text differs from plain text"
+            assert self._plain_texts[tuple(tokens)] == tokens + answer, "speculative text differs from plain text"
         return Run(rounds[1:])
 
     def _drafter(self, k: K) -> Drafter | None:
