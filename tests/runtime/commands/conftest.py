@@ -51,12 +51,7 @@ class Terminal:
         """What is shown after what was read before, up to `text`."""
         deadline = time.monotonic() + PATIENCE
         while (end := self.shown.find(text, self._read)) < 0:
-            assert time.monotonic() < deadline, f"{text!r} is not in {self.shown[self._read :]!r}"
-            if select.select([self._end], [], [], 0.1)[0]:
-                try:
-                    self.shown += os.read(self._end, 65536).decode(errors="replace")
-                except OSError:
-                    raise AssertionError(f"{text!r} is not in {self.shown[self._read :]!r}, which is all") from None
+            assert self._more(deadline), f"{text!r} is not in {self.shown[self._read :]!r}, which is all"
         start, self._read = self._read, end + len(text)
         return self.shown[start : self._read]
 
@@ -65,15 +60,22 @@ class Terminal:
 
     def wait(self) -> int:
         """The exit code, once the process has ended; what it still shows is read."""
-        while True:
-            try:
-                piece = os.read(self._end, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            self.shown += piece.decode(errors="replace")
+        deadline = time.monotonic() + PATIENCE
+        while self._more(deadline):
+            pass
         return self.process.wait(PATIENCE)
+
+    def _more(self, deadline: float) -> bool:
+        """Read what is there; False where the process has closed the terminal."""
+        assert time.monotonic() < deadline, f"nothing comes after {self.shown[self._read :]!r}"
+        if not select.select([self._end], [], [], 0.1)[0]:
+            return True
+        try:
+            piece = os.read(self._end, 65536)
+        except OSError:
+            return False
+        self.shown += piece.decode(errors="replace")
+        return bool(piece)
 
     def close(self) -> None:
         """Killed, if it still runs."""

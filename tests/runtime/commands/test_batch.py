@@ -220,6 +220,9 @@ def test_half_a_line_is_done_again_wherever_it_was_cut(bundle: str, run: Any, tm
         assert run(*arguments).exit_code == 0
         assert list(map(without_times, read_lines(out))) == expected
         assert out.read_bytes().startswith(whole[: end if end >= second else 0][:second])
+    out.write_bytes(whole[: second + 20] + b"x" * 5000)
+    assert run(*arguments).exit_code == 0
+    assert list(map(without_times, read_lines(out))) == expected
 
 
 def test_an_output_of_another_job_is_left_alone(bundle: str, chat_bundle: str, run: Any, tmp_path: Path) -> None:

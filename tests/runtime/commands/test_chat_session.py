@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def test_a_second_turn_reads_only_what_is_new(chat_bundle: str, terminal: Any, t
     chat.read_until("> ")
     chat.type(f"/save {tmp_path / 'chat.json'}\n")
     chat.read_until("Saved in")
+    chat.read_until("> ")
     chat.type(END_OF_INPUT)
     assert chat.wait() == 0
     saved = json.loads((tmp_path / "chat.json").read_text())
@@ -46,10 +48,10 @@ def test_a_second_turn_reads_only_what_is_new(chat_bundle: str, terminal: Any, t
 
 def test_ctrl_c_at_the_prompt_drops_the_line(chat_bundle: str, terminal: Any) -> None:
     chat = terminal("--chat", chat_bundle)
-    chat.read_until("> ")
-    chat.type(INTERRUPT)
-    chat.read_until("> ")
-    chat.type("half a line" + INTERRUPT)
+    for line in ("", "half a line"):
+        chat.read_until("> ")
+        time.sleep(0.2)  # the line editor shows its prompt before it listens
+        chat.type(line + INTERRUPT)
     chat.read_until("\n> ")
     chat.type("hi\n")
     chat.read_until(ENDED)
@@ -115,6 +117,7 @@ def test_ctrl_c_ends_the_answer_which_stays_as_far_as_it_came(chat_bundle: str, 
     chat.read_until("\n")
     chat.read_until("\t")  # the fifth token of this answer
     chat.type(INTERRUPT)
+    time.sleep(0.01)
     chat.type(INTERRUPT)  # once more does no harm
     shown = chat.read_until(f"{ENDED}cancelled")
     written = int(re.findall(r"(\d+) tokens in", shown)[0])
