@@ -10,12 +10,16 @@ K is chosen before anything of the round is drawn, from the past alone, so no te
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mxspec.runtime.costs import Costs
 from mxspec.runtime.events import Round
+
+Ks = NDArray[np.int64]  # [candidates, texts]
 
 FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the cost of the others, about
 FIRST_ROUNDS = 2  # of each, after one that does not count
@@ -25,7 +29,7 @@ LEAST_WEIGHT = 0.01  # down to so many evaluated tokens: then anything new decid
 PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
 PRIOR_WEIGHT = 4.0  # evaluated tokens that the other texts' acceptance counts for
 KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
-TRY_EVERY = 16  # steps until another K is tried: costs have steps, and change with the text's length and the machine
+TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change with the text's length and the machine
 WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
 SHORTEST_PAUSE, LONGEST_PAUSE = 16, 512  # steps of plain decoding until drafting is tried again,
 TRIED_ROUNDS = 4  # for so many rounds of texts
@@ -79,19 +83,6 @@ class StepCost:
         return bool(self.draft_calls)
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
-    """Draft at most `most` tokens, and of each text those that are worth at least `threshold`."""
-
-    most: int
-    threshold: float = 0.0
-
-    def k_of(self, load: Load) -> int:
-        if load.k is not None:
-            return min(load.k, load.room)
-        return min(self.most, load.room, _worth(load.acceptance, self.threshold, self.most))
-
-
 @dataclass(slots=True)
 class KByLoad:
     """Chooses K for all texts of a step together: 0 to `most`, for the most expected tokens a second.
@@ -103,6 +94,7 @@ class KByLoad:
     pair: Acceptance = field(default_factory=Acceptance)  # of all texts together
     score: Costs = field(default_factory=Costs)  # a step but for its drafting, by tokens of the target's call
     draft: Costs = field(default_factory=Costs)  # a call of the draft, by texts
+    draft_read: Costs = field(default_factory=Costs)  # a call of the draft that reads, by tokens
     _steps: int = 0
     _plain_steps: int = 0
     _tried: int = 0
@@ -117,8 +109,7 @@ class KByLoad:
         if not any(load.k is None for load in loads):
             return [min(load.k or 0, load.room) for load in loads]
         if self._steps >= self._stands_until or len(loads) != len(self._choice):
-            policy, steps = self._choose(loads)
-            self._choice = [policy.k_of(load) for load in loads]
+            self._choice, steps = self._choose(loads)
             self._stands_until = self._steps + steps
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
@@ -131,68 +122,84 @@ class KByLoad:
             self.draft.add(texts, seconds)
         self._plain_steps = 0 if cost.drafted else self._plain_steps + 1
 
-    def _choose(self, loads: Sequence[Load]) -> tuple[_Policy, int]:
-        """What to do, and for how many steps."""
+    def _choose(self, loads: Sequence[Load]) -> tuple[list[int], int]:
+        """K of each text, and for how many steps."""
+        uniform = _uniform(loads, self.most)
         for k in FIRST_TRIES:
-            policy = _Policy(min(k, self.most))
-            tokens = _tokens(policy, loads)
+            ks = uniform[min(k, self.most)]
+            tokens = int(ks.sum()) + len(loads)
             if self.score.count(tokens) < FIRST_ROUNDS and self._first.get(tokens, 0) < MOST_FIRST_ROUNDS:
                 self._first[tokens] = self._first.get(tokens, 0) + 1
-                return policy, 1
-        best = max(self._candidates(loads), key=lambda policy: self._speed(policy, loads))  # the first of equals
-        deepest = max(best.k_of(load) for load in loads if load.k is None)
+                return ks.tolist(), 1
+        candidates = _by_worth(loads, self.most)
+        best = candidates[self._speeds(candidates, loads).argmax()]  # the first of equals
+        free = np.array([load.k is None for load in loads])
+        deepest = int(best[free].max())
         if deepest > 0:
             self._pause = SHORTEST_PAUSE
             if self._steps - self._tried >= TRY_EVERY:
                 self._tried = self._steps
-                return self._other_than(best, deepest, loads), 1
+                others = [k for k in (0, deepest - 1, deepest + 1) if k <= self.most]
+                return self._other_than(best, uniform[others], loads).tolist(), 1
         elif self._plain_steps >= self._pause:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            tries = [_Policy(k) for k in range(1, self.most + 1)]
-            steps = -(-TRIED_ROUNDS // sum(load.k is None for load in loads))
-            return max(tries, key=lambda policy: self._speed(policy, loads)), steps
-        return best, KEEP_STEPS
+            tries = uniform[1:]
+            return tries[self._speeds(tries, loads).argmax()].tolist(), -(-TRIED_ROUNDS // int(free.sum()))
+        return best.tolist(), KEEP_STEPS
 
-    def _candidates(self, loads: Sequence[Load]) -> list[_Policy]:
-        """One for each number of tokens that could be drafted, the most valuable first; beginning with none."""
-        worth = {load.acceptance**j for load in loads if load.k is None for j in range(1, self.most + 1)}
-        return [_Policy(0), *(_Policy(self.most, threshold) for threshold in sorted(worth, reverse=True))]
+    def _speeds(self, candidates: Ks, loads: Sequence[Load]) -> NDArray[np.float64]:
+        """Expected tokens a second of each candidate int[candidates, texts]."""
+        expected = np.array([[expected_tokens(load.acceptance, k) for k in range(self.most + 1)] for load in loads])
+        gained = expected[np.arange(len(loads)), candidates].sum(axis=1)
+        seconds = _each(self.score.seconds, candidates.sum(axis=1) + len(loads))
+        for position in range(int(candidates.max())):
+            drafting = (candidates > position).sum(axis=1)
+            seconds += np.where(drafting > 0, _each(self.draft.seconds, drafting), 0.0)
+        speeds: NDArray[np.float64] = np.divide(gained, seconds, out=np.zeros_like(gained), where=seconds > 0)
+        return speeds
 
-    def _speed(self, policy: _Policy, loads: Sequence[Load]) -> float:
-        """Expected tokens a second."""
-        ks = [policy.k_of(load) for load in loads]
-        expected = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, ks, strict=True))
-        drafting = sum(self.draft.seconds(sum(k > j for k in ks)) for j in range(max(ks)))
-        seconds = drafting + self.score.seconds(len(ks) + sum(ks))
-        return expected / seconds if seconds > 0 else 0.0
-
-    def _other_than(self, best: _Policy, deepest: int, loads: Sequence[Load]) -> _Policy:
+    def _other_than(self, best: NDArray[np.int64], others: Ks, loads: Sequence[Load]) -> NDArray[np.int64]:
         """Of the neighbours of the best K and plain decoding the one not seen for longest, if it may pay."""
-        speed = self._speed(best, loads)
-        tries = [(_Policy(k), self._unseen(_Policy(k), loads)) for k in (0, deepest - 1, deepest + 1) if k <= self.most]
+        speed, *speeds = self._speeds(np.vstack([best, others]), loads)
+        unseen = [self._unseen(int(ks.sum()) + len(loads)) for ks in others]
         may_pay = [
-            (steps, self._speed(policy, loads), policy)
-            for policy, steps in tries
-            if steps >= RARELY or self._speed(policy, loads) >= WORTH_TRYING * speed
+            (steps, rate, index)
+            for index, (steps, rate) in enumerate(zip(unseen, speeds, strict=True))
+            if steps >= RARELY or rate >= WORTH_TRYING * speed
         ]
-        return max(may_pay, key=lambda item: item[:2], default=(0, 0.0, best))[2]
+        return others[max(may_pay)[2]] if may_pay else best
 
-    def _unseen(self, policy: _Policy, loads: Sequence[Load]) -> int:
-        seen = self._seen.get(_tokens(policy, loads))
+    def _unseen(self, tokens: int) -> int:
+        """How many steps ago a call had so many tokens."""
+        seen = self._seen.get(tokens)
         return RARELY if seen is None else self._steps - seen
 
 
-def _tokens(policy: _Policy, loads: Sequence[Load]) -> int:
-    return sum(1 + policy.k_of(load) for load in loads)
+def _within(ks: Ks, loads: Sequence[Load]) -> Ks:
+    """int[candidates, texts] with the K that is fixed for a text in its place, and none beyond its room."""
+    for text, load in enumerate(loads):
+        if load.k is not None:
+            ks[:, text] = load.k
+    return np.minimum(ks, [load.room for load in loads])
 
 
-def _worth(acceptance: float, threshold: float, most: int) -> int:
-    """How many drafted tokens in a row are worth at least `threshold`, each a^j for the j-th."""
-    if threshold <= 0 or acceptance >= 1:
-        return most
-    if acceptance <= 0:
-        return 0
-    return int(math.log(threshold) / math.log(acceptance) + 1e-9)
+def _uniform(loads: Sequence[Load], most: int) -> Ks:
+    """The same K for all: candidate k drafts k."""
+    return _within(np.repeat(np.arange(most + 1)[:, None], len(loads), axis=1), loads)
+
+
+def _by_worth(loads: Sequence[Load], most: int) -> Ks:
+    """One candidate for each number of tokens that could be drafted, the most valuable first; beginning with none."""
+    worth = np.array([load.acceptance for load in loads])[:, None] ** np.arange(1, most + 1)  # [texts, position]
+    thresholds = np.unique(worth[[load.k is None for load in loads]])[::-1]
+    reached = (worth >= thresholds[:, None, None]).sum(axis=2)
+    return _within(np.vstack([np.zeros((1, len(loads)), np.int64), reached]), loads)
+
+
+def _each(seconds: Callable[[int], float], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What calls of these sizes take."""
+    distinct, where = np.unique(sizes, return_inverse=True)
+    return np.array([seconds(size) for size in distinct.tolist()])[where]
 
 
 def expected_tokens(acceptance: float, k: int) -> float:

@@ -41,6 +41,17 @@ class Costs:
         near = (len(seen) for size, seen in self._recent.items() if tokens <= size * NEAR and size <= tokens * NEAR)
         return max(near, default=0)
 
+    def affordable(self, tokens: int, seconds: float, most: int) -> int:
+        """How many tokens, 1 to `most`, may join a call of `tokens` so that it takes at most `seconds` longer."""
+        if self.sizes == 1:  # as if all of it grew with the tokens
+            ((size, known),) = self._points
+            return max(min(int(size * seconds / known), most), 1)
+        limit, low, high = self.seconds(tokens) + seconds, 1, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.seconds(tokens + middle) <= limit else (low, middle - 1)
+        return low
+
     def seconds(self, tokens: int) -> float:
         """What a call of so many tokens is expected to take; 0 before any was seen."""
         return interpolate(self._points, tokens) if self._points else 0.0

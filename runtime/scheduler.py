@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mxspec.runtime.choose_k import Acceptance, KByLoad, StepCost
+from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import Drafter, Proposal
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
@@ -176,28 +177,24 @@ class Scheduler:
                 late.append(sequence)  # K is chosen, so the draft reads a text only when it is first tried on it
                 work.k = 0
             works.append(work)
-        left = self._budget(sum(work.rows + work.k for work in works))
+        left = self._budget(self.load.score, sum(work.rows + work.k for work in works))
         pieces, draft_reads = self._pieces([s for s in self._running if s.reading], left)
-        left -= sum(len(work.tokens) for work in pieces) + sum(count for _, count in draft_reads)
+        left = self._budget(self.load.draft_read, 0 if not decoding else sum(count for _, count in draft_reads) + 1)
         for sequence in late:
-            count = min(sequence.draft_lag, max(left, 1))
+            count = min(sequence.draft_lag, left)
             left -= count
-            draft_reads.append((sequence, count))
+            if count:
+                draft_reads.append((sequence, count))
         return Plan([*works, *pieces], draft_reads, as_chosen=bool(decoding) and not late)
 
-    def _budget(self, tokens: int) -> int:
-        """How many tokens of prompts a step may read beside `tokens` that are waited for."""
-        most, costs = self._target.chunk, self.load.score
+    def _budget(self, costs: Costs, tokens: int) -> int:
+        """How many tokens of prompts a call may read beside `tokens` that are waited for, by what calls cost."""
+        most = self._target.chunk
         if tokens == 0:
             return most
-        if costs.sizes < 2:
+        if costs.sizes == 0:
             return min(FIRST_CHUNK, most)
-        limit = costs.seconds(tokens) + self._prefill_seconds
-        low, high = 1, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if costs.seconds(tokens + middle) <= limit else (low, middle - 1)
-        return low
+        return costs.affordable(tokens, self._prefill_seconds, most)
 
     def _pieces(self, reading: abc.Sequence[Sequence], left: int) -> tuple[list[Work], list[tuple[Sequence, int]]]:
         """The next pieces of prompts, in the order in which they came; a fixed K wants the draft to keep up."""
@@ -245,7 +242,9 @@ class Scheduler:
             works = [work for work in plan.works if work.k and work.sequence.settings.drafter is drafter]
             try:
                 if reads:
+                    began = time.perf_counter()
                     drafter.read([(sequence.tokens, sequence.slot, count) for sequence, count in reads])
+                    self.load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
                 if works:
                     calls += drafter.propose([work.sequence.wanted(work.k, work.proposal) for work in works])
             except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted

@@ -182,6 +182,16 @@ def test_costs_are_medians_and_lines_between_them() -> None:
     assert costs.seconds(0) == 1.0
     assert costs.count(1) > 0
     assert costs.count(100) == 0
+    assert costs.affordable(1, 2.0, 100) == 4  # 5 tokens take 3 seconds, 2 more than one
+
+
+def test_what_a_call_can_afford_is_known_after_one_size() -> None:
+    costs = Costs()
+    for _ in range(2):
+        costs.add(10, 2.0)
+    assert costs.affordable(3, 1.0, 100) == 5
+    assert costs.affordable(3, 1e9, 100) == 100
+    assert costs.affordable(3, 1e-9, 100) == 1
 
 
 @pytest.mark.parametrize(("acceptance", "k"), [(0.0, 3), (0.5, 1), (0.75, 8), (1.0, 4)])

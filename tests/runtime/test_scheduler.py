@@ -132,6 +132,9 @@ def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> 
         def seconds(self, tokens: int) -> float:
             return tokens / 1e3
 
+        def affordable(self, tokens: int, seconds: float, most: int) -> int:
+            return min(round(seconds * 1e3), most)
+
         def count(self, tokens: int) -> int:
             return 9
 
