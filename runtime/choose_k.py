@@ -11,7 +11,7 @@ K is chosen before anything of the round is drawn, from the past alone, so no te
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ MOST_FIRST_ROUNDS = 8  # where prompts are read in every step, no step is just o
 FORGET = 0.98  # weight of the acceptance seen so far, a round later,
 LEAST_WEIGHT = 0.01  # down to so many evaluated tokens: then anything new decides
 PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
-PRIOR_WEIGHT = 4.0  # evaluated tokens that the other texts' acceptance counts for
+PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance counts for
 KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
 TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change with the text's length and the machine
 WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
@@ -141,7 +141,7 @@ class KByLoad:
                 self._tried = self._steps
                 others = [k for k in (0, deepest - 1, deepest + 1) if k <= self.most]
                 return self._other_than(best, uniform[others], loads).tolist(), 1
-        elif self._plain_steps >= self._pause:
+        elif self._plain_steps >= self._pause and self._may_ever_pay(uniform, loads):
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             tries = uniform[1:]
             return tries[self._speeds(tries, loads).argmax()].tolist(), -(-TRIED_ROUNDS // int(free.sum()))
@@ -157,6 +157,13 @@ class KByLoad:
             seconds += np.where(drafting > 0, _each(self.draft.seconds, drafting), 0.0)
         speeds: NDArray[np.float64] = np.divide(gained, seconds, out=np.zeros_like(gained), where=seconds > 0)
         return speeds
+
+    def _may_ever_pay(self, uniform: Ks, loads: Sequence[Load]) -> bool:
+        """Whether some K would be faster than none if all that is drafted were kept, or its cost is not known."""
+        plain, *drafting = self._speeds(uniform, [replace(load, acceptance=1.0) for load in loads])
+        tokens = uniform[1:].sum(axis=1) + len(loads)
+        unknown = any(self.score.count(size) == 0 for size in tokens.tolist())
+        return unknown or bool(max(drafting) > plain)
 
     def _other_than(self, best: NDArray[np.int64], others: Ks, loads: Sequence[Load]) -> NDArray[np.int64]:
         """Of the neighbours of the best K and plain decoding the one not seen for longest, if it may pay."""

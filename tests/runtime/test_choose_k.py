@@ -114,8 +114,13 @@ def test_a_fixed_k_is_never_touched() -> None:
     assert ks[1:] == [5, 2]
 
 
+def test_never_tries_what_would_not_pay_if_all_were_kept() -> None:
+    dear = Pair(0.5, 1.5, lambda k: 1 + 0.6 * k)
+    assert drafted(Texts(KByLoad(MOST), dear, 4).run(2000)[200:]) == 0
+
+
 def test_drafts_nothing_where_it_does_not_pay_and_rarely_tries_again() -> None:
-    rounds = Texts(KByLoad(MOST), HOPELESS).run(2000)[50:]
+    rounds = Texts(KByLoad(MOST), Pair(0.05, 0.3, lambda k: 1 + 0.2 * k)).run(2000)[50:]
     tried = [i for i, r in enumerate(rounds) if r.drafted]
     assert 3 <= len(tried) <= 60
     assert max(rounds[i].drafted for i in tried) <= 2
