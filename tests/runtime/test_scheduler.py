@@ -442,7 +442,7 @@ def test_k_is_chosen_by_load_while_prompts_are_read_in_every_step(toys: Any, mon
         monkeypatch.setattr(model, "run", run_slowly)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     scheduler, box, rng = toys.scheduler(target, draft, prefill_ms=2), toys.Outbox(), random.Random(1)
-    text = toys.sequence(target, draft, box, [1], k="auto", max_new_tokens=60)
+    text = toys.sequence(target, draft, box, [1], k="auto", max_new_tokens=90)
     scheduler.add([text])
     while not text.ended:
         if not scheduler.waiting:
