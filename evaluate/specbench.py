@@ -20,7 +20,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.command import Group, print_json, read_text, report_console
 from mxspec.runtime.ops.timing import ISAS
-from mxspec.runtime.text import load_tokenizer
+from mxspec.runtime.text.tokenizer import load_tokenizer
 
 
 @click.group(cls=Group)

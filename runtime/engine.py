@@ -12,7 +12,6 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
-from mxspec.runtime.chat import ChatTemplate
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
@@ -24,7 +23,9 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduler import Scheduler
 from mxspec.runtime.session import Session
-from mxspec.runtime.text import TextStream, check_ids, encode_prompt, encode_rendered, load_tokenizer
+from mxspec.runtime.text.chat import ChatTemplate
+from mxspec.runtime.text.stream import TextStream
+from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer
 from mxspec.runtime.worker import QueueFullError, Worker
 
 DEFAULT_K = 4

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.sampling.grammar import Grammar
-from mxspec.runtime.stop import check_stops
+from mxspec.runtime.text.stop import check_stops
 
 K = int | Literal["auto"]
 DrafterName = Literal["model", "none"]

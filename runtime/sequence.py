@@ -19,7 +19,7 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
-from mxspec.runtime.text import TextStream
+from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.mrs import verify_mrs
 from mxspec.runtime.verifiers.verdict import Verdict

@@ -42,7 +42,7 @@ class ChatSession:
     """
 
     def __init__(self, engine: Engine, settings: Mapping[str, Any], system: str | None) -> None:
-        from mxspec.runtime.conversation import Conversation
+        from mxspec.runtime.text.conversation import Conversation
 
         assert engine.template is not None, "who has no template cannot talk"
         self._engine = engine

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.panics import guarded
 from mxspec.runtime.sampling.matcher import Matcher, one_line
+from mxspec.runtime.text.panics import guarded
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -20,7 +20,7 @@ from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduler import Scheduler
 from mxspec.runtime.session import Part
-from mxspec.runtime.text import TextStream
+from mxspec.runtime.text.stream import TextStream
 
 Logits = NDArray[np.float32]
 STALE = -1

@@ -114,9 +114,9 @@ def test_a_fixed_k_is_never_touched() -> None:
     assert ks[1:] == [5, 2]
 
 
-def test_never_tries_what_would_not_pay_if_all_were_kept() -> None:
+def test_hardly_ever_tries_what_would_not_pay_if_all_were_kept() -> None:
     dear = Pair(0.5, 1.5, lambda k: 1 + 0.6 * k)
-    assert drafted(Texts(KByLoad(MOST), dear, 4).run(2000)[2000:]) == 0
+    assert drafted(Texts(KByLoad(MOST), dear, 4).run(2000)[2000:]) < 0.01
 
 
 def test_drafts_nothing_where_it_does_not_pay_and_rarely_tries_again() -> None:

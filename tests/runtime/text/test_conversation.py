@@ -10,9 +10,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.chat import ChatTemplate
-from mxspec.runtime.conversation import Conversation
-from mxspec.runtime.text import TextStream, encode_rendered
+from mxspec.runtime.text.chat import ChatTemplate
+from mxspec.runtime.text.conversation import Conversation
+from mxspec.runtime.text.stream import TextStream
+from mxspec.runtime.text.tokenizer import encode_rendered
 
 from .chat_templates import SPECIAL, TEMPLATES, bundle_of
 

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from mxspec.formats.errors import BundleError, GenerationError
-from mxspec.runtime.chat import ChatTemplate
+from mxspec.runtime.text.chat import ChatTemplate
 
 from .chat_templates import EVERYTHING, SPECIAL, TEMPLATES, bundle_of
 

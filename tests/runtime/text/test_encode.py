@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from mxspec.formats.errors import BundleError, GenerationError
-from mxspec.runtime.text import check_ids, encode_prompt, encode_rendered, load_tokenizer
+from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer
 
 BOS = 3
 

@@ -12,7 +12,7 @@ from jinja2 import Template, TemplateSyntaxError
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.formats.validation import parse_json
-from mxspec.runtime.template_sandbox import TemplateSandbox
+from mxspec.runtime.text.template_sandbox import TemplateSandbox
 
 TEMPLATE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"

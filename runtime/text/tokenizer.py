@@ -1,4 +1,4 @@
-"""Text to token ids, and token ids to text piece by piece."""
+"""A bundle's tokenizer, and prompts to token ids."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.detokenize import detokenizer
-from mxspec.runtime.panics import guarded
-from mxspec.runtime.stop import StopSearch
+from mxspec.runtime.text.panics import guarded
 
 _PROBE = "A tokenizer, tried: 1, 2."
 
@@ -79,29 +77,3 @@ def _encode(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
         ) from None
     with guarded("prompt: the tokenizer cannot encode this text", GenerationError):
         return list(tokenizer.encode(text, add_special_tokens=special).ids)
-
-
-class TextStream:
-    """Turns the tokens after a prompt into text as they come, up to the first of the stop strings.
-
-    Joined, the pieces are one decode of all tokens, cut before the stop string. No piece is taken back: what a later
-    token can still change, and what may be the beginning of a stop string, is held back.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
-        self._text = detokenizer(tokenizer, prompt)
-        self._search = StopSearch(stop)
-
-    @property
-    def stop(self) -> str | None:
-        """The stop string that was found. All text before it was handed out, and there is no more."""
-        return self._search.found
-
-    def push(self, token: int) -> str:
-        """The text that this token makes final."""
-        return self._search.push(self._text.push(token))
-
-    def finish(self) -> str:
-        """What is still held back when the tokens end, with U+FFFD for bytes that never became a character."""
-        tail = self._search.push(self._text.finish())
-        return tail + self._search.finish()

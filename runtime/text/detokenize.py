@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from mxspec.runtime.panics import guarded
+from mxspec.runtime.text.panics import guarded
 
 LOST = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character
 CHARACTER_BYTES = 4  # of UTF-8, at most

@@ -17,9 +17,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from mxspec.runtime.chat import ChatTemplate, Message
-from mxspec.runtime.detokenize import detokenizer
-from mxspec.runtime.text import encode_rendered
+from mxspec.runtime.text.chat import ChatTemplate, Message
+from mxspec.runtime.text.detokenize import detokenizer
+from mxspec.runtime.text.tokenizer import encode_rendered
 
 
 @dataclass(frozen=True, slots=True)

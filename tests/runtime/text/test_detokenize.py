@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from mxspec.runtime.detokenize import Pieces, Whole, detokenizer
-from mxspec.runtime.text import TextStream
+from mxspec.runtime.text.detokenize import Pieces, Whole, detokenizer
+from mxspec.runtime.text.stream import TextStream
 
 LOST = "\N{REPLACEMENT CHARACTER}"
 BYTES = [

@@ -1,0 +1,1 @@
+"""Between text and token ids: prompts, chats, and the text of an answer as it comes."""
