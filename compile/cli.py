@@ -15,10 +15,11 @@ import click
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
-from mxspec.recipes.recipe import WEIGHT_FORMATS, Recipe, find_recipe
+from mxspec.formats.weight_format import USER_NAMES
+from mxspec.recipes.recipe import Recipe, find_recipe
 from mxspec.runtime.command import Command, print_json, report_console
 
-_FORMATS = click.Choice(WEIGHT_FORMATS)
+_FORMATS = click.Choice(USER_NAMES)
 
 
 @click.command(cls=Command)

@@ -36,7 +36,7 @@ def export_graph(
 ) -> ExportedGraph:
     """The graph of the checkpoint's architecture by the graph contract, and the list of the weights it wants.
 
-    `weight_format` gives the format of a matmul weight by its parameter name (fp16, mxfp6_e3m2 or mxfp6_e2m3);
+    `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py);
     `cache_dtype` is float16 or float32. Only config.json is read. Raises UnsupportedModelError where it cannot be done.
     """
     config = load_config(checkpoint_dir)

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.attention import CallInputs
 from mxspec.formats.errors import UnsupportedModelError
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import packed_shape
 
 
 @dataclass(frozen=True, slots=True)

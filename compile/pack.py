@@ -18,7 +18,8 @@ from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TensorEntry
 from mxspec.formats.safetensors_file import Layout, SafetensorsWriter, plan_layout
 from mxspec.formats.storage import stored_as
-from mxspec.formats.tiles import ELEMENT_OF_FORMAT, TILE_ROWS, PackedMatrix, PackStatistics, pack_fp16, quantize_pack
+from mxspec.formats.tiles import PackStatistics, pack_values
+from mxspec.formats.weight_format import TILE_ROWS
 
 PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
 
@@ -65,7 +66,7 @@ def pack_weights(
 def format_name(spec: WeightSpec) -> str:
     """The spec's format as the manifest calls it."""
     if spec.kind == "matmul":
-        return "fp16_tiles" if spec.format == "fp16" else spec.format
+        return spec.format
     return {"float16": "fp16"}.get(spec.stored_dtype.name, spec.stored_dtype.name)
 
 
@@ -94,21 +95,15 @@ def _pack(
     if spec.kind != "matmul":
         packed, statistics = convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
     else:
-        matrix = _pack_tiles(spec, source.dtype, values)
+        matrix = pack_values(values, spec.format, spec.transpose, dtype=source.dtype)
         packed, statistics = matrix.data, matrix.statistics
     where = f"tensor {source.name!r} of {source.shard}"
     if statistics.nonfinite:
         raise CheckpointError(f"{where} holds NaN or infinity; the checkpoint is damaged")
     if statistics.overflow:
-        hint = "; give it an MXFP6 format" if spec.kind == "matmul" else ""
+        hint = "; give it an MX format" if spec.kind == "matmul" else ""
         raise CheckpointError(f"{where} holds values beyond 65504 and cannot be stored as fp16{hint}")
     return packed, statistics
-
-
-def _pack_tiles(spec: WeightSpec, dtype: str, values: npt.NDArray[Any]) -> PackedMatrix:
-    if spec.format == "fp16":
-        return pack_fp16(values, transpose=spec.transpose, dtype=dtype)
-    return quantize_pack(values, ELEMENT_OF_FORMAT[spec.format], transpose=spec.transpose, dtype=dtype)
 
 
 def _check_shapes(spec: WeightSpec, sources: Sequence[CheckpointTensor]) -> None:

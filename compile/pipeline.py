@@ -19,6 +19,7 @@ from mxspec.compile.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
+from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
@@ -90,7 +91,7 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
     """What to compile, and how; the baseline is the target with every matrix in fp16."""
     models: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
     if with_baseline:
-        models["baseline"] = recipe.target.model_copy(update={"format": "fp16", "keep_fp16": ()})
+        models["baseline"] = recipe.target.model_copy(update={"format": FP16_TILES, "keep_fp16": ()})
     return models
 
 

@@ -19,6 +19,7 @@ from mxspec.compile.skeleton import load_config
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.safetensors_file import Layout
+from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 
@@ -82,6 +83,6 @@ def choose_formats(model: PreTrainedModel, wanted: TargetRecipe) -> Callable[[st
 
     def weight_format(parameter: str) -> str:
         kept = any(fnmatchcase(name, pattern) for name in names[parameter] for pattern in wanted.keep_fp16)
-        return "fp16" if kept else wanted.format
+        return FP16_TILES if kept else wanted.format
 
     return weight_format

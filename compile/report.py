@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mxspec.formats.manifest import Manifest, ModelEntry, TensorEntry
-from mxspec.formats.storage import PACKED_FORMATS
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
 
@@ -114,7 +114,7 @@ def _model_table(name: str, entry: ModelEntry) -> Table:
 
 
 def _packed_line(entry: ModelEntry) -> str:
-    packed = [tensor for tensor in entry.tensors if tensor.format in PACKED_FORMATS]
+    packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS]
     after, as_fp16 = sum(tensor.bytes for tensor in packed), sum(2 * math.prod(tensor.shape) for tensor in packed)
     worst = max((tensor.error for tensor in packed if tensor.error is not None), default=0.0)
     smaller = f", {1 - after / as_fp16:.1%} smaller than in fp16" if after < as_fp16 else ""

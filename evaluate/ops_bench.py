@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.evaluate.random_weights import random_tiles
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 from mxspec.runtime import ops
 from mxspec.runtime.ops.timing import ISAS, time_attention, time_matmul, time_read
 
-FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "fp16")
+FORMATS = tuple(WEIGHT_FORMATS)
 ROWS = (1, 2, 4, 8, 16, 128, 512)
 BEYOND_CACHES = 256 << 20  # bytes of all matrices that are read in turns, so that none is still in a cache
 SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection
@@ -49,9 +49,9 @@ def cases(isas: Sequence[str], formats: Sequence[str], rows: Sequence[int]) -> l
 
 def available(isas: Sequence[str]) -> list[str]:
     """Those of the instruction sets that this machine has."""
-    packed = np.zeros((1, *packed_shape("fp16", 16, 32)), np.uint8)
+    packed = np.zeros((1, *packed_shape(FP16_TILES, 16, 32)), np.uint8)
     a = np.zeros((1, 32), np.float32)
-    return [isa for isa in isas if time_matmul("fp16", packed, 16, a, isa=isa, repetitions=1) is not None]
+    return [isa for isa in isas if time_matmul(FP16_TILES, packed, 16, a, isa=isa, repetitions=1) is not None]
 
 
 def measure(

@@ -29,12 +29,13 @@ from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 from mxspec.formats.storage import stored_as
-from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe, WeightFormat
+from mxspec.formats.weight_format import FP16_TILES
+from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
 PIECE_ROWS = 1024  # written at once; whole row tiles
 
 
-def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxfp6_e3m2", k_max: int = 16) -> Path:
+def random_bundle(shape: Shape, folder: Path, target_format: str = "mxfp6_e3m2", k_max: int = 16) -> Path:
     """The path of the bundle in `folder`, made there if it is not there yet: the shape, and a draft as the demo's."""
     path = folder / f"{shape.name}-{target_format}.bundle"
     if path.exists():
@@ -48,7 +49,7 @@ def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxf
         draft=DraftRecipe(checkpoint="random"),
     )
     shapes: dict[ModelName, Shape] = {"target": shape, "draft": draft_shape(shape)}
-    formats: dict[ModelName, WeightFormat] = {"target": target_format, "draft": "fp16"}
+    formats: dict[ModelName, str] = {"target": target_format, "draft": FP16_TILES}
     entries: dict[ModelName, ModelEntry] = {}
     contents: dict[str, FileEntry] = {}
     with BundleWriter(path) as writer:
@@ -73,7 +74,7 @@ def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxf
     return path
 
 
-def plan_random(name: ModelName, shape: Shape, weight_format: WeightFormat, recipe: Recipe) -> ModelPlan:
+def plan_random(name: ModelName, shape: Shape, weight_format: str, recipe: Recipe) -> ModelPlan:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config_of(shape)))
         exported = export_graph(

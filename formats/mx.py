@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from mxspec.formats import native
 from mxspec.formats.arrays import as_matrix, check_array, check_matrix, check_threads, choose
+from mxspec.formats.weight_format import BLOCK
 
-BLOCK = 32
-"""Values that share a scale (OCP MX v1.0, table 1)."""
 NAN_SCALE = 255
 """Scale byte of a block that held NaN or infinity."""
 
@@ -31,7 +30,7 @@ def quantize(
     A block with NaN or infinity gets scale 255 and codes 0; an all-zero block scale 0. A negative value that rounds
     to zero gives code 32, an input of -0.0 code 0. Raises TypeError or ValueError for a bad array or name.
     """
-    element_number = choose("element", element, native.ELEMENTS)
+    element_number = native.element_number(element)
     rounding_number = choose("rounding", rounding, native.ROUNDINGS)
     check_matrix(values, "values", np.float32)
     matrix = as_matrix(values, "float32", False)
@@ -51,7 +50,7 @@ def quantize(
 
 def dequantize(codes: NDArray[np.uint8], scales: NDArray[np.uint8], element: str = "e3m2") -> NDArray[np.float32]:
     """float32[n, k] = element value * 2^(scale - 127), exact; scale 255 gives NaN. Raises TypeError or ValueError."""
-    element_number = choose("element", element, native.ELEMENTS)
+    element_number = native.element_number(element)
     n, k = check_matrix(codes, "codes", np.uint8)
     check_array(scales, "scales", np.uint8, (n, blocks(k)))
     values = np.empty((n, k), np.float32)

@@ -9,16 +9,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator
 
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import KMax
 from mxspec.formats.validation import Strict, first_problem
-
-WeightFormat = Literal["fp16", "mxfp6_e3m2", "mxfp6_e2m3"]
-WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
+from mxspec.formats.weight_format import FP16_TILES, named_by_user
 
 Positive = Annotated[int, Field(gt=0)]
+FormatName = Annotated[str, AfterValidator(named_by_user)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -32,7 +31,7 @@ class TargetRecipe(Strict):
 
     checkpoint: str
     revision: str | None = None
-    format: WeightFormat = "mxfp6_e3m2"
+    format: FormatName = "mxfp6_e3m2"
     keep_fp16: tuple[str, ...] = ()
 
     @field_validator("checkpoint")
@@ -46,7 +45,7 @@ class TargetRecipe(Strict):
 class DraftRecipe(TargetRecipe):
     """The draft; its matrices stay fp16 unless told otherwise."""
 
-    format: WeightFormat = "fp16"
+    format: FormatName = FP16_TILES
 
 
 class Recipe(Strict):

@@ -9,10 +9,10 @@ namespace {
 constexpr int64_t kMostRowsOrColumns = int64_t{1} << 30;
 
 WeightFormat format_of(const std::string& name) {
-  if (name == "fp16") return WeightFormat::kFp16;
+  if (name == "fp16_tiles") return WeightFormat::kFp16;
   if (name == "mxfp6_e3m2") return WeightFormat::kMxfp6E3m2;
   if (name == "mxfp6_e2m3") return WeightFormat::kMxfp6E2m3;
-  throw OpError("attribute format: got \"" + name + "\", expected fp16, mxfp6_e3m2 or mxfp6_e2m3");
+  throw OpError("attribute format: got \"" + name + "\", expected fp16_tiles, mxfp6_e3m2 or mxfp6_e2m3");
 }
 
 int64_t size_attribute(const Attributes& attributes, const char* name) {

@@ -7,7 +7,7 @@ namespace mxspec {
 
 // PackedMatMul(A float32[..., K], B uint8[n_tiles, row_tile_bytes], bias float32[N]?) -> float32[..., N]:
 // A times the transpose of the packed matrix B of N rows and K columns.
-// Attributes K, N: int; format: "fp16", "mxfp6_e3m2" or "mxfp6_e2m3".
+// Attributes K, N: int; format: "fp16_tiles", "mxfp6_e3m2" or "mxfp6_e2m3".
 class PackedMatMulOp {
  public:
   static constexpr const char* kName = "PackedMatMul";

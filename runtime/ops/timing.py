@@ -8,14 +8,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import WEIGHT_FORMATS, packed_shape
 from mxspec.runtime.ops import library_path
 
 __all__ = ["ISAS", "time_attention", "time_matmul", "time_read"]
 
 ISAS = ("scalar", "avx2", "avx512", "avx512vnni", "neon")
 """The values of MXSPEC_ISA; of those that a machine has, slowest first."""
-_FORMATS = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
 
 
 @cache
@@ -61,7 +60,7 @@ def time_matmul(
     out, seconds = np.empty((m, n), np.float32), np.empty(repetitions)
     status = _library().mxspec_time_matmul(
         isa.encode(),
-        _FORMATS.index(weight_format),
+        WEIGHT_FORMATS[weight_format].native_id,
         m,
         n,
         k,

@@ -110,7 +110,7 @@ def test_a_llama_pair_becomes_a_bundle(compiled: tuple[Path, Result]) -> None:
     bundle.verify()
     target, draft, baseline = (bundle.manifest.models[name] for name in ("target", "draft", "baseline"))
     assert (target.vocab_size, draft.vocab_size, bundle.manifest.tokenizer.vocab_size) == (128, 120, 120)
-    assert (target.format, draft.format, baseline.format) == ("mxfp6_e3m2", "fp16", "fp16")
+    assert (target.format, draft.format, baseline.format) == ("mxfp6_e3m2", "fp16_tiles", "fp16_tiles")
     assert (target.specializations, draft.specializations) == ((1, 5, 16), (1, 2, 16))
     assert target.context_length == draft.context_length == 96  # the shorter of both
     assert (bundle.manifest.tokenizer.bos_token_id, bundle.manifest.tokenizer.eos_token_ids) == (1, (2,))

@@ -13,6 +13,7 @@ from mxspec.formats import (
     dequantize,
     pack,
     pack_fp16,
+    pack_values,
     packed_shape,
     quantize,
     quantize_pack,
@@ -21,6 +22,7 @@ from mxspec.formats import (
     unpack_values,
 )
 from mxspec.formats.native import available_isas
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 SHAPES = [(1, 1), (16, 32), (17, 33), (31, 64), (48, 45), (5, 200)]
 DTYPES = ["float32", "float16", "bfloat16"]
@@ -229,17 +231,14 @@ def test_instruction_sets_and_threads_do_not_matter(threads: int, monkeypatch: p
             assert one.statistics == wanted.statistics
 
 
-@pytest.mark.parametrize("weight_format", ["mxfp6_e3m2", "mxfp6_e2m3", "fp16"])
+@pytest.mark.parametrize("weight_format", WEIGHT_FORMATS)
 def test_unpack_values_gives_what_the_bytes_stand_for(weight_format: str) -> None:
     values = random_values(19, 65, "float32")
-    if weight_format == "fp16":
-        packed = pack_fp16(values)
-    else:
-        packed = quantize_pack(values, weight_format.removeprefix("mxfp6_"))
+    packed = pack_values(values, weight_format)
     again = unpack_values(packed.data, weight_format, 19, 65)
     error = np.sqrt(((again - values.astype(np.float64)) ** 2).sum() / (values.astype(np.float64) ** 2).sum())
     assert packed.relative_error == pytest.approx(error, rel=1e-6)
-    assert 0 < error < {"mxfp6_e3m2": 0.08, "mxfp6_e2m3": 0.04, "fp16": 4e-4}[weight_format]
+    assert 0 < error < {"mxfp6_e3m2": 0.08, "mxfp6_e2m3": 0.04, "fp16_tiles": 4e-4}[weight_format]
 
 
 def test_an_all_zero_matrix_has_no_error() -> None:

@@ -38,7 +38,7 @@ def refused(folder: Path, text: str) -> str:
 def test_values_and_defaults(tmp_path: Path) -> None:
     recipe = load(tmp_path, GOOD)
     assert (recipe.name, recipe.k_max, recipe.context_length) == ("pair", 6, None)
-    assert (recipe.target.format, recipe.draft.format) == ("mxfp6_e3m2", "fp16")
+    assert (recipe.target.format, recipe.draft.format) == ("mxfp6_e3m2", "fp16_tiles")
     assert recipe.target.keep_fp16 == ("lm_head.*",)
     assert recipe.draft.revision == "main"
 

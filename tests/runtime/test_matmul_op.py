@@ -19,22 +19,20 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from mxspec.formats.tiles import pack_fp16, packed_shape, quantize_pack, unpack_values
+from mxspec.formats import pack_values, packed_shape, unpack_values
 from mxspec.runtime import ops
 from mxspec.runtime.ops import library_path
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-FORMATS = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
+FORMATS = ("fp16_tiles", "mxfp6_e3m2", "mxfp6_e2m3")
 MX_FORMATS = FORMATS[1:]
 EVERY_FORMAT = pytest.mark.parametrize("weight_format", FORMATS)
 
 
 def pack_as(weight_format: str, weights: Floats) -> Bytes:
     """Weights float32[n, k] packed in a format."""
-    if weight_format == "fp16":
-        return pack_fp16(weights).data
-    return quantize_pack(weights, weight_format.removeprefix("mxfp6_")).data
+    return pack_values(weights, weight_format).data
 
 
 def matmul_model(bias: bool = False, a_type: int = TensorProto.FLOAT, **attributes: int | str) -> bytes:
@@ -102,7 +100,7 @@ def error_bound(weight_format: str, a: Floats, weights: Floats) -> np.ndarray:
     """Largest error that the arithmetic allows, float64[m, n]: 15-bit activations in each block, float32 sums."""
     magnitude = np.abs(weights.astype(np.float64))
     m, k = a.shape
-    if weight_format == "fp16":
+    if weight_format == "fp16_tiles":
         return (k + 1) * 2.0**-24 * (np.abs(a.astype(np.float64)) @ magnitude.T)
     blocks = -(-k // 32)
     padded = np.zeros((m, blocks * 32))
@@ -249,13 +247,16 @@ def _run_fixed_products(isa: str, path: Path) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"K": 0, "N": 4, "format": "fp16"}, "attribute K: got 0, expected 1"),
-        ({"K": 4, "N": -1, "format": "fp16"}, "attribute N: got -1, expected 1"),
-        ({"K": 2**40, "N": 4, "format": "fp16"}, "attribute K: got 1099511627776, expected 1"),
-        ({"K": 4, "N": 4, "format": "mxfp4"}, 'attribute format: got "mxfp4", expected fp16, mxfp6_e3m2 or mxfp6_e2m3'),
+        ({"K": 0, "N": 4, "format": "fp16_tiles"}, "attribute K: got 0, expected 1"),
+        ({"K": 4, "N": -1, "format": "fp16_tiles"}, "attribute N: got -1, expected 1"),
+        ({"K": 2**40, "N": 4, "format": "fp16_tiles"}, "attribute K: got 1099511627776, expected 1"),
+        (
+            {"K": 4, "N": 4, "format": "mxfp4"},
+            'attribute format: got "mxfp4", expected fp16_tiles, mxfp6_e3m2 or mxfp6_e2m3',
+        ),
         ({"K": 4, "N": 4}, "attribute format: missing"),
-        ({"N": 4, "format": "fp16"}, "attribute K: missing"),
-        ({"K": 4, "N": "four", "format": "fp16"}, "attribute N: missing, or not an integer"),
+        ({"N": 4, "format": "fp16_tiles"}, "attribute K: missing"),
+        ({"K": 4, "N": "four", "format": "fp16_tiles"}, "attribute N: missing, or not an integer"),
     ],
 )
 def test_wrong_attributes(attributes: dict[str, int | str], message: str) -> None:
@@ -287,7 +288,7 @@ def test_wrong_shapes(
 
 
 def test_wrong_type_of_a() -> None:
-    model = matmul_model(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16")
+    model = matmul_model(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16_tiles")
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
         open_session(model)
 
