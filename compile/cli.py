@@ -16,7 +16,7 @@ from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.weight_format import USER_NAMES
-from mxspec.recipes.recipe import Recipe, find_recipe
+from mxspec.recipes.recipe import ROUNDINGS, Recipe, find_recipe
 from mxspec.runtime.command import Command, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
@@ -29,6 +29,10 @@ _FORMATS = click.Choice(USER_NAMES)
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
 @click.option("--with-baseline", is_flag=True, help="Put the fp16 target beside the packed one.")
+@click.option("--rounding", type=click.Choice(ROUNDINGS), help="How matrices get onto an MX grid. [nearest]")
+@click.option("--calibrate", type=click.Path(path_type=Path), metavar="TEXT", help="Text for --rounding gptq.")
+@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens to take of that text. [32768]")
+@click.option("--seed", type=click.IntRange(min=0), help="Chooses the places in that text. [0]")
 @click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
 @click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
@@ -76,6 +80,10 @@ def _compile(
     draft_format: str | None,
     keep_fp16: tuple[str, ...],
     with_baseline: bool,
+    rounding: str | None,
+    calibrate: Path | None,
+    calibration_tokens: int | None,
+    seed: int | None,
     k_max: int | None,
     context_length: int | None,
     force: bool,
@@ -84,6 +92,10 @@ def _compile(
     recipe = Recipe.load(find_recipe(name)).with_changes(
         k_max=k_max,
         context_length=context_length,
+        rounding=rounding,
+        calibrate=None if calibrate is None else str(calibrate.absolute()),
+        calibration_tokens=calibration_tokens,
+        seed=seed,
         target={"format": target_format, "keep_fp16": list(keep_fp16) or None},
         draft={"format": draft_format},
     )

@@ -13,6 +13,7 @@ from mxspec.compile.fetch import fetch_checkpoint
 from mxspec.compile.pair import Vocabulary, check_logits, check_pair
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
+from mxspec.compile.rounding.round_model import round_model
 from mxspec.compile.skeleton import load_config
 from mxspec.compile.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.write_model import write_model
@@ -44,11 +45,13 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
                 plans.append(plan)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES)
 
+        place = output.absolute().with_name(f".{output.name}.rounding")
+        rounded = {plan.name: round_model(plan, folders[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
         for plan in plans:
             with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
-                written = write_model(plan, writer.folder, advance)
+                written = write_model(plan, writer.folder, advance, rounded[plan.name])
             entry = entries[plan.name] = written.entry
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
@@ -70,6 +73,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
         )
         writer.publish(manifest)
+        shutil.rmtree(place, ignore_errors=True)
     return manifest
 
 

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from mxspec.formats.manifest import Manifest, ModelEntry, TensorEntry
+from mxspec.formats.manifest import Manifest, ModelEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
@@ -77,6 +77,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
+        if entry.rounding is not None:
+            _print_rounding(entry.rounding, console)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
@@ -86,6 +88,20 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         f"{path}: {_megabytes(total)} MB, K up to {manifest.k_max}, {manifest.tokenizer.vocab_size} token ids"
     )
     console.print(f"  made by {made_by}", highlight=False, soft_wrap=True)
+
+
+def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
+    if rounding.method == "scale":
+        console.print("  rounded with the best of three scales a block")
+        return
+    console.print(
+        f"  rounded by gptq on {rounding.tokens:,} tokens of the text {str(rounding.text_sha256)[:12]}, "
+        f"seed {rounding.seed}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for name, reason in rounding.nearest.items():
+        console.print(f"  {name} was rounded to nearest: {reason}", highlight=False, soft_wrap=True)
 
 
 def _model_table(name: str, entry: ModelEntry) -> Table:
@@ -147,6 +163,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
         "ignored": list(entry.ignored),
+        "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "groups": [
             {
                 "name": group.name,

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import KMax
@@ -19,6 +19,9 @@ from mxspec.formats.weight_format import FP16_TILES, named_by_user
 Positive = Annotated[int, Field(gt=0)]
 FormatName = Annotated[str, AfterValidator(named_by_user)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+Rounding = Literal["nearest", "scale", "gptq"]
+ROUNDINGS: tuple[Rounding, ...] = ("nearest", "scale", "gptq")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -49,16 +52,31 @@ class DraftRecipe(TargetRecipe):
 
 
 class Recipe(Strict):
-    """A whole recipe. Without `context_length` the bundle takes what both models know."""
+    """A whole recipe. Without `context_length` the bundle takes what both models know.
+
+    `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
+    block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
+    from places that `seed` chooses, make of the model.
+    """
 
     name: Name
     k_max: KMax = 8
     context_length: Positive | None = None
     prefill_chunk: Positive = 128
     cache_dtype: Literal["float16", "float32"] = "float16"
+    rounding: Rounding = "nearest"
+    calibrate: str | None = None
+    calibration_tokens: Positive = 32768
+    seed: Annotated[int, Field(ge=0)] = 0
     target: TargetRecipe
     draft: DraftRecipe
     _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        if self.rounding == "gptq" and self.calibrate is None:
+            raise ValueError("rounding 'gptq' needs `calibrate`, a text file like those that the model will see")
+        return self
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -94,6 +112,11 @@ class Recipe(Strict):
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as the manifest keeps them."""
         return self.model_dump(mode="json")
+
+    def calibration_file(self) -> Path:
+        """The text that calibrates rounding; only where `calibrate` is given."""
+        assert self.calibrate is not None
+        return self._folder / Path(self.calibrate).expanduser()
 
     def local_folder(self, checkpoint: str) -> Path | None:
         """The directory that `checkpoint` names, or None for a hub id. Raises RecipeError for neither.
