@@ -61,21 +61,25 @@ class PackedMatrix:
 def pack(codes: NDArray[np.uint8], scales: NDArray[np.uint8], element: str = "e3m2") -> NDArray[np.uint8]:
     """Codes uint8[n, k] and scales uint8[n, ceil(k / 32)] to uint8[n_tiles, row_tile_bytes].
 
-    The bytes do not depend on the element; its name is only checked. Raises TypeError or ValueError.
+    Raises TypeError or ValueError.
     """
     name = format_of_element(element).name
     n, k = check_matrix(codes, "codes", np.uint8)
     check_array(scales, "scales", np.uint8, (n, blocks(k)))
     packed = np.empty(packed_shape(name, n, k), np.uint8)
-    native.call("pack", codes.ctypes.data, scales.ctypes.data, n, k, packed.ctypes.data)
+    number = native.element_number(element)
+    native.call("pack", codes.ctypes.data, scales.ctypes.data, n, k, number, packed.ctypes.data)
     return packed
 
 
-def unpack(packed: NDArray[np.uint8], n: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def unpack(
+    packed: NDArray[np.uint8], n: int, k: int, element: str = "e3m2"
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The inverse of pack: codes uint8[n, k] and scales uint8[n, ceil(k / 32)]. Raises TypeError or ValueError."""
-    check_array(packed, "packed", np.uint8, packed_shape("mxfp6_e3m2", n, k))
+    check_array(packed, "packed", np.uint8, packed_shape(format_of_element(element).name, n, k))
     codes, scales = np.empty((n, k), np.uint8), np.empty((n, blocks(k)), np.uint8)
-    native.call("unpack", packed.ctypes.data, n, k, codes.ctypes.data, scales.ctypes.data)
+    number = native.element_number(element)
+    native.call("unpack", packed.ctypes.data, n, k, number, codes.ctypes.data, scales.ctypes.data)
     return codes, scales
 
 
@@ -92,7 +96,7 @@ def unpack_values(packed: NDArray[np.uint8], format_name: str, n: int, k: int) -
     element = weight_format(format_name).element
     if element is None:
         return unpack_fp16(packed, n, k).astype(np.float32)
-    return dequantize(*unpack(packed, n, k), element)
+    return dequantize(*unpack(packed, n, k, element), element)
 
 
 def pack_values(
