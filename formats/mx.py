@@ -1,4 +1,4 @@
-"""MXFP6: 32 values along the reduction dimension share one E8M0 scale (OCP Microscaling Formats v1.0, section 6.3)."""
+"""MX: 32 values along the reduction dimension share one E8M0 scale (OCP Microscaling Formats v1.0, section 6.3)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def blocks(k: int) -> int:
 def quantize(
     values: NDArray[np.float32], element: str = "e3m2", rounding: str = "even", *, threads: int | None = None
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Round float32[n, k] to MXFP6: codes uint8[n, k] (low six bits) and scales uint8[n, ceil(k / 32)].
+    """Round float32[n, k] to MX: codes uint8[n, k] (in the low bits) and scales uint8[n, ceil(k / 32)].
 
     The scale exponent is floor(log2(largest magnitude)) - emax from the float's bits; magnitudes beyond the largest
     code saturate. rounding: "even" (OCP MX, ONNX) or "away" (ties away from zero, microxcaling's "nearest").
     A block with NaN or infinity gets scale 255 and codes 0; an all-zero block scale 0. A negative value that rounds
-    to zero gives code 32, an input of -0.0 code 0. Raises TypeError or ValueError for a bad array or name.
+    to zero gives the code of -0 (INT8, two's complement, has none), an input of -0.0 code 0. Raises TypeError or
+    ValueError for a bad array or name.
     """
     element_number = native.element_number(element)
     rounding_number = choose("rounding", rounding, native.ROUNDINGS)

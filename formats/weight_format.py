@@ -57,6 +57,8 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat(FP16_TILES, None, 16, 1024, 0, 0, ()),
         WeightFormat("mxfp6_e3m2", "e3m2", 6, 384, 16, 1, ("int16",)),
         WeightFormat("mxfp6_e2m3", "e2m3", 6, 384, 16, 2, ("int16", "int8")),
+        WeightFormat("mxfp4_e2m1", "e2m1", 4, 256, 16, 3, ("int16", "int8")),
+        WeightFormat("mxint8", "int8", 8, 512, 16, 4, ("int16", "int8")),
     )
 }
 """Every weight format by its name."""
@@ -89,6 +91,11 @@ def named_by_user(name: str) -> str:
     if name not in WEIGHT_FORMATS:
         raise _unknown("format", name, USER_NAMES)
     return name
+
+
+def taken_activations(format_name: str) -> tuple[Activations, ...]:
+    """What may be asked for a model of this format, the default first: float16 takes its rows as they are, unasked."""
+    return weight_format(format_name).activations or ("int16",)
 
 
 def packed_shape(format_name: str, n: int, k: int) -> tuple[int, int]:
