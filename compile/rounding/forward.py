@@ -58,7 +58,9 @@ class LayeredModel:
             layer.forward = self._standing_in(index, layer.forward)
         head = self._model.get_output_embeddings()
         head.register_forward_pre_hook(_reached)
-        embedding = self._model.get_input_embeddings()
+        embedding: Any = self._model.get_input_embeddings()
+        embedding.padding_idx = None
+        self._forget_embedding()
         layered = {id(module) for layer in self.layers for module in layer.modules()}
         for module in self._model.modules():
             if id(module) not in layered and module is not head and module is not embedding:
@@ -90,13 +92,12 @@ class LayeredModel:
         """The hidden states [1, length, width] before the first layer, of each window of token ids."""
         embedding: Any = self._model.get_input_embeddings()
         used, numbers = np.unique(windows, return_inverse=True)
-        embedding.padding_idx = None
         embedding.weight = nn.Parameter(
             self._rows(self._parameters[id(embedding), "weight"], used), requires_grad=False
         )
         for window in numbers.reshape(windows.shape):
             yield self._run(-1, torch.from_numpy(window.copy())[None])
-        embedding.weight = nn.Parameter(embedding.weight[:1].clone(), requires_grad=False)  # its values are done with
+        self._forget_embedding()
 
     def run(self, index: int, hidden: Tensor, on_input: OnInput | None = None) -> Tensor:
         """What a loaded layer makes of hidden states, or, where `index` is behind the last, what the head gets."""
@@ -108,6 +109,11 @@ class LayeredModel:
                     hook = module.register_forward_pre_hook(_telling(on_input, name), prepend=True)
                     hooks.callback(hook.remove)
             return self._run(index, ids)
+
+    def _forget_embedding(self) -> None:
+        """One row that every id but 0 lies outside of: what is made of it is not used."""
+        embedding: Any = self._model.get_input_embeddings()
+        embedding.weight = nn.Parameter(torch.zeros(1, embedding.weight.shape[1]), requires_grad=False)
 
     def _run(self, index: int, ids: Tensor) -> Tensor:
         self._current = index

@@ -15,6 +15,7 @@ from mxspec.compile.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.compile.rounding.store import RoundingStore
 from mxspec.compile.rounding.text import CalibrationText, read_calibration
 from mxspec.compile.skeleton import load_config
+from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, RoundingEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe
@@ -35,7 +36,11 @@ def round_model(plan: ModelPlan, checkpoint: Path, recipe: Recipe, place: Path, 
     length = plan.exported.context_length
     text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
     store = RoundingStore(place / f"{plan.name}-{_key(plan, formats, text)}")
-    rounder = ModelRounder(LayeredModel(load_config(checkpoint), plan.sources), plan.sources, formats, store)
+    try:
+        model = LayeredModel(load_config(checkpoint), plan.sources)
+    except UnsupportedModelError as error:
+        return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, str(error))))
+    rounder = ModelRounder(model, plan.sources, formats, store)
     with stages.work(f"round {plan.name}", rounder.work(text.tokens)) as advance:
         matrices = rounder.run(text, advance)
     nearest = {name: "it is not part of a decoder layer" for name in formats if name not in matrices}
