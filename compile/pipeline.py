@@ -24,6 +24,7 @@ from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
+PLAIN = {"format": FP16_TILES, "formats": (), "keep_fp16": (), "activations": "int16"}  # of a baseline
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
 
@@ -95,7 +96,7 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
     """What to compile, and how; the baseline is the target with every matrix in fp16."""
     models: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
     if with_baseline:
-        models["baseline"] = recipe.target.model_copy(update={"format": FP16_TILES, "keep_fp16": ()})
+        models["baseline"] = recipe.target.model_copy(update=PLAIN)
     return models
 
 

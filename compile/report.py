@@ -106,12 +106,13 @@ def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
 
 def _model_table(name: str, entry: ModelEntry) -> Table:
     lengths = ", ".join(map(str, entry.specializations))
+    stored = entry.format + ("" if entry.activations == "int16" else f" with {entry.activations} activations")
     groups = group_tensors(entry.tensors)
     lossy = any(group.underflowed for group in groups)
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title=f"{name}: {entry.architecture}, {entry.format}, context {entry.context_length}, checked at {lengths}",
+        title=f"{name}: {entry.architecture}, {stored}, context {entry.context_length}, checked at {lengths}",
         title_justify="left",
     )
     table.add_column("tensors (MB)", overflow="fold", min_width=20)
@@ -158,6 +159,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
     return {
         "architecture": entry.architecture,
         "format": entry.format,
+        "activations": entry.activations,
         "context_length": entry.context_length,
         "specializations": list(entry.specializations),
         "checkpoint_bytes": checkpoint_bytes(entry),

@@ -44,6 +44,7 @@ def write_graph(
         weights=weights,
         architecture=exported.architecture,
         format=plan.weight_format,
+        activations=plan.activations,
         layers=exported.layers,
         kv_heads=exported.kv_heads,
         head_size=exported.head_size,

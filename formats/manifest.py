@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import BundleError
 from mxspec.formats.validation import Strict, first_problem, parse_json
+from mxspec.formats.weight_format import Activations
 
 SCHEMA_VERSION = 2
 READABLE_SCHEMA_VERSIONS = (2,)  # the graphs of version 1 hold one text a call
@@ -74,6 +75,7 @@ class ModelEntry(Strict):
     weights: str
     architecture: str
     format: str
+    activations: Activations = "int16"
     layers: Positive
     kv_heads: Positive
     head_size: Positive

@@ -9,12 +9,20 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import KMax
 from mxspec.formats.validation import Strict, first_problem
-from mxspec.formats.weight_format import FP16_TILES, named_by_user
+from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, Activations, named_by_user, taken_activations
 
 Positive = Annotated[int, Field(gt=0)]
 FormatName = Annotated[str, AfterValidator(named_by_user)]
@@ -27,15 +35,19 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 class TargetRecipe(Strict):
-    """The target: where its checkpoint is, the format of its matrices, and the parameters to keep in fp16 all the same.
+    """The target: where its checkpoint is, the format of its matrices, and what its products make of their rows.
 
-    `keep_fp16` holds shell patterns of parameter names, such as `lm_head.*` or `model.layers.0.*`.
+    `formats` gives other formats to the parameters that shell patterns such as `lm_head.*` or `model.layers.0.*` name,
+    the first that matches; `keep_fp16` holds patterns of those to keep in fp16 whatever else is said. `activations` is
+    for the products whose format can take it; the others stay as they are.
     """
 
     checkpoint: str
     revision: str | None = None
     format: FormatName = "mxfp6_e3m2"
+    formats: tuple[tuple[str, FormatName], ...] = ()
     keep_fp16: tuple[str, ...] = ()
+    activations: Activations = "int16"
 
     @field_validator("checkpoint")
     @classmethod
@@ -43,6 +55,17 @@ class TargetRecipe(Strict):
         if not checkpoint.strip():
             raise ValueError("expected a directory or a hub id")
         return checkpoint
+
+    @field_validator("activations")
+    @classmethod
+    def _fit_the_format(cls, activations: Activations, others: ValidationInfo) -> Activations:
+        format_name = others.data.get("format")
+        if format_name is not None and activations not in (taken := taken_activations(format_name)):
+            takers = ", ".join(name for name in WEIGHT_FORMATS if activations in taken_activations(name))
+            raise ValueError(
+                f"{format_name} takes {' or '.join(taken)} activations, and {activations} ones need one of {takers}"
+            )
+        return activations
 
 
 class DraftRecipe(TargetRecipe):
