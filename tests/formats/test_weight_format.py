@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.resources
+
 import pytest
 
 from mxspec.formats.weight_format import (
@@ -29,6 +32,23 @@ def test_native_numbers_are_all_different_and_elements_find_their_formats() -> N
     assert sorted(entry.native_id for entry in WEIGHT_FORMATS.values()) == list(range(len(WEIGHT_FORMATS)))
     for element in ELEMENTS:
         assert format_of_element(element).element == element
+
+
+@pytest.mark.parametrize(
+    ("package", "library", "function"),
+    [
+        ("mxspec.formats.native", "libmxspec_codec.so", "mxspec_codec_weight_formats"),
+        ("mxspec.runtime.ops", "libmxspec_ops.so", "mxspec_ops_weight_formats"),
+    ],
+)
+def test_the_libraries_have_the_same_table(package: str, library: str, function: str) -> None:
+    exported = getattr(ctypes.CDLL(str(importlib.resources.files(package).joinpath(library))), function)
+    exported.restype = ctypes.c_char_p
+    lines = [
+        [str(e.native_id), e.name, str(e.bits), str(e.code_bytes), str(e.scale_bytes), *e.activations]
+        for e in WEIGHT_FORMATS.values()
+    ]
+    assert [line.split() for line in exported().decode().splitlines()] == lines
 
 
 def test_the_word_of_users_for_fp16_tiles() -> None:
