@@ -224,7 +224,10 @@ def test_same_bits_on_every_isa(isa: str, tmp_path: Path, products: dict[str, Fl
 
 def test_unknown_isa_is_an_error(tmp_path: Path) -> None:
     result = _run_fixed_products("sse9", tmp_path / "products.npz")
-    assert "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon, neondot" in result.stderr
+    assert (
+        "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon, neondot"
+        in result.stderr
+    )
     assert result.returncode == 1
 
 
