@@ -25,14 +25,15 @@ from mxspec.runtime.ops import library_path
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-FORMATS = ("fp16_tiles", "mxfp6_e3m2", "mxfp6_e2m3")
-MX_FORMATS = FORMATS[1:]
+MX_FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "mxfp4_e2m1", "mxint8")
+FORMATS = ("fp16_tiles", *MX_FORMATS, "mxfp6_e2m3 int8", "mxfp4_e2m1 int8", "mxint8 int8")
+"""Weight formats, of which some are multiplied with int8 rows."""
 EVERY_FORMAT = pytest.mark.parametrize("weight_format", FORMATS)
 
 
 def pack_as(weight_format: str, weights: Floats) -> Bytes:
     """Weights float32[n, k] packed in a format."""
-    return pack_values(weights, weight_format).data
+    return pack_values(weights, weight_format.removesuffix(" int8")).data
 
 
 def matmul_model(bias: bool = False, a_type: int = TensorProto.FLOAT, **attributes: int | str) -> bytes:
@@ -64,7 +65,9 @@ class PackedMatMul:
     """out = a @ weights.T + bias through ONNX Runtime."""
 
     def __init__(self, weight_format: str, n: int, k: int, *, bias: bool = False) -> None:
-        self.session = open_session(matmul_model(bias, K=k, N=n, format=weight_format))
+        name, _, activations = weight_format.partition(" ")
+        attributes = {"activations": activations} if activations else {}
+        self.session = open_session(matmul_model(bias, K=k, N=n, format=name, **attributes))
 
     def __call__(self, a: Floats, packed: Bytes, bias: Floats | None = None) -> Floats:
         feeds = {"A": a, "B": packed} | ({} if bias is None else {"bias": bias})
@@ -93,11 +96,11 @@ def random_case(weight_format: str, m: int, n: int, k: int, seed: int = 0) -> tu
     """Activations float32[m, k], packed weights, and the float32[n, k] that these stand for."""
     random = np.random.default_rng(seed)
     packed = pack_as(weight_format, random.standard_normal((n, k), np.float32) * np.float32(0.05))
-    return random.standard_normal((m, k), np.float32), packed, unpack_values(packed, weight_format, n, k)
+    return random.standard_normal((m, k), np.float32), packed, unpack_values(packed, weight_format.split()[0], n, k)
 
 
 def error_bound(weight_format: str, a: Floats, weights: Floats) -> np.ndarray:
-    """Largest error that the arithmetic allows, float64[m, n]: 15-bit activations in each block, float32 sums."""
+    """Largest error that the arithmetic allows, float64[m, n]: activations of 15 bits or 127 steps, float32 sums."""
     magnitude = np.abs(weights.astype(np.float64))
     m, k = a.shape
     if weight_format == "fp16_tiles":
@@ -106,7 +109,8 @@ def error_bound(weight_format: str, a: Floats, weights: Floats) -> np.ndarray:
     padded = np.zeros((m, blocks * 32))
     padded[:, :k] = np.abs(a)
     largest = np.repeat(padded.reshape(m, blocks, 32).max(axis=2), 32, axis=1)[:, :k]
-    return (2.0**-15 + 2 * (blocks + 1) * 2.0**-24) * (largest @ magnitude.T)
+    half_step = 1 / 253.9 if weight_format.endswith(" int8") else 2.0**-15
+    return (half_step + 2 * (blocks + 1) * 2.0**-24) * (largest @ magnitude.T)
 
 
 @EVERY_FORMAT
@@ -121,7 +125,7 @@ def test_equals_float64(weight_format: str, m: int, n: int, k: int) -> None:
     plain = PackedMatMul(weight_format, n, k)(a, packed)
     assert np.all(np.abs(plain - exact) <= bound)
     # The bound is one that a wrong row, column, block or scale cannot meet.
-    assert np.median(bound) < 0.01 * np.median(np.abs(exact))
+    assert np.median(bound) < (0.5 if weight_format.endswith(" int8") else 0.01) * np.median(np.abs(exact))
     with_bias = PackedMatMul(weight_format, n, k, bias=True)(a, packed, bias)
     np.testing.assert_array_equal(with_bias, plain + bias)
 
@@ -258,6 +262,14 @@ def _run_fixed_products(isa: str, path: Path) -> subprocess.CompletedProcess[str
             'attribute format: got "mxfp4", expected one of fp16_tiles, mxfp6_e3m2, ',
         ),
         ({"K": 4, "N": 4}, "attribute format: missing"),
+        (
+            {"K": 4, "N": 4, "format": "mxint8", "activations": "int4"},
+            'activations: got "int4", expected int16 or int8',
+        ),
+        (
+            {"K": 4, "N": 4, "format": "mxfp6_e3m2", "activations": "int8"},
+            "activations: got int8 with format mxfp6_e3m2, which takes int16 only",
+        ),
         ({"N": 4, "format": "fp16_tiles"}, "attribute K: missing"),
         ({"K": 4, "N": "four", "format": "fp16_tiles"}, "attribute N: missing, or not an integer"),
     ],
