@@ -68,7 +68,6 @@ def test_equals_the_papers_definition(
     case: tuple[Float32, Float32], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gptq, "COLUMNS", columns)
-    monkeypatch.setattr(gptq, "ROWS", 16)
     values, inputs = case
     exponents = rule_exponents(values, Grid.of(FORMAT))
     rounded = compensate(values, Grid.of(FORMAT), exponents, moments_of(inputs).factor())
