@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from mxspec.evaluate.record import write_record
-from mxspec.formats import pack_fp16, packed_shape, quantize_pack
+from mxspec.formats import pack_values, packed_shape
 from mxspec.formats.arrays import all_threads
 from mxspec.formats.native import available_isas
-from mxspec.formats.tiles import ELEMENT_OF_FORMAT
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime.command import Command, print_json, report_console
 
-FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "fp16")
 SOURCES = ("float32", "float16", "bfloat16")
 
 
@@ -56,17 +55,14 @@ def pack_once(case: Case, values: NDArray[np.generic], out: NDArray[np.uint8], t
     """Quantise and pack the matrix into a buffer that is reused, as a streaming compiler has it."""
     os.environ["MXSPEC_ISA"] = case.isa
     start, core_start = time.perf_counter(), time.process_time()
-    if case.weight_format == "fp16":
-        pack_fp16(values, dtype=case.source, out=out, threads=threads)
-    else:
-        quantize_pack(values, ELEMENT_OF_FORMAT[case.weight_format], dtype=case.source, out=out, threads=threads)
+    pack_values(values, case.weight_format, dtype=case.source, out=out, threads=threads)
     return Trial(time.perf_counter() - start, time.process_time() - core_start)
 
 
 def measure(cases: list[Case], rows: int, columns: int, threads: int, repetitions: int) -> dict[Case, list[Trial]]:
     """Every repetition; the cases take turns, after one round that touches the pages."""
     sources = make_sources(rows, columns)
-    outputs = {name: np.zeros(packed_shape(name, rows, columns), np.uint8) for name in FORMATS}
+    outputs = {name: np.zeros(packed_shape(name, rows, columns), np.uint8) for name in WEIGHT_FORMATS}
     trials: dict[Case, list[Trial]] = {case: [] for case in cases}
     for repetition in range(repetitions + 1):
         for case, made in trials.items():
@@ -120,7 +116,7 @@ def main(
 ) -> None:
     """Weights a second that the codec quantises and packs."""
     threads = threads or all_threads()
-    cases = [Case(isa, f, source) for isa in isas or available_isas() for f in FORMATS for source in SOURCES]
+    cases = [Case(isa, f, source) for isa in isas or available_isas() for f in WEIGHT_FORMATS for source in SOURCES]
     trials = measure(cases, rows, columns, threads, repetitions)
     result: dict[str, Any] = {"rows": rows, "columns": columns, "threads": threads, "repetitions": repetitions}
     result["speeds"] = [speed(case, rows * columns, made) for case, made in trials.items()]

@@ -1,11 +1,14 @@
 """How much time and memory does speccompile take for a large pair?
 
     python bench/compile_memory.py --shape llama-2-7b --record build/records/compile_7b.json
+    python bench/compile_memory.py --shape llama-2-7b --layers 2 --gptq 8192
 
 Writes a checkpoint of the shape with random fp16 weights, a shard a layer (two bytes a weight: 13.5 GB for 7B), and
 compiles it, with a draft like the demo's, in a process that is watched. Anonymous memory is what counts: pages of files
 that are mapped or cached go when others need the memory. With --limit the process runs in a memory cgroup (version 1,
-as root) in which those pages count too, and is killed where it needs more.
+as root) in which those pages count too, and is killed where it needs more. With --gptq it rounds with error
+compensation on so many tokens of random text; with --layers the model has fewer layers of the same widths, and the
+time that rounding all of them would take is extrapolated.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,19 +118,36 @@ def watch(command: list[str], group: Path | None) -> tuple[dict[str, Any], int]:
     return json.loads(output), peak
 
 
+def rounding_keys(work: Path, shape: Shape, tokens: int | None) -> str:
+    """Lines of a recipe, and the random text that they name."""
+    if tokens is None:
+        return ""
+    ids = np.random.default_rng(0).integers(0, shape.vocab_size, 2 * tokens)
+    (work / "text.txt").write_text(" ".join(f"<{token}>" for token in ids))
+    return f'rounding = "gptq"\ncalibrate = "./text.txt"\ncalibration_tokens = {tokens}\n'
+
+
 @click.command()
 @click.option("--shape", type=click.Choice(sorted(SHAPES)), default="llama-2-7b", show_default=True)
 @click.option("--limit", type=int, help="Bytes of a memory cgroup to run in.")
+@click.option("--layers", type=click.IntRange(min=1), help="Fewer layers than the shape has.")
+@click.option("--gptq", type=click.IntRange(min=2), metavar="TOKENS", help="Round with gptq on so many tokens.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/compile_memory"), show_default=True)
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
-def main(shape: str, limit: int | None, work: Path, record: Path | None) -> None:
+def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, work: Path, record: Path | None) -> None:
     """Compile a pair of random weights, and say what it took."""
     CONSOLE.print(f"writing a checkpoint of {shape}")
-    weights = write_checkpoint(work / shape, SHAPES[shape])
-    write_checkpoint(work / "draft", draft_shape(SHAPES[shape]))
-    recipe = work / f"{shape}.toml"
-    recipe.write_text(f'name = "{shape}"\n[target]\ncheckpoint = "./{shape}"\n[draft]\ncheckpoint = "./draft"\n')
-    bundle = work / f"{shape}.bundle"
+    whole = SHAPES[shape]
+    cut = replace(whole, layers=layers or whole.layers)
+    folder = shape if layers is None else f"{shape}-{layers}-layers"
+    weights = write_checkpoint(work / folder, cut)
+    write_checkpoint(work / "draft", draft_shape(whole))
+    recipe = work / f"{folder}.toml"
+    recipe.write_text(
+        f'name = "{shape}"\n{rounding_keys(work, cut, gptq)}'
+        f'[target]\ncheckpoint = "./{folder}"\n[draft]\ncheckpoint = "./draft"\n'
+    )
+    bundle = work / f"{folder}.bundle"
     speccompile = str(Path(sys.executable).with_name("speccompile"))
     with memory_cgroup(limit) as group:
         report, peak = watch([speccompile, str(recipe), "-o", str(bundle), "--force", "--json"], group)
@@ -134,6 +155,8 @@ def main(shape: str, limit: int | None, work: Path, record: Path | None) -> None
     stages = report["stage_seconds"]
     result = {
         "shape": shape,
+        "layers": cut.layers,
+        "gptq_tokens": gptq,
         "weights": weights,
         "seconds": report["seconds"],
         "stage_seconds": stages,
@@ -145,6 +168,13 @@ def main(shape: str, limit: int | None, work: Path, record: Path | None) -> None
         f"{shape}: {result['seconds']:.0f} s (export {stages['export target']:.0f} s, packing "
         f"{result['weights_per_second'] / 1e6:,.0f} million weights/s); {peak / 1e6:,.0f} MB of anonymous memory"
     )
+    if gptq is not None:
+        seconds = stages["round target"]
+        result["rounding_seconds_of_whole"] = seconds * whole.layers / cut.layers  # the head's share counts too often
+        CONSOLE.print(
+            f"rounding on {gptq:,} tokens: {seconds:.0f} s for {cut.layers} layers and the head, at most "
+            f"{result['rounding_seconds_of_whole'] / 60:.0f} min for {whole.layers}"
+        )
     if record is not None:
         write_record(record, result)
 

@@ -28,7 +28,9 @@ def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: in
 
 def check_twin(plan: ModelPlan, checkpoint: Path, wanted: TargetRecipe, recipe: Recipe) -> None:
     """Compile a small twin of a model and run that at all lengths. Raises CheckFailed."""
-    wanted = wanted.model_copy(update={"keep_fp16": ()})  # its patterns may name layers that the twin lacks
+    wanted = wanted.model_copy(
+        update={"formats": (), "keep_fp16": ()}
+    )  # their patterns may name layers that the twin lacks
     with tempfile.TemporaryDirectory(prefix="mxspec-twin-") as place, ExitStack() as files:
         folder = Path(place)
         write_twin(checkpoint, folder)

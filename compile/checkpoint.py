@@ -57,6 +57,12 @@ class CheckpointTensor:
         """Its element type, in numpy's spelling where numpy has it."""
         return DTYPE_NAMES.get(self.stored.dtype, self.stored.dtype)
 
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Changes when its shard does: device, file, size and time of the last change."""
+        status = os.fstat(self.descriptor)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
     def read_rows(self, begin: int, end: int) -> npt.NDArray[Any]:
         """Rows [begin, end) along the first axis, in the checkpoint's own type (bfloat16 as uint16)."""
         row = self.stored.bytes // self.shape[0]

@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
-from mxspec.recipes.recipe import WEIGHT_FORMATS, Recipe, find_recipe
+from mxspec.formats.weight_format import USER_NAMES, Activations
+from mxspec.recipes.recipe import ROUNDINGS, Recipe, find_recipe
 from mxspec.runtime.command import Command, print_json, report_console
 
-_FORMATS = click.Choice(WEIGHT_FORMATS)
+_FORMATS = click.Choice(USER_NAMES)
+_ACTIVATIONS = click.Choice(get_args(Activations))
 
 
 @click.command(cls=Command)
@@ -26,8 +28,21 @@ _FORMATS = click.Choice(WEIGHT_FORMATS)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
+@click.option(
+    "--matrix-format",
+    type=(str, _FORMATS),
+    multiple=True,
+    metavar="PATTERN FORMAT",
+    help="Format of the target parameters that a pattern names, the first that matches; repeatable.",
+)
+@click.option("--activations", type=_ACTIVATIONS, help="What the target's products make of their rows. [int16]")
+@click.option("--draft-activations", type=_ACTIVATIONS, help="Likewise of the draft. [int16]")
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
 @click.option("--with-baseline", is_flag=True, help="Put the fp16 target beside the packed one.")
+@click.option("--rounding", type=click.Choice(ROUNDINGS), help="How matrices get onto an MX grid. [nearest]")
+@click.option("--calibrate", type=click.Path(path_type=Path), metavar="TEXT", help="Text for --rounding gptq.")
+@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens to take of that text. [32768]")
+@click.option("--seed", type=click.IntRange(min=0), help="Chooses the places in that text. [0]")
 @click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
 @click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
@@ -73,8 +88,15 @@ def _compile(
     output: Path | None,
     target_format: str | None,
     draft_format: str | None,
+    matrix_format: tuple[tuple[str, str], ...],
+    activations: str | None,
+    draft_activations: str | None,
     keep_fp16: tuple[str, ...],
     with_baseline: bool,
+    rounding: str | None,
+    calibrate: Path | None,
+    calibration_tokens: int | None,
+    seed: int | None,
     k_max: int | None,
     context_length: int | None,
     force: bool,
@@ -83,8 +105,17 @@ def _compile(
     recipe = Recipe.load(find_recipe(name)).with_changes(
         k_max=k_max,
         context_length=context_length,
-        target={"format": target_format, "keep_fp16": list(keep_fp16) or None},
-        draft={"format": draft_format},
+        rounding=rounding,
+        calibrate=None if calibrate is None else str(calibrate.absolute()),
+        calibration_tokens=calibration_tokens,
+        seed=seed,
+        target={
+            "format": target_format,
+            "formats": list(matrix_format) or None,
+            "keep_fp16": list(keep_fp16) or None,
+            "activations": activations,
+        },
+        draft={"format": draft_format, "activations": draft_activations},
     )
     output = output or Path(f"{recipe.name}.bundle")
     try:

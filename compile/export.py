@@ -25,6 +25,7 @@ from mxspec.compile.rotations import join_partial_rotations
 from mxspec.compile.skeleton import architecture_name, build_skeleton, load_config
 from mxspec.compile.trace import CacheShape, graph_names, trace
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
+from mxspec.formats.weight_format import Activations
 
 __all__ = ["ExportedGraph", "WeightSpec", "export_graph"]
 
@@ -32,19 +33,25 @@ _PREFIX = "model."  # of the wrapper that speaks the graph contract, in front of
 
 
 def export_graph(
-    checkpoint_dir: Path, *, weight_format: Callable[[str], str], context_length: int, cache_dtype: str
+    checkpoint_dir: Path,
+    *,
+    weight_format: Callable[[str], str],
+    context_length: int,
+    cache_dtype: str,
+    activations: Activations = "int16",
 ) -> ExportedGraph:
     """The graph of the checkpoint's architecture by the graph contract, and the list of the weights it wants.
 
-    `weight_format` gives the format of a matmul weight by its parameter name (fp16, mxfp6_e3m2 or mxfp6_e2m3);
-    `cache_dtype` is float16 or float32. Only config.json is read. Raises UnsupportedModelError where it cannot be done.
+    `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. Only config.json is
+    read. Raises UnsupportedModelError where it cannot be done.
     """
     config = load_config(checkpoint_dir)
     _check_context(config, context_length)
     call = CallInputs()
     with call.registered():
         model = build_skeleton(config)
-        head = swap_modules(model, weight_format, call)
+        head = swap_modules(model, weight_format, activations, call)
         replace_rotary_modules(model, context_length)
         shape = _cache_shape(config, cache_dtype)
         constants = _constants(model)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import packed_shape
 
 Kind = Literal["matmul", "embedding", "float32", "constant"]
 

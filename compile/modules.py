@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +14,25 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.attention import CallInputs
 from mxspec.formats.errors import UnsupportedModelError
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import Activations, packed_shape, weight_format
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulSource:
-    """Where the weight of a PackedLinear comes from and how it is to be stored."""
+    """Where the weight of a PackedLinear comes from, how it is to be stored, and what its product makes of its rows."""
 
     parameter: str
     format: str
     n: int
     k: int
     transpose: bool
+    activations: Activations = "int16"
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of the PackedMatMul node; int16 activations are what a node without a word gets."""
+        asked = {} if self.activations == "int16" else {"activations": self.activations}
+        return {"K": self.k, "N": self.n, "format": self.format, **asked}
 
 
 class PackedLinear(nn.Module):
@@ -42,7 +50,7 @@ class PackedLinear(nn.Module):
         return torch.onnx.ops.symbolic(
             "mxspec::PackedMatMul",
             (x, self.weight) if self.bias is None else (x, self.weight, self.bias),
-            {"K": self.source.k, "N": self.source.n, "format": self.source.format},
+            self.source.attributes,
             dtype=torch.float32,
             shape=(*x.shape[:-1], self.source.n),
             version=1,
@@ -75,7 +83,9 @@ class TanhGelu(nn.Module):
         return nn.functional.gelu(x, approximate="tanh")
 
 
-def swap_modules(model: PreTrainedModel, weight_format: Callable[[str], str], call: CallInputs) -> PackedHead:
+def swap_modules(
+    model: PreTrainedModel, format_of: Callable[[str], str], activations: Activations, call: CallInputs
+) -> PackedHead:
     """Put our modules in the place of linear layers, the LM head and spelled-out GELUs; returns the head.
 
     A tied head is stored packed, with the embedding's values. Raises UnsupportedModelError where no plain head is.
@@ -87,7 +97,7 @@ def swap_modules(model: PreTrainedModel, weight_format: Callable[[str], str], ca
     packed_head: PackedHead | None = None
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Linear | Conv1D):
-            source = _source(module, names[id(module.weight)], weight_format)
+            source = _source(module, names[id(module.weight)], format_of, activations)
             if module is head:
                 packed_head = PackedHead(source, module.bias, call)
             model.set_submodule(path, packed_head if module is head else PackedLinear(source, module.bias))
@@ -98,7 +108,11 @@ def swap_modules(model: PreTrainedModel, weight_format: Callable[[str], str], ca
     return packed_head
 
 
-def _source(layer: nn.Linear | Conv1D, parameter: str, weight_format: Callable[[str], str]) -> MatmulSource:
+def _source(
+    layer: nn.Linear | Conv1D, parameter: str, format_of: Callable[[str], str], activations: Activations
+) -> MatmulSource:
     transpose = isinstance(layer, Conv1D)
     k, n = layer.weight.shape if transpose else layer.weight.shape[::-1]
-    return MatmulSource(parameter, weight_format(parameter), n, k, transpose)
+    format_name = format_of(parameter)
+    taken = activations if activations in weight_format(format_name).activations else "int16"
+    return MatmulSource(parameter, format_name, n, k, transpose, taken)

@@ -14,11 +14,14 @@ from mxspec.compile.checkpoint import CheckpointTensor
 from mxspec.compile.convert import convert
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.overlap import WriteBehind, read_ahead
+from mxspec.compile.rounding.rounded import TO_NEAREST, RoundedModel
+from mxspec.compile.rounding.scale import pack_best
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TensorEntry
 from mxspec.formats.safetensors_file import Layout, SafetensorsWriter, plan_layout
 from mxspec.formats.storage import stored_as
-from mxspec.formats.tiles import ELEMENT_OF_FORMAT, TILE_ROWS, PackedMatrix, PackStatistics, pack_fp16, quantize_pack
+from mxspec.formats.tiles import PackStatistics, pack_values
+from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS
 
 PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
 
@@ -42,7 +45,12 @@ def plan_weights(specs: Sequence[WeightSpec], sources: Sources) -> Layout:
 
 
 def pack_weights(
-    specs: Sequence[WeightSpec], sources: Sources, layout: Layout, path: Path, advance: Advance
+    specs: Sequence[WeightSpec],
+    sources: Sources,
+    layout: Layout,
+    path: Path,
+    advance: Advance,
+    rounded: RoundedModel = TO_NEAREST,
 ) -> PackedWeights:
     """Write the weights file. Raises CheckpointError naming the tensor that cannot be packed."""
     entries = []
@@ -53,7 +61,7 @@ def pack_weights(
                 behind(writer.begin, spec.name)
                 statistics = PackStatistics()
                 for parameter in spec.sources:
-                    for packed, taken in _stream(spec, sources[parameter], advance):
+                    for packed, taken in _stream(spec, parameter, sources[parameter], advance, rounded):
                         behind(writer.append, packed.data)
                         statistics += taken
                 if spec.value is not None:
@@ -65,16 +73,21 @@ def pack_weights(
 def format_name(spec: WeightSpec) -> str:
     """The spec's format as the manifest calls it."""
     if spec.kind == "matmul":
-        return "fp16_tiles" if spec.format == "fp16" else spec.format
+        return spec.format
     return {"float16": "fp16"}.get(spec.stored_dtype.name, spec.stored_dtype.name)
 
 
 def _stream(
-    spec: WeightSpec, source: CheckpointTensor, advance: Advance
+    spec: WeightSpec, parameter: str, source: CheckpointTensor, advance: Advance, rounded: RoundedModel
 ) -> Iterator[tuple[npt.NDArray[Any], PackStatistics]]:
     """The packed bytes of one checkpoint tensor, piece by piece, and what packing did to each."""
+    if spec.kind == "matmul" and (matrix := rounded.matrices.get(parameter)) is not None:
+        for number, tiles in enumerate(matrix.pieces()):
+            yield tiles, PackStatistics() if number else matrix.statistics
+        advance(source.bytes)
+        return
     for values in read_ahead(_pieces(spec, source)):
-        yield _pack(spec, source, values)
+        yield _pack(spec, source, values, search=rounded.search)
         advance(values.nbytes)
 
 
@@ -89,26 +102,21 @@ def _pieces(spec: WeightSpec, source: CheckpointTensor) -> Iterator[npt.NDArray[
 
 
 def _pack(
-    spec: WeightSpec, source: CheckpointTensor, values: npt.NDArray[Any]
+    spec: WeightSpec, source: CheckpointTensor, values: npt.NDArray[Any], *, search: bool
 ) -> tuple[npt.NDArray[Any], PackStatistics]:
     if spec.kind != "matmul":
         packed, statistics = convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
     else:
-        matrix = _pack_tiles(spec, source.dtype, values)
+        pack = pack_best if search and spec.format != FP16_TILES else pack_values
+        matrix = pack(values, spec.format, spec.transpose, dtype=source.dtype)
         packed, statistics = matrix.data, matrix.statistics
     where = f"tensor {source.name!r} of {source.shard}"
     if statistics.nonfinite:
         raise CheckpointError(f"{where} holds NaN or infinity; the checkpoint is damaged")
     if statistics.overflow:
-        hint = "; give it an MXFP6 format" if spec.kind == "matmul" else ""
+        hint = "; give it an MX format" if spec.kind == "matmul" else ""
         raise CheckpointError(f"{where} holds values beyond 65504 and cannot be stored as fp16{hint}")
     return packed, statistics
-
-
-def _pack_tiles(spec: WeightSpec, dtype: str, values: npt.NDArray[Any]) -> PackedMatrix:
-    if spec.format == "fp16":
-        return pack_fp16(values, transpose=spec.transpose, dtype=dtype)
-    return quantize_pack(values, ELEMENT_OF_FORMAT[spec.format], transpose=spec.transpose, dtype=dtype)
 
 
 def _check_shapes(spec: WeightSpec, sources: Sequence[CheckpointTensor]) -> None:

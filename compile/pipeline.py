@@ -13,15 +13,18 @@ from mxspec.compile.fetch import fetch_checkpoint
 from mxspec.compile.pair import Vocabulary, check_logits, check_pair
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
+from mxspec.compile.rounding.round_model import round_model
 from mxspec.compile.skeleton import load_config
 from mxspec.compile.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
+from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
+PLAIN = {"format": FP16_TILES, "formats": (), "keep_fp16": (), "activations": "int16"}  # of a baseline
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
 
@@ -43,11 +46,13 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
                 plans.append(plan)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES)
 
+        place = output.absolute().with_name(f".{output.name}.rounding")
+        rounded = {plan.name: round_model(plan, folders[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
         for plan in plans:
             with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
-                written = write_model(plan, writer.folder, advance)
+                written = write_model(plan, writer.folder, advance, rounded[plan.name])
             entry = entries[plan.name] = written.entry
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
@@ -69,6 +74,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
         )
         writer.publish(manifest)
+        shutil.rmtree(place, ignore_errors=True)
     return manifest
 
 
@@ -90,7 +96,7 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
     """What to compile, and how; the baseline is the target with every matrix in fp16."""
     models: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
     if with_baseline:
-        models["baseline"] = recipe.target.model_copy(update={"format": "fp16", "keep_fp16": ()})
+        models["baseline"] = recipe.target.model_copy(update=PLAIN)
     return models
 
 

@@ -19,6 +19,7 @@ from mxspec.compile.skeleton import load_config
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.safetensors_file import Layout
+from mxspec.formats.weight_format import FP16_TILES, Activations
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 
@@ -33,6 +34,7 @@ class ModelPlan:
     ignored: tuple[str, ...]
     layout: Layout
     specializations: tuple[int, ...]
+    activations: Activations = "int16"
 
     @property
     def read_bytes(self) -> int:
@@ -50,6 +52,7 @@ def plan_model(
         weight_format=choose_formats(model, wanted),
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
+        activations=wanted.activations,
     )
     checkpoint = files.enter_context(Checkpoint(folder))
     parameters = dict.fromkeys(source for spec in exported.weights for source in spec.sources)
@@ -63,6 +66,7 @@ def plan_model(
         ignored=resolved.ignored,
         layout=plan_weights(exported.weights, sources),
         specializations=specializations(name, recipe, context_length),
+        activations=wanted.activations,
     )
 
 
@@ -73,15 +77,17 @@ def specializations(name: ModelName, recipe: Recipe, context_length: int) -> tup
 
 
 def choose_formats(model: PreTrainedModel, wanted: TargetRecipe) -> Callable[[str], str]:
-    """The format of a matrix by its parameter name; RecipeError for a `keep_fp16` pattern that names no matrix."""
+    """The format of a matrix by its parameter name; RecipeError for a pattern that names no matrix."""
     names = tied_names(model)
     matrices = sorted(name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.ndim == 2)
-    for pattern in wanted.keep_fp16:
+    rules = [(pattern, FP16_TILES) for pattern in wanted.keep_fp16] + list(wanted.formats)
+    for index, (pattern, _) in enumerate(rules):
         if not any(fnmatchcase(name, pattern) for name in matrices):
-            raise RecipeError(f"keep_fp16: no matrix is named {pattern!r}{did_you_mean(pattern, matrices)}")
+            key = "keep_fp16" if index < len(wanted.keep_fp16) else "formats"
+            raise RecipeError(f"{key}: no matrix is named {pattern!r}{did_you_mean(pattern, matrices)}")
 
     def weight_format(parameter: str) -> str:
-        kept = any(fnmatchcase(name, pattern) for name in names[parameter] for pattern in wanted.keep_fp16)
-        return "fp16" if kept else wanted.format
+        matching = (kind for pattern, kind in rules if any(fnmatchcase(name, pattern) for name in names[parameter]))
+        return next(matching, wanted.format)
 
     return weight_format

@@ -12,8 +12,10 @@ from rich.progress import (
     DownloadColumn,
     Progress,
     SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
@@ -50,6 +52,22 @@ class Stages:
         with self._timed(name), Progress(*columns, console=self._console) as progress:
             task = progress.add_task(name, total=total)
             yield lambda count: progress.advance(task, count)
+
+    @contextmanager
+    def work(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
+        """A stage of `total` units of work; call what it gives with the units done. It shows the time that is left."""
+        columns = (
+            SpinnerColumn(finished_text="✓"),
+            TextColumn(_NAME),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TimeElapsedColumn(),
+        )
+        with self._timed(name), Progress(*columns, console=self._console, speed_estimate_period=600) as progress:
+            task = progress.add_task(name, total=total)
+            yield lambda count: progress.advance(task, count)
+            progress.update(task, completed=total)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

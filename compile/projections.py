@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from mxspec.compile.graph import WeightSpec
-from mxspec.formats.tiles import TILE_ROWS
+from mxspec.formats.weight_format import TILE_ROWS
 
 
 def fuse_projections(model: ir.Model, specs: dict[str, WeightSpec]) -> dict[str, WeightSpec]:

@@ -13,8 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from mxspec.formats.manifest import Manifest, ModelEntry, TensorEntry
-from mxspec.formats.storage import PACKED_FORMATS
+from mxspec.formats.manifest import Manifest, ModelEntry, RoundingEntry, TensorEntry
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
 
@@ -77,6 +77,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
+        if entry.rounding is not None:
+            _print_rounding(entry.rounding, console)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
@@ -88,14 +90,29 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     console.print(f"  made by {made_by}", highlight=False, soft_wrap=True)
 
 
+def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
+    if rounding.method == "scale":
+        console.print("  rounded with the best of three scales a block")
+        return
+    console.print(
+        f"  rounded by gptq on {rounding.tokens:,} tokens of the text {str(rounding.text_sha256)[:12]}, "
+        f"seed {rounding.seed}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for name, reason in rounding.nearest.items():
+        console.print(f"  {name} was rounded to nearest: {reason}", highlight=False, soft_wrap=True)
+
+
 def _model_table(name: str, entry: ModelEntry) -> Table:
     lengths = ", ".join(map(str, entry.specializations))
+    stored = entry.format + ("" if entry.activations == "int16" else f" with {entry.activations} activations")
     groups = group_tensors(entry.tensors)
     lossy = any(group.underflowed for group in groups)
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title=f"{name}: {entry.architecture}, {entry.format}, context {entry.context_length}, checked at {lengths}",
+        title=f"{name}: {entry.architecture}, {stored}, context {entry.context_length}, checked at {lengths}",
         title_justify="left",
     )
     table.add_column("tensors (MB)", overflow="fold", min_width=20)
@@ -114,7 +131,7 @@ def _model_table(name: str, entry: ModelEntry) -> Table:
 
 
 def _packed_line(entry: ModelEntry) -> str:
-    packed = [tensor for tensor in entry.tensors if tensor.format in PACKED_FORMATS]
+    packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS]
     after, as_fp16 = sum(tensor.bytes for tensor in packed), sum(2 * math.prod(tensor.shape) for tensor in packed)
     worst = max((tensor.error for tensor in packed if tensor.error is not None), default=0.0)
     smaller = f", {1 - after / as_fp16:.1%} smaller than in fp16" if after < as_fp16 else ""
@@ -142,11 +159,13 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
     return {
         "architecture": entry.architecture,
         "format": entry.format,
+        "activations": entry.activations,
         "context_length": entry.context_length,
         "specializations": list(entry.specializations),
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
         "ignored": list(entry.ignored),
+        "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "groups": [
             {
                 "name": group.name,

@@ -71,11 +71,12 @@ def load_config(checkpoint_dir: Path) -> PreTrainedConfig:
     return config
 
 
-def build_skeleton(config: PreTrainedConfig) -> PreTrainedModel:
+def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_NAME) -> PreTrainedModel:
     """transformers' own class for `config`: evaluation mode, float32, parameters on the meta device, buffers computed.
 
-    To be called while the attention function is registered (`CallInputs.registered`). Raises UnsupportedModelError for
-    model types that no test covers, and for settings that change what a graph means.
+    `attention` is our own function, to be called while it is registered (`CallInputs.registered`), or None for what
+    transformers would take. Raises UnsupportedModelError for model types that no test covers, and for settings that
+    change what a graph means.
     """
     name = architecture_name(config)
     if config.model_type not in TESTED_TYPES:
@@ -87,7 +88,7 @@ def build_skeleton(config: PreTrainedConfig) -> PreTrainedModel:
         raise UnsupportedModelError(f"{name}: its config.json sets {', '.join(settings)}, which cannot be compiled")
     with _parameters_without_values(), no_init_weights():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=ATTENTION_NAME, dtype=torch.float32
+            config, attn_implementation=attention, dtype=torch.float32
         )
     model.tie_weights()  # part of the initialisation that was skipped
     return model.eval()

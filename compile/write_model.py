@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from mxspec.compile.pack import Advance, PackedWeights, pack_weights
 from mxspec.compile.plan import ModelPlan
+from mxspec.compile.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.formats.manifest import ModelEntry
 
 
@@ -20,17 +21,20 @@ class WrittenModel:
     weights_sha256: str
 
 
-def write_model(plan: ModelPlan, folder: Path, advance: Advance) -> WrittenModel:
+def write_model(plan: ModelPlan, folder: Path, advance: Advance, rounded: RoundedModel = TO_NEAREST) -> WrittenModel:
     """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` is told the checkpoint bytes that are done."""
-    packed = pack_weights(plan.exported.weights, plan.sources, plan.layout, folder / weights_name(plan), advance)
-    return write_graph(plan, folder, packed)
+    path = folder / weights_name(plan)
+    packed = pack_weights(plan.exported.weights, plan.sources, plan.layout, path, advance, rounded)
+    return write_graph(plan, folder, packed, rounded)
 
 
 def weights_name(plan: ModelPlan) -> str:
     return f"{plan.name}.safetensors"
 
 
-def write_graph(plan: ModelPlan, folder: Path, packed: PackedWeights) -> WrittenModel:
+def write_graph(
+    plan: ModelPlan, folder: Path, packed: PackedWeights, rounded: RoundedModel = TO_NEAREST
+) -> WrittenModel:
     """Write `NAME.onnx` over the weights that lie in the folder already."""
     graph, weights, exported = f"{plan.name}.onnx", weights_name(plan), plan.exported
     point_into(weights, plan)
@@ -40,6 +44,7 @@ def write_graph(plan: ModelPlan, folder: Path, packed: PackedWeights) -> Written
         weights=weights,
         architecture=exported.architecture,
         format=plan.weight_format,
+        activations=plan.activations,
         layers=exported.layers,
         kv_heads=exported.kv_heads,
         head_size=exported.head_size,
@@ -49,6 +54,7 @@ def write_graph(plan: ModelPlan, folder: Path, packed: PackedWeights) -> Written
         specializations=plan.specializations,
         tensors=packed.entries,
         ignored=plan.ignored,
+        rounding=rounded.entry,
     )
     return WrittenModel(entry, packed.sha256)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mxspec.evaluate.memory import anonymous_bytes
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime import ops
 from mxspec.runtime.ops.timing import time_read
 from mxspec.runtime.reader import Reader
@@ -21,7 +22,6 @@ from mxspec.runtime.session import Session
 STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
 PREFILLS = (128, 512)
 CACHED = (128, 1000)
-PACKED_FORMATS = ("fp16_tiles", "mxfp6_e3m2", "mxfp6_e2m3")
 READ_BYTES = 512 << 20  # of the plain read loop: far more than the caches hold
 CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes their median
 
@@ -37,7 +37,7 @@ class CallBench:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices that every call reads once."""
-        return sum(tensor.bytes for tensor in self.entry.tensors if tensor.format in PACKED_FORMATS)
+        return sum(tensor.bytes for tensor in self.entry.tensors if tensor.format in WEIGHT_FORMATS)
 
     def cache_bytes(self, cached: int) -> int:
         """Bytes of keys and values of `cached` tokens."""

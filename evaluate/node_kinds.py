@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from mxspec.evaluate.model_bench import PACKED_FORMATS
 from mxspec.evaluate.ort_profile import NodeRun
 from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 Group = Literal["product", "attention", "norms", "gates", "other"]
 MatrixShape = tuple[int, int]
@@ -46,7 +46,7 @@ def matrix_names(entry: ModelEntry) -> dict[MatrixShape, str]:
     """What the packed matrices of each shape are called: `down_proj`, or `mlp.c_proj` where there is `attn.c_proj`."""
     names: dict[MatrixShape, set[str]] = {}
     for tensor in entry.tensors:
-        if tensor.format in PACKED_FORMATS:
+        if tensor.format in WEIGHT_FORMATS:
             n, k = tensor.shape
             in_layer = re.split(r"\.\d+\.", tensor.name.removesuffix(".weight"))[-1]
             names.setdefault((n, k), set()).add(in_layer)

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.evaluate.random_weights import random_tiles
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime import ops
 from mxspec.runtime.ops.timing import ISAS, time_attention, time_matmul, time_read
 
-FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "fp16")
+FORMATS = tuple(WEIGHT_FORMATS)
+ACTIVATIONS: tuple[Activations, ...] = ("int16", "int8")
 ROWS = (1, 2, 4, 8, 16, 128, 512)
 BEYOND_CACHES = 256 << 20  # bytes of all matrices that are read in turns, so that none is still in a cache
 SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection
@@ -31,6 +32,7 @@ class Case:
 
     isa: str
     weight_format: str
+    activations: Activations  # of fp16_tiles, whose rows stay float32, "int16"
     rows: int
 
 
@@ -42,21 +44,32 @@ def random_matrices(weight_format: str, n: int, k: int) -> NDArray[np.uint8]:
     return np.tile(random_tiles(weight_format, n, k, rng), (count, 1, 1))
 
 
-def cases(isas: Sequence[str], formats: Sequence[str], rows: Sequence[int]) -> list[Case]:
+def cases(
+    isas: Sequence[str],
+    formats: Sequence[str],
+    activations: Sequence[Activations],
+    rows: Sequence[int],
+) -> list[Case]:
     """Every product to time; the scalar reference only for one row, since it is there to be right."""
-    return [Case(i, f, m) for f in formats for i in isas for m in rows if i != "scalar" or m == 1]
+    return [
+        Case(isa, name, kind, m)
+        for name in formats
+        for kind in (WEIGHT_FORMATS[name].activations or ACTIVATIONS[:1])
+        for isa in isas
+        for m in rows
+        if (kind in activations or not WEIGHT_FORMATS[name].activations) and (isa != "scalar" or m == 1)
+    ]
 
 
 def available(isas: Sequence[str]) -> list[str]:
     """Those of the instruction sets that this machine has."""
-    packed = np.zeros((1, *packed_shape("fp16", 16, 32)), np.uint8)
-    a = np.zeros((1, 32), np.float32)
-    return [isa for isa in isas if time_matmul("fp16", packed, 16, a, isa=isa, repetitions=1) is not None]
+    return [isa for isa in isas if isa in ops.available_isas()]
 
 
 def measure(
     isas: Sequence[str] = ISAS,
     formats: Sequence[str] = FORMATS,
+    activations: Sequence[Activations] = ACTIVATIONS,
     rows: Sequence[int] = ROWS,
     repetitions: int = 5,
     told: Callable[[str], object] = lambda text: None,
@@ -64,8 +77,8 @@ def measure(
     """Time every case and the plain read loop in turns; medians, and every trial."""
     n, k = SHAPE
     matrices = {f: random_matrices(f, n, k) for f in formats}
-    wanted = cases(available(isas), formats, rows)
-    activations = np.random.default_rng(1).standard_normal((max(rows), k), np.float32)
+    wanted = cases(available(isas), formats, activations, rows)
+    values = np.random.default_rng(1).standard_normal((max(rows), k), np.float32)
     trials: dict[Case, list[float]] = {case: [] for case in wanted}
     reads: list[float] = []
     for repetition in range(repetitions):
@@ -76,7 +89,13 @@ def measure(
                 if case.weight_format == weight_format:
                     calls = 3 if case.rows >= PREFILL_ROWS or case.isa == "scalar" else len(packed)
                     seconds = time_matmul(
-                        weight_format, packed, n, activations[: case.rows].copy(), isa=case.isa, repetitions=calls
+                        weight_format,
+                        packed,
+                        n,
+                        values[: case.rows].copy(),
+                        activations=case.activations,
+                        isa=case.isa,
+                        repetitions=calls,
                     )
                     assert seconds is not None
                     trials[case].append(float(np.median(seconds)))
@@ -104,6 +123,7 @@ def _describe(
     return {
         "isa": case.isa,
         "format": case.weight_format,
+        "activations": case.activations if WEIGHT_FORMATS[case.weight_format].activations else "float32",
         "rows": case.rows,
         "seconds": seconds,
         "bytes_per_second": bytes_per_second,

@@ -29,14 +29,22 @@ from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 from mxspec.formats.storage import stored_as
-from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe, WeightFormat
+from mxspec.formats.weight_format import Activations
+from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
 PIECE_ROWS = 1024  # written at once; whole row tiles
 
 
-def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxfp6_e3m2", k_max: int = 16) -> Path:
+def random_bundle(
+    shape: Shape,
+    folder: Path,
+    target_format: str = "mxfp6_e3m2",
+    k_max: int = 16,
+    activations: Activations = "int16",
+) -> Path:
     """The path of the bundle in `folder`, made there if it is not there yet: the shape, and a draft as the demo's."""
-    path = folder / f"{shape.name}-{target_format}.bundle"
+    suffix = "" if activations == "int16" else f"-{activations}"
+    path = folder / f"{shape.name}-{target_format}{suffix}.bundle"
     if path.exists():
         return path
     recipe = Recipe(
@@ -44,16 +52,16 @@ def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxf
         k_max=k_max,
         context_length=shape.context_length,
         prefill_chunk=512,
-        target=TargetRecipe(checkpoint="random", format=target_format),
+        target=TargetRecipe(checkpoint="random", format=target_format, activations=activations),
         draft=DraftRecipe(checkpoint="random"),
     )
     shapes: dict[ModelName, Shape] = {"target": shape, "draft": draft_shape(shape)}
-    formats: dict[ModelName, WeightFormat] = {"target": target_format, "draft": "fp16"}
+    wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
     entries: dict[ModelName, ModelEntry] = {}
     contents: dict[str, FileEntry] = {}
     with BundleWriter(path) as writer:
         for name in shapes:
-            written = write_random_model(plan_random(name, shapes[name], formats[name], recipe), writer.folder)
+            written = write_random_model(plan_random(name, shapes[name], wanted[name], recipe), writer.folder)
             entry = entries[name] = written.entry
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
@@ -73,18 +81,19 @@ def random_bundle(shape: Shape, folder: Path, target_format: WeightFormat = "mxf
     return path
 
 
-def plan_random(name: ModelName, shape: Shape, weight_format: WeightFormat, recipe: Recipe) -> ModelPlan:
+def plan_random(name: ModelName, shape: Shape, wanted: TargetRecipe, recipe: Recipe) -> ModelPlan:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config_of(shape)))
         exported = export_graph(
             Path(folder),
-            weight_format=lambda parameter: weight_format,
+            weight_format=lambda parameter: wanted.format,
             context_length=shape.context_length,
             cache_dtype=recipe.cache_dtype,
+            activations=wanted.activations,
         )
     layout = plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in exported.weights])
     lengths = specializations(name, recipe, shape.context_length)
-    return ModelPlan(name, weight_format, exported, {}, (), layout, lengths)
+    return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
 
 def config_of(shape: Shape) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import WEIGHT_FORMATS, packed_shape
 
 SCALE_BYTE = 118  # 2^-9: random E3M2 elements then have about the size of trained weights
 WEIGHT_SIZE = 0.02  # standard deviation of random fp16 weights
@@ -19,8 +19,9 @@ def random_halves(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[n
 def random_tiles(weight_format: str, n: int, k: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     """uint8[n_tiles, row_tile_bytes] of n rows by k columns."""
     rows, width = packed_shape(weight_format, n, k)
-    if weight_format == "fp16":
+    table = WEIGHT_FORMATS[weight_format]
+    if table.element is None:
         return random_halves((rows, width // 2), rng).view(np.uint8)
     tiles = rng.integers(0, 256, (rows, width), np.uint8)
-    tiles[:, width // 400 * 384 :] = SCALE_BYTE  # behind the codes of a row tile
+    tiles[:, width // table.tile_bytes * table.code_bytes :] = SCALE_BYTE  # behind the codes of a row tile
     return tiles

@@ -17,6 +17,7 @@ from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.weight_format import Activations
 from mxspec.runtime import ops
 from mxspec.runtime.command import Group, print_json, read_text, report_console
 from mxspec.runtime.ops.timing import ISAS
@@ -81,12 +82,14 @@ def finish(result: dict[str, Any], tables: Sequence[Table], json_output: bool, r
 @main.command("ops")
 @click.option("--isa", "isas", multiple=True, type=click.Choice(ISAS), help="Only this one (may be repeated).")
 @click.option("--format", "formats", multiple=True, type=click.Choice(ops_bench.FORMATS), help="Likewise.")
+@click.option("--activations", multiple=True, type=click.Choice(ops_bench.ACTIVATIONS), help="Likewise.")
 @click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Likewise.")
 @click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
 @common_options
 def bench_ops(
     isas: tuple[str, ...],
     formats: tuple[str, ...],
+    activations: tuple[Activations, ...],
     rows: tuple[int, ...],
     repetitions: int,
     threads: int | None,
@@ -99,11 +102,17 @@ def bench_ops(
     console = report_console(json_output=json_output)
     with console.status("allocating") as status:
         result = ops_bench.measure(
-            isas or ISAS, formats or ops_bench.FORMATS, rows or ops_bench.ROWS, repetitions, status.update
+            isas or ISAS,
+            formats or ops_bench.FORMATS,
+            activations or ops_bench.ACTIVATIONS,
+            rows or ops_bench.ROWS,
+            repetitions,
+            status.update,
         )
     title = f"a[rows, {result['k']}] x packed[{result['n']}, {result['k']}], {result['threads']} threads; "
     table = Table(
         "format",
+        "activations",
         "instructions",
         "rows",
         "us a call",
@@ -116,6 +125,7 @@ def bench_ops(
     for row in result["products"]:
         table.add_row(
             row["format"],
+            row["activations"],
             row["isa"],
             str(row["rows"]),
             f"{row['seconds'] * 1e6:.1f}",

@@ -6,12 +6,13 @@ from mxspec.formats.tiles import (
     PackStatistics,
     pack,
     pack_fp16,
-    packed_shape,
+    pack_values,
     quantize_pack,
     unpack,
     unpack_fp16,
     unpack_values,
 )
+from mxspec.formats.weight_format import packed_shape
 
 __all__ = [
     "PackStatistics",
@@ -19,6 +20,7 @@ __all__ = [
     "dequantize",
     "pack",
     "pack_fp16",
+    "pack_values",
     "packed_shape",
     "quantize",
     "quantize_pack",

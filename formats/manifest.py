@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import BundleError
 from mxspec.formats.validation import Strict, first_problem, parse_json
+from mxspec.formats.weight_format import Activations
 
 SCHEMA_VERSION = 2
 READABLE_SCHEMA_VERSIONS = (2,)  # the graphs of version 1 hold one text a call
@@ -51,6 +52,22 @@ class TensorEntry(Strict):
     underflowed: Count = 0
 
 
+class RoundingEntry(Strict):
+    """How MX matrices were rounded where that was not simply to nearest.
+
+    `scale`: each block's scale is the best of three by squared error. `gptq`: errors are compensated with moments of
+    the inputs, from `tokens` tokens of a text with this hash that `seed` chose; `nearest` says of each matrix that was
+    rounded to nearest all the same why it was.
+    """
+
+    method: Literal["scale", "gptq"]
+    text_sha256: Sha256 | None = None
+    tokens: Count = 0
+    seed: Count = 0
+    damping: Annotated[float, Field(ge=0)] | None = None
+    nearest: dict[str, str] = Field(default_factory=dict)
+
+
 class ModelEntry(Strict):
     """One compiled model: its two files, the figures a runtime plans with, and its tensors."""
 
@@ -58,6 +75,7 @@ class ModelEntry(Strict):
     weights: str
     architecture: str
     format: str
+    activations: Activations = "int16"
     layers: Positive
     kv_heads: Positive
     head_size: Positive
@@ -67,6 +85,7 @@ class ModelEntry(Strict):
     specializations: tuple[Positive, ...]
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
+    rounding: RoundingEntry | None = None
 
     @field_validator("tensors")
     @classmethod

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import WEIGHT_FORMATS, packed_shape
 
-# Packed matrices of the manifest, by the weight format of the tiles; `fp16` itself is a plain float16 tensor there.
-PACKED_FORMATS = {"fp16_tiles": "fp16", "mxfp6_e3m2": "mxfp6_e3m2", "mxfp6_e2m3": "mxfp6_e2m3"}
 PLAIN_DTYPES = {
     "float32": "F32",
     "fp16": "F16",
@@ -22,9 +20,9 @@ def stored_as(format_name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int,
     """The safetensors dtype and shape of a tensor of logical `shape`. Raises ValueError for what cannot be stored."""
     if format_name in PLAIN_DTYPES:
         return PLAIN_DTYPES[format_name], shape
-    if format_name not in PACKED_FORMATS:
+    if format_name not in WEIGHT_FORMATS:
         raise ValueError(f"unknown format {format_name!r}")
     if len(shape) != 2:
         raise ValueError(f"a packed matrix has two dimensions, got shape {list(shape)}")
     n, k = shape
-    return "U8", packed_shape(PACKED_FORMATS[format_name], n, k)
+    return "U8", packed_shape(format_name, n, k)

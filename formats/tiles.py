@@ -13,19 +13,7 @@ from numpy.typing import NDArray
 from mxspec.formats import native
 from mxspec.formats.arrays import as_matrix, check_array, check_matrix, check_threads, choose
 from mxspec.formats.mx import blocks, dequantize
-
-TILE_ROWS = 16
-ELEMENT_OF_FORMAT = {"mxfp6_e3m2": "e3m2", "mxfp6_e2m3": "e2m3"}
-"""Element of each MX weight format."""
-BLOCK_BYTES = {"mxfp6_e3m2": 400, "mxfp6_e2m3": 400, "fp16": 1024}
-"""Bytes of 16 rows by 32 columns in each weight format: 384 of codes and 16 of scales, or 512 fp16 values."""
-
-
-def packed_shape(weight_format: str, n: int, k: int) -> tuple[int, int]:
-    """Shape (n_tiles, row_tile_bytes) of a packed n x k matrix. Raises ValueError."""
-    if n < 1 or k < 1:
-        raise ValueError(f"n and k: got {n} and {k}, expected at least 1")
-    return -(-n // TILE_ROWS), blocks(k) * choose("format", weight_format, BLOCK_BYTES)
+from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS, format_of_element, packed_shape, weight_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +61,59 @@ class PackedMatrix:
 def pack(codes: NDArray[np.uint8], scales: NDArray[np.uint8], element: str = "e3m2") -> NDArray[np.uint8]:
     """Codes uint8[n, k] and scales uint8[n, ceil(k / 32)] to uint8[n_tiles, row_tile_bytes].
 
-    The bytes do not depend on the element; its name is only checked. Raises TypeError or ValueError.
+    Raises TypeError or ValueError.
     """
-    choose("element", element, native.ELEMENTS)
+    name = format_of_element(element).name
     n, k = check_matrix(codes, "codes", np.uint8)
     check_array(scales, "scales", np.uint8, (n, blocks(k)))
-    packed = np.empty(packed_shape(f"mxfp6_{element}", n, k), np.uint8)
-    native.call("pack", codes.ctypes.data, scales.ctypes.data, n, k, packed.ctypes.data)
+    packed = np.empty(packed_shape(name, n, k), np.uint8)
+    number = native.element_number(element)
+    native.call("pack", codes.ctypes.data, scales.ctypes.data, n, k, number, packed.ctypes.data)
     return packed
 
 
-def unpack(packed: NDArray[np.uint8], n: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def unpack(
+    packed: NDArray[np.uint8], n: int, k: int, element: str = "e3m2"
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The inverse of pack: codes uint8[n, k] and scales uint8[n, ceil(k / 32)]. Raises TypeError or ValueError."""
-    check_array(packed, "packed", np.uint8, packed_shape("mxfp6_e3m2", n, k))
+    check_array(packed, "packed", np.uint8, packed_shape(format_of_element(element).name, n, k))
     codes, scales = np.empty((n, k), np.uint8), np.empty((n, blocks(k)), np.uint8)
-    native.call("unpack", packed.ctypes.data, n, k, codes.ctypes.data, scales.ctypes.data)
+    number = native.element_number(element)
+    native.call("unpack", packed.ctypes.data, n, k, number, codes.ctypes.data, scales.ctypes.data)
     return codes, scales
 
 
 def unpack_fp16(packed: NDArray[np.uint8], n: int, k: int) -> NDArray[np.float16]:
     """float16[n, k] from fp16 tiles. Raises TypeError or ValueError."""
-    check_array(packed, "packed", np.uint8, packed_shape("fp16", n, k))
+    check_array(packed, "packed", np.uint8, packed_shape(FP16_TILES, n, k))
     values = np.empty((n, k), np.float16)
     native.call("unpack_fp16", packed.ctypes.data, n, k, values.ctypes.data)
     return values
 
 
-def unpack_values(packed: NDArray[np.uint8], weight_format: str, n: int, k: int) -> NDArray[np.float32]:
+def unpack_values(packed: NDArray[np.uint8], format_name: str, n: int, k: int) -> NDArray[np.float32]:
     """The weights that a packed matrix of any format stands for, float32[n, k]. Raises TypeError or ValueError."""
-    choose("format", weight_format, BLOCK_BYTES)
-    if weight_format == "fp16":
+    element = weight_format(format_name).element
+    if element is None:
         return unpack_fp16(packed, n, k).astype(np.float32)
-    return dequantize(*unpack(packed, n, k), ELEMENT_OF_FORMAT[weight_format])
+    return dequantize(*unpack(packed, n, k, element), element)
+
+
+def pack_values(
+    values: NDArray[np.generic],
+    format_name: str,
+    transpose: bool = False,
+    *,
+    dtype: str | None = None,
+    rows: tuple[int, int] | None = None,
+    out: NDArray[np.uint8] | None = None,
+    threads: int | None = None,
+) -> PackedMatrix:
+    """Round a matrix to the format of this name, to nearest, and pack it; arguments as in quantize_pack."""
+    element = weight_format(format_name).element
+    if element is None:
+        return pack_fp16(values, transpose, dtype=dtype, rows=rows, out=out, threads=threads)
+    return quantize_pack(values, element, "even", transpose, dtype=dtype, rows=rows, out=out, threads=threads)
 
 
 def quantize_pack(
@@ -124,8 +133,9 @@ def quantize_pack(
     axis contiguous. rows: the output rows (begin, end) to pack, multiples of 16 (end may be n). out: where to write,
     uint8[n_tiles, row_tile_bytes] of those rows. threads: all cores by default. Raises TypeError or ValueError.
     """
-    choices = choose("element", element, native.ELEMENTS), choose("rounding", rounding, native.ROUNDINGS)
-    return _pack_rows("quantize_pack", f"mxfp6_{element}", choices, values, transpose, dtype, rows, out, threads)
+    choices = native.element_number(element), choose("rounding", rounding, native.ROUNDINGS)
+    name = format_of_element(element).name
+    return _pack_rows("quantize_pack", name, choices, values, transpose, dtype, rows, out, threads)
 
 
 def pack_fp16(
@@ -138,12 +148,12 @@ def pack_fp16(
     threads: int | None = None,
 ) -> PackedMatrix:
     """Round to fp16 (nearest even) and pack into fp16 tiles; arguments as in quantize_pack."""
-    return _pack_rows("pack_fp16", "fp16", (), values, transpose, dtype, rows, out, threads)
+    return _pack_rows("pack_fp16", FP16_TILES, (), values, transpose, dtype, rows, out, threads)
 
 
 def _pack_rows(
     function: str,
-    weight_format: str,
+    format_name: str,
     choices: tuple[int, ...],
     values: NDArray[np.generic],
     transpose: bool,
@@ -158,7 +168,7 @@ def _pack_rows(
         raise ValueError(
             f"rows: got {rows} of {matrix.n}, expected multiples of {TILE_ROWS} (the end may be the last row)"
         )
-    shape = packed_shape(weight_format, end - begin, matrix.k)
+    shape = packed_shape(format_name, end - begin, matrix.k)
     if out is None:
         out = np.empty(shape, np.uint8)
     check_array(out, "out", np.uint8, shape)

@@ -9,31 +9,45 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import KMax
 from mxspec.formats.validation import Strict, first_problem
-
-WeightFormat = Literal["fp16", "mxfp6_e3m2", "mxfp6_e2m3"]
-WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
+from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, Activations, named_by_user, taken_activations
 
 Positive = Annotated[int, Field(gt=0)]
+FormatName = Annotated[str, AfterValidator(named_by_user)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+Rounding = Literal["nearest", "scale", "gptq"]
+ROUNDINGS: tuple[Rounding, ...] = ("nearest", "scale", "gptq")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 class TargetRecipe(Strict):
-    """The target: where its checkpoint is, the format of its matrices, and the parameters to keep in fp16 all the same.
+    """The target: where its checkpoint is, the format of its matrices, and what its products make of their rows.
 
-    `keep_fp16` holds shell patterns of parameter names, such as `lm_head.*` or `model.layers.0.*`.
+    `formats` gives other formats to the parameters that shell patterns such as `lm_head.*` or `model.layers.0.*` name,
+    the first that matches; `keep_fp16` holds patterns of those to keep in fp16 whatever else is said. `activations` is
+    for the products whose format can take it; the others stay as they are.
     """
 
     checkpoint: str
     revision: str | None = None
-    format: WeightFormat = "mxfp6_e3m2"
+    format: FormatName = "mxfp6_e3m2"
+    formats: tuple[tuple[str, FormatName], ...] = ()
     keep_fp16: tuple[str, ...] = ()
+    activations: Activations = "int16"
 
     @field_validator("checkpoint")
     @classmethod
@@ -42,24 +56,50 @@ class TargetRecipe(Strict):
             raise ValueError("expected a directory or a hub id")
         return checkpoint
 
+    @field_validator("activations")
+    @classmethod
+    def _fit_the_format(cls, activations: Activations, others: ValidationInfo) -> Activations:
+        format_name = others.data.get("format")
+        if format_name is not None and activations not in (taken := taken_activations(format_name)):
+            takers = ", ".join(name for name in WEIGHT_FORMATS if activations in taken_activations(name))
+            raise ValueError(
+                f"{format_name} takes {' or '.join(taken)} activations, and {activations} ones need one of {takers}"
+            )
+        return activations
+
 
 class DraftRecipe(TargetRecipe):
     """The draft; its matrices stay fp16 unless told otherwise."""
 
-    format: WeightFormat = "fp16"
+    format: FormatName = FP16_TILES
 
 
 class Recipe(Strict):
-    """A whole recipe. Without `context_length` the bundle takes what both models know."""
+    """A whole recipe. Without `context_length` the bundle takes what both models know.
+
+    `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
+    block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
+    from places that `seed` chooses, make of the model.
+    """
 
     name: Name
     k_max: KMax = 8
     context_length: Positive | None = None
     prefill_chunk: Positive = 128
     cache_dtype: Literal["float16", "float32"] = "float16"
+    rounding: Rounding = "nearest"
+    calibrate: str | None = None
+    calibration_tokens: Positive = 32768
+    seed: Annotated[int, Field(ge=0)] = 0
     target: TargetRecipe
     draft: DraftRecipe
     _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        if self.rounding == "gptq" and self.calibrate is None:
+            raise ValueError("rounding 'gptq' needs `calibrate`, a text file like those that the model will see")
+        return self
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -95,6 +135,11 @@ class Recipe(Strict):
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as the manifest keeps them."""
         return self.model_dump(mode="json")
+
+    def calibration_file(self) -> Path:
+        """The text that calibrates rounding; only where `calibrate` is given."""
+        assert self.calibrate is not None
+        return self._folder / Path(self.calibrate).expanduser()
 
     def local_folder(self, checkpoint: str) -> Path | None:
         """The directory that `checkpoint` names, or None for a hub id. Raises RecipeError for neither.

@@ -9,9 +9,9 @@ import os
 from typing import Any
 
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.weight_format import format_of_element
 
 LIBRARY = "libmxspec_codec.so"
-ELEMENTS = {"e3m2": 0, "e2m3": 1}
 ROUNDINGS = {"even": 0, "away": 1}
 ISAS = ("scalar", "avx2", "avx512", "neon")
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -51,8 +51,8 @@ _matrix, _statistics = ctypes.POINTER(Matrix), ctypes.POINTER(Statistics)
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "quantize": (_matrix, _int32, _int32, _int32, _pointer, _pointer),
     "dequantize": (_pointer, _pointer, _int64, _int64, _int32, _pointer),
-    "pack": (_pointer, _pointer, _int64, _int64, _pointer),
-    "unpack": (_pointer, _int64, _int64, _pointer, _pointer),
+    "pack": (_pointer, _pointer, _int64, _int64, _int32, _pointer),
+    "unpack": (_pointer, _int64, _int64, _int32, _pointer, _pointer),
     "quantize_pack": (_matrix, _int64, _int64, _int32, _int32, _int32, _pointer, _int64, _statistics),
     "pack_fp16": (_matrix, _int64, _int64, _int32, _pointer, _int64, _statistics),
     "unpack_fp16": (_pointer, _int64, _int64, _pointer),
@@ -85,6 +85,11 @@ def call(name: str, *arguments: object) -> None:
     if status == _NO_MEMORY:
         raise MemoryError(f"{name}: {text}")
     raise ValueError(f"{name}: {text}")
+
+
+def element_number(element: str) -> int:
+    """mxspec_element. Raises ValueError naming the elements there are."""
+    return format_of_element(element).native_id - 1
 
 
 def available_isas() -> list[str]:

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "formats/native/half.h"
 #include "formats/native/kernels.h"
 #include "formats/native/parallel.h"
+#include "formats/native/weight_formats.h"
 
 namespace mxspec::formats {
 namespace {
@@ -30,7 +32,7 @@ int32_t check_matrix(const mxspec_matrix* values) {
 }
 
 int32_t check_element(int32_t element) {
-  return element == MXSPEC_E3M2 || element == MXSPEC_E2M3 ? MXSPEC_OK : MXSPEC_BAD_CHOICE;
+  return element >= MXSPEC_E3M2 && element <= MXSPEC_INT8 ? MXSPEC_OK : MXSPEC_BAD_CHOICE;
 }
 
 int32_t check_rounding(int32_t rounding) {
@@ -104,7 +106,7 @@ int32_t over_row_tiles(int64_t n, int64_t k, int threads, mxspec_statistics* sta
 }
 
 int code_of(const Pairs& codes, int row, int column) {
-  return static_cast<int>(codes.of[row][column / 2] >> 16 * (column % 2) & 63);
+  return static_cast<int>(codes.of[row][column / 2] >> 16 * (column % 2) & 255);
 }
 
 void store_codes(const Pairs& pairs, int64_t rows, int64_t columns, int64_t k, uint8_t* codes) {
@@ -113,31 +115,27 @@ void store_codes(const Pairs& pairs, int64_t rows, int64_t columns, int64_t k, u
       codes[row * k + column] = static_cast<uint8_t>(code_of(pairs, row, column));
 }
 
-void unpack_tile(const uint8_t* tile, Pairs& codes) {
-  CodeTile packed;
-  std::memcpy(&packed, tile, sizeof packed);
-  for (int half = 0; half < 2; ++half) {
-    for (int row = 0; row < kTileRows; ++row) {
-      const uint32_t w0 = packed.word[half][0][row], w1 = packed.word[half][1][row], w2 = packed.word[half][2][row];
-      uint32_t* c = &codes.of[row][8 * half];
-      c[0] = w0 & kLow6, c[1] = w0 >> 6 & kLow6;
-      c[2] = w1 & kLow6, c[3] = w1 >> 6 & kLow6;
-      c[4] = w2 & kLow6, c[5] = w2 >> 6 & kLow6;
-      c[6] = (w0 >> 12 & kLow4) | (w2 >> 12 & kLow2) << 4;
-      c[7] = (w1 >> 12 & kLow4) | (w2 >> 14 & kLow2) << 4;
+void unpack_tile(const uint8_t* tile, int bits, Pairs& codes) {
+  for (int row = 0; row < kTileRows; ++row) {
+    uint32_t quads[kQuads];
+    const auto run = [&](int i) {
+      uint32_t quad;
+      std::memcpy(&quad, tile + i * kRunBytes + row * static_cast<int>(sizeof quad), sizeof quad);
+      return quad;
+    };
+    split_runs(bits, run, quads);
+    for (int q = 0; q < kQuads; ++q) {
+      codes.of[row][2 * q] = quads[q] & 0x00FF00FF;
+      codes.of[row][2 * q + 1] = quads[q] >> 8 & 0x00FF00FF;
     }
   }
 }
 
-void element_values(int32_t name, float (&values)[64]) {
-  const Element element = name == MXSPEC_E3M2 ? kE3M2 : kE2M3;
-  for (int code = 0; code < 64; ++code) {
-    const int binade = (code & kLargestCode) >> element.mantissa_bits;
-    const int mantissa = code & ((1 << element.mantissa_bits) - 1);
-    const int significand = binade ? mantissa + (1 << element.mantissa_bits) : mantissa;
-    const int exponent = element.step_exponent() + (binade ? binade - 1 : 0);
-    const float magnitude = std::ldexp(static_cast<float>(significand), exponent);
-    values[code] = code & kSign ? -magnitude : magnitude;
+void element_values(int32_t name, float (&values)[256]) {
+  const Element element = kElements[name];
+  for (int code = 0; code < element.codes(); ++code) {
+    const float magnitude = std::ldexp(static_cast<float>(element.steps(code)), element.step_exponent());
+    values[code] = !element.is_integer() && code == element.codes() / 2 ? -0.0f : magnitude;
   }
 }
 
@@ -157,8 +155,8 @@ const char* mxspec_status_text(int32_t status) {
       "unknown element, rounding or type",
       "bad row range: it must lie in the matrix and start and end on a multiple of 16 rows (or end at the last row)",
       "the output has not the size of the tiles",
-      "an element code is above 63",
-      "MXSPEC_ISA names no instruction set: scalar, avx2, avx512, avx512vnni or neon",
+      "a code is above the largest of its element",
+      "MXSPEC_ISA names no instruction set: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon or neondot",
       "MXSPEC_ISA names an instruction set that this machine or this build lacks",
       "out of memory",
   };
@@ -168,6 +166,13 @@ const char* mxspec_status_text(int32_t status) {
 const char* mxspec_codec_isa(const char* wanted) {
   const Kernels* kernels = nullptr;
   return find_kernels(wanted, &kernels) == MXSPEC_OK ? kernels->name : nullptr;
+}
+
+const char* mxspec_codec_weight_formats(void) try {
+  static const std::string text = weight_formats_text();
+  return text.c_str();
+} catch (const std::bad_alloc&) {
+  return "";
 }
 
 int32_t mxspec_quantize(const mxspec_matrix* values, int32_t element, int32_t rounding, int32_t threads, uint8_t* codes,
@@ -199,7 +204,7 @@ int32_t mxspec_dequantize(const uint8_t* codes, const uint8_t* scales, int64_t n
   if (const int32_t status = check_shape(n, k)) return status;
   if (const int32_t status = check_element(element)) return status;
   const DefaultFloatEnvironment environment;
-  float value_of[64];
+  float value_of[256];
   element_values(element, value_of);
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t begin = 0; begin < k; begin += kBlock) {
@@ -207,7 +212,7 @@ int32_t mxspec_dequantize(const uint8_t* codes, const uint8_t* scales, int64_t n
       const float scale = byte == kNaNScale ? std::nanf("") : std::ldexp(1.0f, byte - 127);
       for (int64_t column = begin; column < std::min<int64_t>(k, begin + kBlock); ++column) {
         const uint8_t code = codes[row * k + column];
-        if (code > 63) return MXSPEC_BAD_CODE;
+        if (code >= kElements[element].codes()) return MXSPEC_BAD_CODE;
         values[row * k + column] = value_of[code] * scale;
       }
     }
@@ -215,42 +220,48 @@ int32_t mxspec_dequantize(const uint8_t* codes, const uint8_t* scales, int64_t n
   return MXSPEC_OK;
 }
 
-int32_t mxspec_pack(const uint8_t* codes, const uint8_t* scales, int64_t n, int64_t k, uint8_t* packed) {
+int32_t mxspec_pack(const uint8_t* codes, const uint8_t* scales, int64_t n, int64_t k, int32_t element,
+                    uint8_t* packed) {
   const Kernels* kernels = nullptr;
   if (!codes || !scales || !packed) return MXSPEC_NULL_POINTER;
   if (const int32_t status = check_shape(n, k)) return status;
+  if (const int32_t status = check_element(element)) return status;
   if (const int32_t status = choose_kernels(&kernels)) return status;
-  if (std::any_of(codes, codes + n * k, [](uint8_t code) { return code > 63; })) return MXSPEC_BAD_CODE;
+  if (std::any_of(codes, codes + n * k, [&](uint8_t code) { return code >= kElements[element].codes(); }))
+    return MXSPEC_BAD_CODE;
+  const int bits = kElements[element].bits, tile_codes = code_bytes(bits);
   const int64_t blocks = ceil_div(k, kBlock);
   for (int64_t row = 0; row < n; row += kTileRows) {
     const int64_t rows = std::min<int64_t>(kTileRows, n - row);
-    uint8_t* row_tile = packed + row / kTileRows * blocks * kBlockBytes;
+    uint8_t* row_tile = packed + row / kTileRows * blocks * block_bytes(bits);
     for (int64_t b = 0; b < blocks; ++b) {
       Pairs pairs{};
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < std::min<int64_t>(kBlock, k - b * kBlock); ++c)
           pairs.of[r][c / 2] |= static_cast<uint32_t>(codes[(row + r) * k + b * kBlock + c]) << 16 * (c % 2);
-      kernels->pack(pairs, row_tile + b * kTileCodeBytes);
-      uint8_t* tile_scales = row_tile + blocks * kTileCodeBytes + b * kTileRows;
+      kernels->pack(pairs, bits, row_tile + b * tile_codes);
+      uint8_t* tile_scales = row_tile + blocks * tile_codes + b * kTileRows;
       for (int64_t r = 0; r < kTileRows; ++r) tile_scales[r] = r < rows ? scales[(row + r) * blocks + b] : 0;
     }
   }
   return MXSPEC_OK;
 }
 
-int32_t mxspec_unpack(const uint8_t* packed, int64_t n, int64_t k, uint8_t* codes, uint8_t* scales) {
+int32_t mxspec_unpack(const uint8_t* packed, int64_t n, int64_t k, int32_t element, uint8_t* codes, uint8_t* scales) {
   if (!packed || !codes || !scales) return MXSPEC_NULL_POINTER;
   if (const int32_t status = check_shape(n, k)) return status;
+  if (const int32_t status = check_element(element)) return status;
+  const int bits = kElements[element].bits, tile_codes = code_bytes(bits);
   const int64_t blocks = ceil_div(k, kBlock);
   for (int64_t row = 0; row < n; row += kTileRows) {
     const int64_t rows = std::min<int64_t>(kTileRows, n - row);
-    const uint8_t* row_tile = packed + row / kTileRows * blocks * kBlockBytes;
+    const uint8_t* row_tile = packed + row / kTileRows * blocks * block_bytes(bits);
     for (int64_t b = 0; b < blocks; ++b) {
       Pairs pairs;
-      unpack_tile(row_tile + b * kTileCodeBytes, pairs);
+      unpack_tile(row_tile + b * tile_codes, bits, pairs);
       store_codes(pairs, rows, std::min<int64_t>(kBlock, k - b * kBlock), k, codes + row * k + b * kBlock);
       for (int64_t r = 0; r < rows; ++r)
-        scales[(row + r) * blocks + b] = row_tile[blocks * kTileCodeBytes + b * kTileRows + r];
+        scales[(row + r) * blocks + b] = row_tile[blocks * tile_codes + b * kTileRows + r];
     }
   }
   return MXSPEC_OK;
@@ -265,17 +276,18 @@ int32_t mxspec_quantize_pack(const mxspec_matrix* values, int64_t row_begin, int
   if (const int32_t status = check_rows(*values, row_begin, row_end)) return status;
   if (check_element(element) || check_rounding(rounding)) return MXSPEC_BAD_CHOICE;
   if (const int32_t status = choose_kernels(&kernels)) return status;
-  const int64_t blocks = ceil_div(values->k, kBlock), row_tile_bytes = blocks * kBlockBytes;
+  const int bits = kElements[element].bits, tile_codes = code_bytes(bits);
+  const int64_t blocks = ceil_div(values->k, kBlock), row_tile_bytes = blocks * block_bytes(bits);
   if (packed_bytes != ceil_div(row_end - row_begin, kTileRows) * row_tile_bytes) return MXSPEC_BAD_OUTPUT;
   return over_row_tiles(row_end - row_begin, values->k, threads, statistics, [&](int64_t tile, TileSums& sums) {
     uint8_t* codes = packed + tile * row_tile_bytes;
-    uint8_t* scales = codes + blocks * kTileCodeBytes;
+    uint8_t* scales = codes + blocks * tile_codes;
     ValueTile block;
     Pairs pairs;
     for (int64_t b = 0; b < blocks; ++b) {
       load_tile(*values, *kernels, row_begin + tile * kTileRows, b * kBlock, block);
       kernels->quantize(block, element, rounding, pairs, scales + b * kTileRows, sums);
-      kernels->pack(pairs, codes + b * kTileCodeBytes);
+      kernels->pack(pairs, bits, codes + b * tile_codes);
     }
   });
 }

@@ -1,8 +1,8 @@
 /* The MX codec: float matrices to MXFP6 codes, scales and kernel tiles, and back. docs/formats.md specifies the bytes.
  *
  * Plain C. Every function returns a status, never throws, and checks what it can see; the caller (formats/native/
- * __init__.py) owns all memory. The instruction set is chosen at run time; MXSPEC_ISA=scalar|avx2|avx512|avx512vnni
- * |neon overrides the choice. All instruction sets and thread counts write the same bytes and the same statistics. */
+ * __init__.py) owns all memory. The instruction set is chosen at run time; MXSPEC_ISA overrides the choice
+ * (isa.h has the names). All instruction sets and thread counts write the same bytes and the same statistics. */
 #ifndef MXSPEC_FORMATS_NATIVE_CODEC_H_
 #define MXSPEC_FORMATS_NATIVE_CODEC_H_
 
@@ -21,13 +21,13 @@ enum mxspec_status {
   MXSPEC_BAD_CHOICE = 3,      /* an element, rounding or type that is not in its enum */
   MXSPEC_BAD_ROWS = 4,        /* a row range that does not start and end on a tile, or leaves the matrix */
   MXSPEC_BAD_OUTPUT = 5,      /* an output whose size is not that of the tiles */
-  MXSPEC_BAD_CODE = 6,        /* an element code above 63 */
+  MXSPEC_BAD_CODE = 6,        /* a code above the element's largest */
   MXSPEC_UNKNOWN_ISA = 7,     /* MXSPEC_ISA names no instruction set */
   MXSPEC_UNSUPPORTED_ISA = 8, /* MXSPEC_ISA names one that this machine or build lacks */
   MXSPEC_NO_MEMORY = 9
 };
 
-enum mxspec_element { MXSPEC_E3M2 = 0, MXSPEC_E2M3 = 1 };
+enum mxspec_element { MXSPEC_E3M2 = 0, MXSPEC_E2M3 = 1, MXSPEC_E2M1 = 2, MXSPEC_INT8 = 3 };
 enum mxspec_rounding { MXSPEC_EVEN = 0, MXSPEC_AWAY = 1 };
 enum mxspec_type { MXSPEC_FLOAT32 = 0, MXSPEC_FLOAT16 = 1, MXSPEC_BFLOAT16 = 2 };
 
@@ -57,6 +57,9 @@ MXSPEC_API const char* mxspec_status_text(int32_t status);
  */
 MXSPEC_API const char* mxspec_codec_isa(const char* wanted);
 
+/* A line a weight format: number, name, bits, bytes of a tile's codes and of its scales, activations. */
+MXSPEC_API const char* mxspec_codec_weight_formats(void);
+
 /* codes uint8[n, k], scales uint8[n, ceil(k / 32)]. A block with NaN or infinity: scale 255, codes 0. threads >= 1. */
 MXSPEC_API int32_t mxspec_quantize(const mxspec_matrix* values, int32_t element, int32_t rounding, int32_t threads,
                                    uint8_t* codes, uint8_t* scales);
@@ -65,9 +68,11 @@ MXSPEC_API int32_t mxspec_quantize(const mxspec_matrix* values, int32_t element,
 MXSPEC_API int32_t mxspec_dequantize(const uint8_t* codes, const uint8_t* scales, int64_t n, int64_t k, int32_t element,
                                      float* values);
 
-/* packed uint8[ceil(n / 16), ceil(k / 32) * 400]: the layout is the same for both elements. */
-MXSPEC_API int32_t mxspec_pack(const uint8_t* codes, const uint8_t* scales, int64_t n, int64_t k, uint8_t* packed);
-MXSPEC_API int32_t mxspec_unpack(const uint8_t* packed, int64_t n, int64_t k, uint8_t* codes, uint8_t* scales);
+/* packed uint8[ceil(n / 16), ceil(k / 32) * tile], tile: 272 bytes (E2M1), 400 (E3M2, E2M3) or 528 (INT8). */
+MXSPEC_API int32_t mxspec_pack(const uint8_t* codes, const uint8_t* scales, int64_t n, int64_t k, int32_t element,
+                               uint8_t* packed);
+MXSPEC_API int32_t mxspec_unpack(const uint8_t* packed, int64_t n, int64_t k, int32_t element, uint8_t* codes,
+                                 uint8_t* scales);
 
 /* quantize and pack of the rows [row_begin, row_end) in one pass; packed_bytes is the size of the output. */
 MXSPEC_API int32_t mxspec_quantize_pack(const mxspec_matrix* values, int64_t row_begin, int64_t row_end,

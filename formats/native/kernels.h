@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "formats/native/codec.h"
 #include "formats/native/layout.h"
 
 namespace mxspec::formats {
@@ -21,6 +22,12 @@ struct alignas(64) TileSums {
   int64_t underflow;
 };
 
+// 2^(127 - byte), what a scale byte below 255 multiplies values with. At 254 (INT8 alone comes so far) a subnormal.
+inline constexpr uint32_t kSmallestInverse = 0x00400000;
+constexpr float inverse_scale(int byte) {
+  return __builtin_bit_cast(float, byte < 254 ? static_cast<uint32_t>(254 - byte) << 23 : kSmallestInverse);
+}
+
 struct Kernels {
   const char* name;
   // Widens a whole 16 x 32 tile: 16 lines of 32 entries, or when transposed 32 lines of 16. `stride` in entries.
@@ -28,7 +35,7 @@ struct Kernels {
   // Codes and scales of a tile, its rows one MX block each.
   void (*quantize)(const ValueTile& values, int32_t element, int32_t rounding, Pairs& codes, uint8_t* scales,
                    TileSums& sums);
-  void (*pack)(const Pairs& codes, uint8_t* tile);
+  void (*pack)(const Pairs& codes, int bits, uint8_t* tile);
   // fp16 values of a tile, [column][row].
   void (*pack_half)(const ValueTile& values, uint16_t* tile, TileSums& sums);
 };

@@ -44,20 +44,22 @@ int magnitude_code(float magnitude, const Element& element, int32_t rounding) {
   // kept holds the hidden bit when normal: the codes of the binades below it come on top, and a carry moves up one.
   const int below = exponent > least ? (exponent - least) << element.mantissa_bits : 0;
   const int code = rounded + below;
-  return code < kLargestCode ? code : kLargestCode;
+  return code < element.largest_code() ? code : element.largest_code();
 }
 
 float magnitude_value(int code, const Element& element) {
-  const int binade = code >> element.mantissa_bits;
-  const int mantissa = code & ((1 << element.mantissa_bits) - 1);
-  const int significand = binade ? mantissa + (1 << element.mantissa_bits) : mantissa;
-  const int exponent = element.step_exponent() + (binade ? binade - 1 : 0);
-  return static_cast<float>(significand) * __builtin_bit_cast(float, static_cast<uint32_t>(127 + exponent) << 23);
+  const float step = __builtin_bit_cast(float, static_cast<uint32_t>(127 + element.step_exponent()) << 23);
+  return static_cast<float>(element.steps(code)) * step;
+}
+
+uint32_t signed_code(int code, bool negative, const Element& element) {
+  if (!negative) return static_cast<uint32_t>(code);
+  return static_cast<uint32_t>(element.is_integer() ? -code & (element.codes() - 1) : code | element.sign());
 }
 
 void quantize(const ValueTile& values, int32_t element_name, int32_t rounding, Pairs& codes, uint8_t* scales,
               TileSums& sums) {
-  const Element element = element_name == MXSPEC_E3M2 ? kE3M2 : kE2M3;
+  const Element& element = kElements[element_name];
   for (int row = 0; row < kTileRows; ++row) {
     const float* block = values.of[row];
     uint32_t largest = 0;
@@ -72,7 +74,7 @@ void quantize(const ValueTile& values, int32_t element_name, int32_t rounding, P
       continue;
     }
     const int byte = scale_byte(largest, element);
-    const float inverse = __builtin_bit_cast(float, static_cast<uint32_t>(254 - byte) << 23);  // 2^(127 - byte)
+    const float inverse = inverse_scale(byte);
     const double squared_scale = __builtin_bit_cast(double, static_cast<uint64_t>(1023 + 2 * (byte - 127)) << 52);
     scales[row] = static_cast<uint8_t>(byte);
     float error[16] = {}, norm[16] = {};
@@ -80,8 +82,7 @@ void quantize(const ValueTile& values, int32_t element_name, int32_t rounding, P
       const float value = block[column];
       const float magnitude = __builtin_fabsf(value) * inverse;
       const int code = magnitude_code(magnitude, element, rounding);
-      const uint32_t signed_code = static_cast<uint32_t>(value < 0 ? code | kSign : code);  // -0.0 keeps no sign
-      codes.of[row][column / 2] |= signed_code << 16 * (column % 2);
+      codes.of[row][column / 2] |= signed_code(code, value < 0, element) << 16 * (column % 2);  // -0.0 keeps no sign
       const float difference = magnitude - magnitude_value(code, element);
       error[column % 16] += difference * difference;
       norm[column % 16] += magnitude * magnitude;
@@ -94,17 +95,14 @@ void quantize(const ValueTile& values, int32_t element_name, int32_t rounding, P
   }
 }
 
-void pack(const Pairs& codes, uint8_t* tile) {
-  CodeTile packed;
-  for (int half = 0; half < 2; ++half) {
-    for (int row = 0; row < kTileRows; ++row) {
-      const uint32_t* c = &codes.of[row][8 * half];
-      packed.word[half][0][row] = c[0] | c[1] << 6 | (c[6] & kLow4) << 12;
-      packed.word[half][1][row] = c[2] | c[3] << 6 | (c[7] & kLow4) << 12;
-      packed.word[half][2][row] = c[4] | c[5] << 6 | (c[6] >> 4 & kLow2) << 12 | (c[7] >> 4 & kLow2) << 14;
-    }
+void pack(const Pairs& codes, int bits, uint8_t* tile) {
+  for (int row = 0; row < kTileRows; ++row) {
+    uint32_t quads[kQuads];
+    for (int q = 0; q < kQuads; ++q) quads[q] = codes.of[row][2 * q] | codes.of[row][2 * q + 1] << 8;
+    join_runs(bits, quads, [&](int run, uint32_t quad) {
+      __builtin_memcpy(tile + run * kRunBytes + row * sizeof quad, &quad, sizeof quad);
+    });
   }
-  __builtin_memcpy(tile, &packed, sizeof packed);
 }
 
 void pack_half(const ValueTile& values, uint16_t* tile, TileSums& sums) {

@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #endif
 
+#include <iterator>
+
 #include "formats/native/kernels.h"
 
 namespace mxspec::formats {
@@ -113,19 +115,14 @@ inline void columns_of(const Pairs& pairs, Words (&columns)[kVectors][kTileRows 
   }
 }
 
-void pack(const Pairs& codes, uint8_t* tile) {
-  Words c[kVectors][kTileRows / kLanes];
-  columns_of(codes, c);
-  for (int half = 0; half < 2; ++half) {
-    for (int group = 0; group < kTileRows / kLanes; ++group) {
-      const auto code = [&](int vector) { return c[8 * half + vector][group]; };
-      const auto store = [&](int word, Words words) {
-        store_vector(tile + (half * 3 + word) * 4 * kTileRows + group * sizeof(Words), words);
-      };
-      store(0, code(0) | code(1) << 6 | (code(6) & kLow4) << 12);
-      store(1, code(2) | code(3) << 6 | (code(7) & kLow4) << 12);
-      store(2, code(4) | code(5) << 6 | (code(6) >> 4 & kLow2) << 12 | (code(7) >> 4 & kLow2) << 14);
-    }
+void pack(const Pairs& codes, int bits, uint8_t* tile) {
+  Words pairs[kVectors][kTileRows / kLanes];
+  columns_of(codes, pairs);
+  for (int group = 0; group < kTileRows / kLanes; ++group) {
+    Words quads[kQuads];
+    for (int q = 0; q < kQuads; ++q) quads[q] = pairs[2 * q][group] | pairs[2 * q + 1][group] << 8;
+    join_runs(bits, quads,
+              [&](int run, Words words) { store_vector(tile + run * kRunBytes + group * sizeof(Words), words); });
   }
 }
 
@@ -198,8 +195,9 @@ inline uint32_t largest_lane(Ints lanes) {
 
 // Codes of magnitudes in units of the scale, not yet saturated. Normals: the float's own exponent and leading mantissa
 // bits, rounded in place (a carry moves up a binade by itself). Subnormals: a whole number of steps.
-template <int kMantissa, int kBias, bool kAway>
+template <Element kElement, bool kAway>
 inline Words magnitude_codes(Floats magnitude) {
+  constexpr int kMantissa = kElement.mantissa_bits, kBias = kElement.bias;
   constexpr int kShift = 23 - kMantissa;
   constexpr uint32_t kLeastNormal = static_cast<uint32_t>(128 - kBias) << 23;
   const Words word = bits(magnitude);
@@ -216,8 +214,9 @@ inline Words magnitude_codes(Floats magnitude) {
   return word < kLeastNormal ? subnormal : normal;
 }
 
-template <int kMantissa, int kBias>
+template <Element kElement>
 inline Floats magnitude_values(Words codes) {
+  constexpr int kMantissa = kElement.mantissa_bits, kBias = kElement.bias;
   constexpr float kStep = 1.0f / (1 << (kMantissa + kBias - 1));
   const Floats normal = floats((codes + (static_cast<uint32_t>(127 - kBias) << kMantissa)) << (23 - kMantissa));
   const Floats subnormal = __builtin_convertvector(__builtin_bit_cast(Ints, codes), Floats) * kStep;
@@ -230,8 +229,17 @@ int64_t count_nonfinite(const float (&block)[kBlock]) {
   return count;
 }
 
-template <int kMantissa, int kBias, int kLargestExponent, bool kAway>
+// The codes of magnitudes with the signs of their values; -0.0 has none.
+template <Element kElement>
+inline Words signed_codes(Words codes, Floats values) {
+  const Words negative = __builtin_bit_cast(Words, values < 0);
+  if constexpr (kElement.is_integer()) return ((codes ^ negative) - negative) & (kElement.codes() - 1u);
+  return codes | (negative & static_cast<uint32_t>(kElement.sign()));
+}
+
+template <Element kElement, bool kAway>
 void quantize_rows(const ValueTile& values, Pairs& codes, uint8_t* scales, TileSums& sums) {
+  constexpr int kLargestCode = kElement.largest_code();
   Ints underflow{};
   for (int row = 0; row < kTileRows; ++row) {
     Floats block[kParts];
@@ -248,18 +256,18 @@ void quantize_rows(const ValueTile& values, Pairs& codes, uint8_t* scales, TileS
       scales[row] = kNaNScale;
       continue;
     }
-    const int above = static_cast<int>(largest >> 23) - kLargestExponent;
+    const int above = static_cast<int>(largest >> 23) - kElement.largest_exponent;
     const int byte = above > 0 ? above : 0;
-    const float inverse = __builtin_bit_cast(float, static_cast<uint32_t>(254 - byte) << 23);
+    const float inverse = inverse_scale(byte);
     const double squared_scale = __builtin_bit_cast(double, static_cast<uint64_t>(1023 + 2 * (byte - 127)) << 52);
     scales[row] = static_cast<uint8_t>(byte);
     Words code[kParts];
     alignas(64) float error[16], norm[16];
     for (int part = 0; part < kParts; ++part) {
       const Floats magnitude = floats(bits(block[part]) & 0x7FFFFFFFu) * inverse;
-      Words unsigned_code = magnitude_codes<kMantissa, kBias, kAway>(magnitude);
+      Words unsigned_code = magnitude_codes<kElement, kAway>(magnitude);
       unsigned_code = __builtin_bit_cast(Ints, unsigned_code) < kLargestCode ? unsigned_code : Words{} + kLargestCode;
-      const Floats difference = magnitude - magnitude_values<kMantissa, kBias>(unsigned_code);
+      const Floats difference = magnitude - magnitude_values<kElement>(unsigned_code);
       const int lane = part * kLanes % 16;
       Floats squared_error = difference * difference, squared = magnitude * magnitude;
       if (part * kLanes >= 16) {
@@ -269,7 +277,7 @@ void quantize_rows(const ValueTile& values, Pairs& codes, uint8_t* scales, TileS
       store_vector(&error[lane], squared_error);
       store_vector(&norm[lane], squared);
       underflow -= (unsigned_code == 0) & (block[part] != 0);
-      code[part] = unsigned_code | __builtin_bit_cast(Words, (block[part] < 0) & kSign);
+      code[part] = signed_codes<kElement>(unsigned_code, block[part]);
     }
     for (int part = 0; part < kParts; part += 2)
       store_vector(&codes.of[row][part * kLanes / 2], join_pairs(code[part], code[part + 1]));
@@ -283,13 +291,14 @@ void quantize_rows(const ValueTile& values, Pairs& codes, uint8_t* scales, TileS
 
 void quantize(const ValueTile& values, int32_t element, int32_t rounding, Pairs& codes, uint8_t* scales,
               TileSums& sums) {
-  constexpr Element a = kE3M2, b = kE2M3;
-  const auto rows = element == MXSPEC_E3M2
-                        ? (rounding == MXSPEC_AWAY ? quantize_rows<a.mantissa_bits, a.bias, a.largest_exponent, true>
-                                                   : quantize_rows<a.mantissa_bits, a.bias, a.largest_exponent, false>)
-                        : (rounding == MXSPEC_AWAY ? quantize_rows<b.mantissa_bits, b.bias, b.largest_exponent, true>
-                                                   : quantize_rows<b.mantissa_bits, b.bias, b.largest_exponent, false>);
-  rows(values, codes, scales, sums);
+  static constexpr decltype(&quantize_rows<kE3M2, false>) rows[][2] = {
+      {quantize_rows<kE3M2, false>, quantize_rows<kE3M2, true>},
+      {quantize_rows<kE2M3, false>, quantize_rows<kE2M3, true>},
+      {quantize_rows<kE2M1, false>, quantize_rows<kE2M1, true>},
+      {quantize_rows<kInt8, false>, quantize_rows<kInt8, true>},
+  };
+  static_assert(std::size(rows) == std::size(kElements) && MXSPEC_EVEN == 0 && MXSPEC_AWAY == 1);
+  rows[element][rounding](values, codes, scales, sums);
 }
 
 void pack_half(const ValueTile& values, uint16_t* tile, TileSums& sums) {

@@ -3,18 +3,22 @@
 
 #include <cstdint>
 
-#include "formats/native/codec.h"
-
 namespace mxspec::formats {
 
-inline constexpr int kTileRows = 16;                            // output rows of a tile
-inline constexpr int kBlock = 32;                               // columns of a tile: one MX block
-inline constexpr int kVectors = kBlock / 2;                     // a vector of a tile holds two columns of its 16 rows
-inline constexpr int kTileCodes = kTileRows * kBlock;           // 512
-inline constexpr int kTileCodeBytes = kTileCodes * 6 / 8;       // 384
-inline constexpr int kBlockBytes = kTileCodeBytes + kTileRows;  // with the scales, which follow behind all codes
+inline constexpr int kTileRows = 16;                   // output rows of a tile
+inline constexpr int kBlock = 32;                      // columns of a tile: one MX block
+inline constexpr int kVectors = kBlock / 2;            // a vector of a tile holds two columns of its 16 rows
+inline constexpr int kTileCodes = kTileRows * kBlock;  // 512
+inline constexpr int kQuads = kBlock / 4;              // a vector of codes holds four columns of its 16 rows
+inline constexpr int kRunBytes = kTileRows * 4;        // of such a vector, a byte a code
 inline constexpr int kHalfTileBytes = kTileCodes * 2;
-static_assert(kTileCodeBytes == 384 && kBlockBytes == 400 && kHalfTileBytes == 1024);
+static_assert(kRunBytes == 64 && kHalfTileBytes == 1024);
+
+// Bytes of the codes of a tile, of `bits` bits each.
+constexpr int code_bytes(int bits) { return kTileCodes * bits / 8; }
+static_assert(code_bytes(4) == 256 && code_bytes(6) == 384 && code_bytes(8) == 512);
+// And with the scales, which follow after all codes of a row tile.
+constexpr int block_bytes(int bits) { return code_bytes(bits) + kTileRows; }
 
 constexpr int64_t ceil_div(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
@@ -23,30 +27,81 @@ struct Pairs {
   uint32_t of[kTileRows][kVectors];
 };
 
-// The code bytes of a tile. `word` lane of a row: its even column in the low 16 bits, its odd one in the high 16.
-struct CodeTile {
-  uint32_t word[2][3][kTileRows];  // [vectors 0..7, 8..15][W0, W1, W2][row]
-};
-static_assert(sizeof(CodeTile) == kTileCodeBytes);
+// The codes of a tile are eight vectors of 64 bytes. Vector q holds the columns 4q to 4q + 3; a row is a uint32 of it,
+// in which the column 4q is byte 0, 4q + 2 byte 1, 4q + 1 byte 2 and 4q + 3 byte 3: Pairs 2q | Pairs (2q + 1) << 8.
+//   8 bits  the vectors one after the other
+//   6 bits  vectors 0..3 and 4..7 in three runs of 64 bytes each: run i has vector i in the low six bits of its bytes,
+//   and
+//           bits 2i and 2i + 1 of the fourth vector above these
+//   4 bits  two vectors a run: the even one in the low four bits
+inline constexpr uint32_t kLow2 = 0x03030303, kLow4 = 0x0F0F0F0F, kLow6 = 0x3F3F3F3F;
 
-// Eight vectors of codes in three words, for both 16-bit lanes of the uint32 at once.
-//   W0 = c0 | c1 << 6 | (c6 & 15) << 12
-//   W1 = c2 | c3 << 6 | (c7 & 15) << 12
-//   W2 = c4 | c5 << 6 | (c6 >> 4) << 12 | (c7 >> 4) << 14
-inline constexpr uint32_t kLow2 = 0x00030003, kLow4 = 0x000F000F, kLow6 = 0x003F003F;
+// The vectors of a tile from its runs, a row (or, in vector types, several) at a time: quads[8] from run(i).
+template <typename Quad, typename Run>
+inline void split_runs(int bits, const Run& run, Quad* quads) {
+  if (bits == 8) {
+    for (int q = 0; q < kQuads; ++q) quads[q] = run(q);
+  } else if (bits == 4) {
+    for (int i = 0; i < kQuads / 2; ++i) {
+      quads[2 * i] = run(i) & kLow4;
+      quads[2 * i + 1] = run(i) >> 4 & kLow4;
+    }
+  } else {
+    for (int half = 0; half < 2; ++half) {
+      const Quad a = run(half * 3), b = run(half * 3 + 1), c = run(half * 3 + 2);
+      quads[half * 4] = a & kLow6;
+      quads[half * 4 + 1] = b & kLow6;
+      quads[half * 4 + 2] = c & kLow6;
+      quads[half * 4 + 3] = (a >> 6 & kLow2) | (b >> 6 & kLow2) << 2 | (c >> 6 & kLow2) << 4;
+    }
+  }
+}
 
-// An element format: sign, exponent, mantissa in the low six bits of a byte.
+// The reverse: hands each run to store(i, run).
+template <typename Quad, typename Store>
+inline void join_runs(int bits, const Quad* quads, const Store& store) {
+  if (bits == 8) {
+    for (int q = 0; q < kQuads; ++q) store(q, quads[q]);
+  } else if (bits == 4) {
+    for (int i = 0; i < kQuads / 2; ++i) store(i, quads[2 * i] | quads[2 * i + 1] << 4);
+  } else {
+    for (int half = 0; half < 2; ++half) {
+      const Quad* q = quads + half * 4;
+      for (int i = 0; i < 3; ++i) store(half * 3 + i, q[i] | (q[3] >> 2 * i & kLow2) << 6);
+    }
+  }
+}
+
+// An element format: sign, exponent, mantissa in the low bits of a byte. INT8 is an integer of two's complement in
+// units of 2^-6: seven bits of mantissa that are all subnormal.
 struct Element {
+  int bits;
   int mantissa_bits;
   int bias;
   int largest_exponent;  // of the largest code: OCP MX v1.0, table 1 (emax)
 
-  constexpr int step_exponent() const { return 1 - bias - mantissa_bits; }  // subnormals are multiples of 2^this
+  constexpr bool is_integer() const { return bits == 8; }
+  // Every value is an integer times 2^this: a subnormal's step.
+  constexpr int step_exponent() const { return 1 - bias - mantissa_bits; }
+  constexpr int codes() const { return 1 << bits; }
+  constexpr int sign() const { return 1 << (bits - 1); }
+  constexpr int largest_code() const { return sign() - 1; }  // without the sign
+  // The value of a code in steps.
+  constexpr int steps(int code) const {
+    if (is_integer()) return code < 128 ? code : code - 256;
+    const int sign = 1 << (bits - 1), magnitude = code & (sign - 1), hidden = 1 << mantissa_bits;
+    const int binade = magnitude >> mantissa_bits, mantissa = magnitude & (hidden - 1);
+    const int steps = binade == 0 ? mantissa : (hidden | mantissa) << (binade - 1);
+    return code & sign ? -steps : steps;
+  }
 };
-inline constexpr Element kE3M2{2, 3, 4};
-inline constexpr Element kE2M3{3, 1, 2};
-inline constexpr int kLargestCode = 31;  // without the sign
-inline constexpr int kSign = 32;
+inline constexpr Element kE3M2{6, 2, 3, 4};
+inline constexpr Element kE2M3{6, 3, 1, 2};
+inline constexpr Element kE2M1{4, 1, 1, 2};
+inline constexpr Element kInt8{8, 7, 0, 0};
+// By mxspec_element.
+inline constexpr Element kElements[] = {kE3M2, kE2M3, kE2M1, kInt8};
+static_assert(kE3M2.steps(31) == 448 && kE2M3.steps(63) == -60 && kE2M1.steps(7) == 12 && kInt8.steps(0x81) == -127);
 inline constexpr int kNaNScale = 255;
 
 }  // namespace mxspec::formats

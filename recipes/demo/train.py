@@ -5,6 +5,7 @@
     python recipes/demo/train.py draft     --work build/demo --epochs 3
     python recipes/demo/train.py publish   --work build/demo recipes/demo
     python recipes/demo/train.py held-out  > held_out.py
+    python recipes/demo/train.py trained-on > trained_on.py
 
 Each command resumes where it stopped. The corpus is the standard library of the interpreter that runs this
 file, without `site-packages`; the files named in `held_out.txt` are never trained on.
@@ -298,8 +299,15 @@ def publish(work: Path, destination: Path) -> None:
 
 @main.command("held-out")
 def print_held_out() -> None:
-    """Print the text of the held-out files."""
+    """Print the text of the held-out files: for evaluation, and nothing else."""
     for path in library_files()[1]:
+        sys.stdout.write(read_source(path))
+
+
+@main.command("trained-on")
+def print_trained_on() -> None:
+    """Print the text of the files that the models were trained on, such as calibrated rounding may see."""
+    for path in library_files()[0]:
         sys.stdout.write(read_source(path))
 
 

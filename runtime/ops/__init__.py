@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mxspec.formats.errors import MxspecError
 
-__all__ = ["instruction_set", "library_path", "set_threads", "threads"]
+__all__ = ["available_isas", "instruction_set", "library_path", "set_threads", "threads"]
 
 
 _MOST_THREADS = 2**31 - 1  # a larger count would be cut off on its way
@@ -34,6 +34,7 @@ def _library() -> ctypes.CDLL:
     library.mxspec_set_threads.restype = ctypes.c_bool
     library.mxspec_threads.restype = ctypes.c_size_t
     library.mxspec_isa.restype = ctypes.c_char_p
+    library.mxspec_available_isas.restype = ctypes.c_char_p
     return library
 
 
@@ -59,3 +60,10 @@ def instruction_set() -> str | None:
     """The instruction set of the operators of this process: MXSPEC_ISA's, or the best one; None where it has none."""
     name: bytes | None = _library().mxspec_isa()
     return name.decode() if name else None
+
+
+@cache
+def available_isas() -> tuple[str, ...]:
+    """The instruction sets that this machine has, the slowest first: values of MXSPEC_ISA."""
+    names: bytes = _library().mxspec_available_isas()
+    return tuple(names.decode().split())

@@ -2,10 +2,10 @@
 
 #include <string>
 
+#include "formats/native/isa.h"
 #include "runtime/ops/attention_op.h"
 #include "runtime/ops/c_border.h"
 #include "runtime/ops/gated_op.h"
-#include "runtime/ops/kernels/isa.h"
 #include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/matmul_op.h"
 #include "runtime/ops/norm_op.h"
@@ -81,5 +81,27 @@ extern "C" __attribute__((visibility("default"))) const char* mxspec_isa() {
   return mxspec::no_throw<const char*>(nullptr, [] {
     const mxspec::IsaChoice& choice = mxspec::chosen_isa();
     return choice.error.empty() ? mxspec::isa_name(choice.isa) : nullptr;
+  });
+}
+
+// The instruction sets of this machine, by the names of MXSPEC_ISA, the slowest first, with spaces between.
+extern "C" __attribute__((visibility("default"))) const char* mxspec_available_isas() {
+  return mxspec::no_throw<const char*>("scalar", [] {
+    static const std::string names = [] {
+      std::string text;
+      for (const mxspec::Isa isa : mxspec::kAllIsas) {
+        if (mxspec::isa_available(isa)) text.append(text.empty() ? "" : " ").append(mxspec::isa_name(isa));
+      }
+      return text;
+    }();
+    return names.c_str();
+  });
+}
+
+// formats::weight_formats_text(), for the comparison with formats/weight_format.py.
+extern "C" __attribute__((visibility("default"))) const char* mxspec_ops_weight_formats() {
+  return mxspec::no_throw<const char*>("", [] {
+    static const std::string text = mxspec::formats::weight_formats_text();
+    return text.c_str();
   });
 }

@@ -8,11 +8,22 @@ namespace {
 // Far beyond any model, and small enough that no product of two of them leaves int64.
 constexpr int64_t kMostRowsOrColumns = int64_t{1} << 30;
 
-WeightFormat format_of(const std::string& name) {
-  if (name == "fp16") return WeightFormat::kFp16;
-  if (name == "mxfp6_e3m2") return WeightFormat::kMxfp6E3m2;
-  if (name == "mxfp6_e2m3") return WeightFormat::kMxfp6E2m3;
-  throw OpError("attribute format: got \"" + name + "\", expected fp16, mxfp6_e3m2 or mxfp6_e2m3");
+MatmulKind kind_of(const std::string& format, const std::string& activations) {
+  std::string known;
+  for (int id = 0; id < formats::kWeightFormatCount; ++id) {
+    if (format != formats::kWeightFormats[id].name) {
+      known.append(id == 0 ? "" : ", ").append(formats::kWeightFormats[id].name);
+      continue;
+    }
+    if (activations != "int16" && activations != "int8") {
+      throw OpError("attribute activations: got \"" + activations + "\", expected int16 or int8");
+    }
+    const MatmulKind kind{static_cast<WeightFormat>(id),
+                          activations == "int8" ? Activations::kInt8 : Activations::kInt16};
+    if (kind.possible()) return kind;
+    throw OpError("attribute activations: got int8 with format " + format + ", which takes int16 only");
+  }
+  throw OpError("attribute format: got \"" + format + "\", expected one of " + known);
 }
 
 int64_t size_attribute(const Attributes& attributes, const char* name) {
@@ -49,7 +60,7 @@ void check_shape(const char* name, const Shape& got, const Shape& expected, cons
 PackedMatMulOp::PackedMatMulOp(const Attributes& attributes)
     : k_(size_attribute(attributes, "K")),
       n_(size_attribute(attributes, "N")),
-      format_(format_of(attributes.text("format"))),
+      kind_(kind_of(attributes.text("format"), attributes.text("activations", "int16"))),
       isa_(usable_isa()) {}
 
 void PackedMatMulOp::compute(Context& context) const {
@@ -63,14 +74,14 @@ void PackedMatMulOp::compute(Context& context) const {
   Shape out_shape = a.shape;
   out_shape[rank - 1] = n_;
   const MatmulShape shape{static_cast<size_t>(a.shape.size() / k_), static_cast<size_t>(n_), static_cast<size_t>(k_)};
-  const Shape packed{static_cast<int64_t>(shape.row_tiles()), static_cast<int64_t>(shape.row_tile_bytes(format_))};
+  const Shape packed{static_cast<int64_t>(shape.row_tiles()), static_cast<int64_t>(shape.row_tile_bytes(kind_.format))};
   check_shape("B", b.shape, packed, "for N = " + std::to_string(n_) + ", K = " + std::to_string(k_));
   if (bias) check_shape("bias", bias->shape, Shape{n_}, "for N = " + std::to_string(n_));
 
   const Tensor out = context.output(0, ElementType::kFloat32, out_shape);
   const MatmulOperands operands{a.as<const float>(), b.as<const uint8_t>(), bias ? bias->as<const float>() : nullptr,
                                 out.as<float>()};
-  matmul(shape, format_, operands, isa_, scratch(matmul_scratch_bytes(shape, format_)), shared_threads());
+  matmul(shape, kind_, operands, isa_, scratch(matmul_scratch_bytes(shape, kind_)), shared_threads());
 }
 
 }  // namespace mxspec

@@ -7,7 +7,8 @@ namespace mxspec {
 
 // PackedMatMul(A float32[..., K], B uint8[n_tiles, row_tile_bytes], bias float32[N]?) -> float32[..., N]:
 // A times the transpose of the packed matrix B of N rows and K columns.
-// Attributes K, N: int; format: "fp16", "mxfp6_e3m2" or "mxfp6_e2m3".
+// Attributes K, N: int; format: a name of formats::kWeightFormats; activations: "int16" (the default) or, for weights
+// whose values fit a byte, "int8": what MX weights are multiplied with.
 class PackedMatMulOp {
  public:
   static constexpr const char* kName = "PackedMatMul";
@@ -20,7 +21,7 @@ class PackedMatMulOp {
 
  private:
   int64_t k_, n_;
-  WeightFormat format_;
+  MatmulKind kind_;
   Isa isa_;
 };
 

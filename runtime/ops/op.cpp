@@ -78,6 +78,10 @@ float Attributes::number(const char* name, float otherwise) const { return has(n
 
 int64_t Attributes::integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
 
+std::string Attributes::text(const char* name, const char* otherwise) const {
+  return has(name) ? text(name) : otherwise;
+}
+
 std::optional<Tensor> Context::optional_input(size_t index) const {
   size_t count = 0;
   require_ok(api_, api_.KernelContext_GetInputCount(&context_, &count));

@@ -48,6 +48,7 @@ class Attributes {
   std::string text(const char* name) const;
   float number(const char* name, float otherwise) const;
   int64_t integer(const char* name, int64_t otherwise) const;
+  std::string text(const char* name, const char* otherwise) const;
 
  private:
   bool has(const char* name) const;

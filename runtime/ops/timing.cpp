@@ -47,23 +47,22 @@ uint64_t sum_words(const uint8_t* bytes, size_t count) {
 enum : int { kTimed = 0, kUnknownIsa = 1, kIsaNotHere = 2, kNoMemory = 3 };
 
 // Seconds of each of `repetitions` products of a float[m, k] with one of `matrices` packed matrices, which lie one
-// after the other and alternate (together larger than the caches, they are read from memory). format: 0 fp16,
-// 1 mxfp6_e3m2, 2 mxfp6_e2m3.
-MXSPEC_EXPORT int mxspec_time_matmul(const char* isa, int format, size_t m, size_t n, size_t k, const float* a,
-                                     const uint8_t* packed, size_t matrices, float* out, size_t repetitions,
-                                     double* seconds) {
+// after the other and alternate (together larger than the caches, they are read from memory). format: a
+// number of formats::kWeightFormats; activations: 0 int16, 1 int8.
+MXSPEC_EXPORT int mxspec_time_matmul(const char* isa, int format, int activations, size_t m, size_t n, size_t k,
+                                     const float* a, const uint8_t* packed, size_t matrices, float* out,
+                                     size_t repetitions, double* seconds) {
   using namespace mxspec;
   return no_throw<int>(kNoMemory, [&]() -> int {
     const IsaChoice choice = choose_isa(isa);
     if (!choice.error.empty()) return isa_name(choice.isa) == std::string_view(isa) ? kIsaNotHere : kUnknownIsa;
-    const auto weight_format = static_cast<WeightFormat>(format);
+    const MatmulKind kind{static_cast<WeightFormat>(format), static_cast<Activations>(activations)};
     const MatmulShape shape{m, n, k};
-    const size_t matrix_bytes = shape.row_tiles() * shape.row_tile_bytes(weight_format);
-    const std::unique_ptr<uint8_t[]> scratch(new uint8_t[matmul_scratch_bytes(shape, weight_format)]);
+    const size_t matrix_bytes = shape.row_tiles() * shape.row_tile_bytes(kind.format);
+    const std::unique_ptr<uint8_t[]> scratch(new uint8_t[matmul_scratch_bytes(shape, kind)]);
     for (size_t i = 0; i < repetitions; ++i) {
       const MatmulOperands operands{a, packed + i % matrices * matrix_bytes, nullptr, out};
-      seconds[i] =
-          seconds_of([&] { matmul(shape, weight_format, operands, choice.isa, scratch.get(), shared_threads()); });
+      seconds[i] = seconds_of([&] { matmul(shape, kind, operands, choice.isa, scratch.get(), shared_threads()); });
     }
     return kTimed;
   });

@@ -8,14 +8,15 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.formats.tiles import packed_shape
+from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime.ops import library_path
 
 __all__ = ["ISAS", "time_attention", "time_matmul", "time_read"]
 
-ISAS = ("scalar", "avx2", "avx512", "avx512vnni", "neon")
+ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512vbmi", "neon", "neondot")
 """The values of MXSPEC_ISA; of those that a machine has, slowest first."""
-_FORMATS = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
+
+_ACTIVATIONS = ("int16", "int8")
 
 
 @cache
@@ -25,6 +26,7 @@ def _library() -> ctypes.CDLL:
     library.mxspec_time_matmul.restype = ctypes.c_int
     library.mxspec_time_matmul.argtypes = (
         ctypes.c_char_p,
+        ctypes.c_int,
         ctypes.c_int,
         *(size,) * 3,
         pointer,
@@ -47,6 +49,7 @@ def time_matmul(
     n: int,
     a: NDArray[np.float32],
     *,
+    activations: Activations = "int16",
     isa: str = "",
     repetitions: int = 10,
 ) -> NDArray[np.float64] | None:
@@ -56,12 +59,14 @@ def time_matmul(
     """
     m, k = a.shape
     assert packed.shape[1:] == packed_shape(weight_format, n, k), f"{packed.shape}: not {weight_format} {n} x {k}"
+    assert activations == "int16" or activations in WEIGHT_FORMATS[weight_format].activations
     assert a.flags.c_contiguous
     assert packed.flags.c_contiguous
     out, seconds = np.empty((m, n), np.float32), np.empty(repetitions)
     status = _library().mxspec_time_matmul(
         isa.encode(),
-        _FORMATS.index(weight_format),
+        WEIGHT_FORMATS[weight_format].native_id,
+        _ACTIVATIONS.index(activations),
         m,
         n,
         k,

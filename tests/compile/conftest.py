@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mxspec.compile.export import ExportedGraph, WeightSpec, export_graph
 from mxspec.formats.manifest import ModelEntry
-from mxspec.formats.tiles import pack_fp16, quantize_pack
+from mxspec.formats.tiles import pack_values
 
 # torch dumps every graph into this log as soon as somebody listens, and pytest's log capture does: half a test's time.
 logging.getLogger("torch.__trace").propagate = False
@@ -160,10 +160,7 @@ def fill_weight(spec: WeightSpec, state: dict[str, torch.Tensor]) -> npt.NDArray
     assert stacked.shape == spec.shape, spec
     if spec.kind != "matmul":
         return stacked.astype(spec.stored_dtype)
-    stacked = np.ascontiguousarray(stacked)
-    if spec.format == "fp16":
-        return pack_fp16(stacked).data
-    return quantize_pack(stacked, spec.format.removeprefix("mxfp6_")).data
+    return pack_values(np.ascontiguousarray(stacked), spec.format).data
 
 
 @pytest.fixture(scope="session")

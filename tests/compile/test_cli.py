@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -110,7 +111,7 @@ def test_a_llama_pair_becomes_a_bundle(compiled: tuple[Path, Result]) -> None:
     bundle.verify()
     target, draft, baseline = (bundle.manifest.models[name] for name in ("target", "draft", "baseline"))
     assert (target.vocab_size, draft.vocab_size, bundle.manifest.tokenizer.vocab_size) == (128, 120, 120)
-    assert (target.format, draft.format, baseline.format) == ("mxfp6_e3m2", "fp16", "fp16")
+    assert (target.format, draft.format, baseline.format) == ("mxfp6_e3m2", "fp16_tiles", "fp16_tiles")
     assert (target.specializations, draft.specializations) == ((1, 5, 16), (1, 2, 16))
     assert target.context_length == draft.context_length == 96  # the shorter of both
     assert (bundle.manifest.tokenizer.bos_token_id, bundle.manifest.tokenizer.eos_token_ids) == (1, (2,))
@@ -176,6 +177,42 @@ def test_a_gpt2_pair_with_options(recipes: Callable[[str], Path], tmp_path: Path
     assert (manifest.k_max, target.context_length, target.specializations) == (2, 8, (1, 3))
     assert manifest.recipe["target"]["keep_fp16"] == ["lm_head.*", "*.0.mlp.*"]
     assert "baseline" not in manifest.models
+
+
+def test_formats_of_single_matrices(recipes: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tmp_path / "gpt2.bundle"
+    options = ["--target-format", "mxfp6_e2m3", "--activations", "int8", "--draft-format", "mxfp4_e2m1"]
+    options += ["--matrix-format", "lm_head.*", "mxint8", "--matrix-format", "*.0.mlp.*", "mxfp6_e3m2"]
+    options += ["--matrix-format", "*.mlp.c_fc.*", "mxfp4_e2m1", "--keep-fp16", "*.1.mlp.c_proj.*"]
+    result = speccompile(recipes("gpt2"), "-o", path, *options)
+    assert result.exit_code == 0, result.output
+    assert "mxfp6_e2m3 with int8 activations" in result.stderr
+    manifest = Bundle.open(path).manifest
+    target, draft = manifest.models["target"], manifest.models["draft"]
+    assert (target.format, target.activations, draft.format, draft.activations) == (
+        "mxfp6_e2m3", "int8", "mxfp4_e2m1", "int16",
+    )  # fmt: skip
+    formats = {tensor.name.removeprefix("transformer."): tensor.format for tensor in target.tensors}
+    wanted = {
+        "h.0.attn.c_attn.weight": "mxfp6_e2m3",
+        "h.0.mlp.c_fc.weight": "mxfp6_e3m2",  # the first pattern that matches
+        "h.0.mlp.c_proj.weight": "mxfp6_e3m2",
+        "h.1.mlp.c_fc.weight": "mxfp4_e2m1",
+        "h.1.mlp.c_proj.weight": "fp16_tiles",
+        "lm_head.weight": "mxint8",
+    }
+    assert {name: formats[name] for name in wanted} == wanted
+    graph = onnx.load(path / "target.onnx", load_external_data=False).graph
+    asked = {
+        node.input[1].removeprefix("transformer."): {a.name: a.s.decode() for a in node.attribute if a.name != "N"}
+        for node in graph.node
+        if node.op_type == "PackedMatMul"
+    }
+    for name, kind in wanted.items():
+        takes = kind in ("mxfp6_e2m3", "mxfp4_e2m1", "mxint8")
+        assert asked[name]["format"] == kind
+        assert asked[name].get("activations") == ("int8" if takes else None)
+    assert manifest.recipe["target"]["formats"][0] == ["lm_head.*", "mxint8"]
 
 
 def test_inspect(compiled: tuple[Path, Result]) -> None:
@@ -326,8 +363,9 @@ def test_bad_pairs(tmp_path: Path, place: Path, damage: Callable[[Path], object]
 
 
 def test_a_pattern_that_names_nothing(recipes: Callable[[str], Path], place: Path) -> None:
-    line = failed(speccompile(recipes("llama"), "-o", place, "--keep-fp16", "lm_haed.weight"))
-    assert "no matrix is named 'lm_haed.weight' (did you mean 'lm_head.weight'?)" in line
+    for option, value in (("--keep-fp16", ()), ("--matrix-format", ("mxint8",))):
+        line = failed(speccompile(recipes("llama"), "-o", place, option, "lm_haed.weight", *value))
+        assert "no matrix is named 'lm_haed.weight' (did you mean 'lm_head.weight'?)" in line
     assert nothing_left(place)
 
 

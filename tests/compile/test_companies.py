@@ -59,8 +59,8 @@ def forget(session: Session) -> None:
 @pytest.fixture(scope="module")
 def folders(written_graph: Callable[..., tuple[Path, ModelEntry]], tiny_names: list[str]) -> list[Path]:
     """Of graphs of every architecture, and of some with packed weights and half-precision caches."""
-    kinds = [(name, "fp16", "float32") for name in tiny_names]
-    kinds += [("llama", "mxfp6_e3m2", "float32"), ("qwen3", "mxfp6_e3m2", "float16"), ("gpt2", "fp16", "float16")]
+    kinds = [(name, "fp16_tiles", "float32") for name in tiny_names]
+    kinds += [("llama", "mxfp6_e3m2", "float32"), ("qwen3", "mxfp6_e3m2", "float16"), ("gpt2", "fp16_tiles", "float16")]
     return [written_graph(*kind)[0] for kind in kinds]
 
 

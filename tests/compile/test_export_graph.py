@@ -38,12 +38,12 @@ def nodes(exported: ExportedGraph, op_type: str) -> list[ir.Node]:
 
 @pytest.fixture(scope="module")
 def llama(tiny_export: Exports) -> ExportedGraph:
-    return tiny_export("llama-tied", "fp16", "float16")
+    return tiny_export("llama-tied", "fp16_tiles", "float16")
 
 
 @pytest.fixture(scope="module")
 def gpt2(tiny_export: Exports) -> ExportedGraph:
-    return tiny_export("gpt2", "fp16", "float16")
+    return tiny_export("gpt2", "fp16_tiles", "float16")
 
 
 def test_inputs_and_outputs_are_the_contract(llama) -> None:
@@ -99,7 +99,7 @@ LLAMA_LAYER = {"PackedMatMul": 4, "QkvAttention": 1, "AddRMSNorm": 2, "SwiGLU": 
     ],
 )
 def test_attention_reads_the_product(name, a_layer, tiny_export) -> None:
-    counts = ops(tiny_export(name, "fp16", "float32"))
+    counts = ops(tiny_export(name, "fp16_tiles", "float32"))
     counts["PackedMatMul"] -= 1  # the head
     counts["RMSNormalization"] -= name in ("phi3", "qwen3")  # in front of the first layer
     assert {op: counts[op] for op in a_layer} == a_layer
@@ -110,7 +110,8 @@ def test_attention_reads_the_product(name, a_layer, tiny_export) -> None:
 def test_what_attention_is_told(tiny_export) -> None:
     """Norm weights, epsilon and order of the heads; a scale of the queries is part of its own."""
     qwen3, olmo2, neox, opt = (
-        nodes(tiny_export(name, "fp16", "float32"), "QkvAttention")[0] for name in ("qwen3", "olmo2", "gpt_neox", "opt")
+        nodes(tiny_export(name, "fp16_tiles", "float32"), "QkvAttention")[0]
+        for name in ("qwen3", "olmo2", "gpt_neox", "opt")
     )
     assert [value.name for value in qwen3.inputs[8:]] == [f"model.layers.0.self_attn.{x}_norm.weight" for x in "qk"]
     assert [list(value.shape) for value in olmo2.inputs[8:]] == [[64], [32]]
@@ -121,15 +122,15 @@ def test_what_attention_is_told(tiny_export) -> None:
 
 
 def test_attention_and_mlp_of_one_norm_have_their_own_products(tiny_export) -> None:
-    names = {spec.name for spec in tiny_export("phi", "fp16", "float32").weights}
+    names = {spec.name for spec in tiny_export("phi", "fp16_tiles", "float32").weights}
     assert {"model.layers.0.self_attn.q_proj+k_proj+v_proj.weight", "model.layers.0.mlp.fc1.weight"} <= names
 
 
 def test_what_is_fused_where(tiny_export) -> None:
     """Fused operators that some models have, and some in a part of their layers."""
-    layers = nodes(tiny_export("smollm3", "fp16", "float32"), "QkvAttention")
+    layers = nodes(tiny_export("smollm3", "fp16_tiles", "float32"), "QkvAttention")
     assert [len(node.inputs) for node in layers] == [8, 6]  # with rotation and without
-    gemma = ops(tiny_export("gemma2", "fp16", "float32"))
+    gemma = ops(tiny_export("gemma2", "fp16_tiles", "float32"))
     assert (gemma["GeGLU"], gemma["Gelu"], gemma["AddRMSNorm"]) == (2, 0, 4)
     ragged = ops(tiny_export("llama-ragged", "mxfp6_e3m2", "float16"))  # gate and up are two products
     assert (ragged["SwiGLU"], ragged["Sigmoid"]) == (0, 1)
@@ -140,7 +141,7 @@ def test_what_is_fused_where(tiny_export) -> None:
     [("llama-tied", ["model.embed_tokens.weight"]), ("gpt2", ["transformer.wte.weight"]), ("llama", [])],
 )
 def test_every_parameter_is_stored_once_and_a_tied_one_twice(name, tied, tiny_checkpoint, tiny_export) -> None:
-    exported = tiny_export(name, "fp16", "float16" if tied else "float32")
+    exported = tiny_export(name, "fp16_tiles", "float16" if tied else "float32")
     used = Counter(source for spec in exported.weights for source in spec.sources)
     assert set(used) == {parameter for parameter, _ in tiny_checkpoint(name)[1].named_parameters()}
     assert [source for source, times in used.items() if times > 1] == tied
@@ -169,10 +170,10 @@ def test_kinds_of_weights(llama, gpt2) -> None:
 
 def test_only_equal_formats_and_whole_tiles_are_stacked(tmp_path, tiny_checkpoint) -> None:
     path, _ = tiny_checkpoint("llama-tied")
-    mixed = export(path, lambda name: "fp16" if "k_proj" in name else "mxfp6_e2m3")
+    mixed = export(path, lambda name: "fp16_tiles" if "k_proj" in name else "mxfp6_e2m3")
     names = {spec.name: spec.format for spec in mixed.weights if spec.kind == "matmul"}
     assert names["model.layers.0.self_attn.q_proj+v_proj.weight"] == "mxfp6_e2m3"
-    assert names["model.layers.0.self_attn.k_proj.weight"] == "fp16"
+    assert names["model.layers.0.self_attn.k_proj.weight"] == "fp16_tiles"
     assert ops(mixed)["Attention"] == 2
     assert ops(mixed)["QkvAttention"] == 0
     settings = json.loads((path / "config.json").read_text()) | {"intermediate_size": 72, "num_hidden_layers": 1}
@@ -184,7 +185,7 @@ def test_only_equal_formats_and_whole_tiles_are_stacked(tmp_path, tiny_checkpoin
 def test_attention_is_told_scale_softcap_and_window(tiny_export) -> None:
     attributes = [
         {name: attribute.value for name, attribute in node.attributes.items()}
-        for node in nodes(tiny_export("gemma2", "fp16", "float32"), "QkvAttention")
+        for node in nodes(tiny_export("gemma2", "fp16_tiles", "float32"), "QkvAttention")
     ]
     assert [a["window"] for a in attributes] == [8, 0]
     assert [a["softcap"] for a in attributes] == [2.0, 2.0]

@@ -29,7 +29,7 @@ SLOTS = (4, 1)  # of the two texts, among the slots of a session
 
 @pytest.fixture
 def open_session(written_graph: Written) -> Sessions:
-    def open_it(name: str, weight_format: str = "fp16", cache_dtype: str = "float32") -> Session:
+    def open_it(name: str, weight_format: str = "fp16_tiles", cache_dtype: str = "float32") -> Session:
         folder, entry = written_graph(name, weight_format, cache_dtype)
         session = Session(folder, entry, entry.vocab_size, slots=5)
         forget(session)
@@ -88,7 +88,7 @@ def worst_error(session: Session, model: PreTrainedModel) -> float:
 def test_logits_equal_transformers(tiny_name, open_session, tiny_checkpoint, tiny_export) -> None:
     _, model = tiny_checkpoint(tiny_name)
     assert worst_error(open_session(tiny_name), model) < 1e-5
-    operators = {node.op_type for node in tiny_export(tiny_name, "fp16", "float32").model.graph}
+    operators = {node.op_type for node in tiny_export(tiny_name, "fp16_tiles", "float32").model.graph}
     assert "Transpose" not in operators
     assert ("Attention" in operators) == (tiny_name == "llama-ragged")  # whose projections cannot be one product
 
@@ -119,13 +119,13 @@ def test_packed_weights_mean_what_formats_says(open_session, tiny_checkpoint, ti
 SETTINGS = [
     ("llama", "mxfp6_e3m2", "float32"),
     ("llama-ragged", "mxfp6_e3m2", "float16"),
-    ("llama-tied", "fp16", "float16"),
-    ("gpt2", "fp16", "float16"),
-    ("gemma2", "fp16", "float32"),
-    ("gpt_neox", "fp16", "float32"),
+    ("llama-tied", "fp16_tiles", "float16"),
+    ("gpt2", "fp16_tiles", "float16"),
+    ("gemma2", "fp16_tiles", "float32"),
+    ("gpt_neox", "fp16_tiles", "float32"),
     ("qwen3", "mxfp6_e3m2", "float16"),
-    ("olmo2", "fp16", "float32"),
-    ("phi", "fp16", "float32"),
+    ("olmo2", "fp16_tiles", "float32"),
+    ("phi", "fp16_tiles", "float32"),
 ]
 
 

@@ -20,6 +20,7 @@ from mxspec.compile.pack import PackedWeights, pack_weights, plan_weights
 from mxspec.formats import dequantize, quantize
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.tiles import unpack_values
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -50,9 +51,10 @@ def stream(
 def oracle(values: torch.Tensor, weight_format: str) -> npt.NDArray[np.float32]:
     """What a matrix should have become, from the unpacked codec or torch's own rounding."""
     exact = values.float().numpy()
-    if weight_format == "fp16":
+    if weight_format == "fp16_tiles":
         return values.float().half().float().numpy()
-    element = weight_format.removeprefix("mxfp6_")
+    element = WEIGHT_FORMATS[weight_format].element
+    assert element
     return dequantize(*quantize(exact, element), element)
 
 
@@ -64,7 +66,7 @@ def piece_weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("weight_format", ["fp16", "mxfp6_e3m2", "mxfp6_e2m3"])
+@pytest.mark.parametrize("weight_format", WEIGHT_FORMATS)
 def test_matrices(tmp_path: Path, piece_weights: int, weight_format: str, dtype: torch.dtype) -> None:
     straight, across = random(50, 40, dtype=dtype), random(33, 70, dtype=dtype)
     specs = [
@@ -81,7 +83,7 @@ def test_matrices(tmp_path: Path, piece_weights: int, weight_format: str, dtype:
         assert entry.error == pytest.approx(error, rel=1e-5, abs=1e-12)
         assert entry.underflowed == np.count_nonzero((expected == 0) & (exact != 0))
         assert (entry.sources, entry.source_bytes) == ((entry.name,), values.nbytes)
-        assert entry.format == ("fp16_tiles" if weight_format == "fp16" else weight_format)
+        assert entry.format == weight_format
     assert sum(advances) == straight.nbytes + across.nbytes
 
 
@@ -116,7 +118,7 @@ def test_embeddings_norms_and_constants(tmp_path: Path, piece_weights: int, dtyp
 
 def test_the_entry_tells_where_the_tensor_lies_and_the_hash_is_the_file_s(tmp_path: Path) -> None:
     packed, stored, _ = stream(
-        tmp_path, [matrix("a", 5, 5, "fp16"), matrix("b", 5, 5, "mxfp6_e2m3")], a=random(5, 5), b=random(5, 5)
+        tmp_path, [matrix("a", 5, 5, "fp16_tiles"), matrix("b", 5, 5, "mxfp6_e2m3")], a=random(5, 5), b=random(5, 5)
     )
     content = (tmp_path / "packed.safetensors").read_bytes()
     for entry in packed.entries:
@@ -137,7 +139,7 @@ def test_a_tied_head_is_stored_twice(tmp_path: Path) -> None:
 
 KINDS = {
     "mxfp6": matrix("x", 20, 40, "mxfp6_e3m2"),
-    "fp16 tiles": matrix("x", 20, 40, "fp16"),
+    "fp16 tiles": matrix("x", 20, 40, "fp16_tiles"),
     "embedding": WeightSpec("x", "embedding", "fp16", (20, 40), ("x",)),
     "float32": WeightSpec("x", "float32", "float32", (20, 40), ("x",)),
 }

@@ -13,6 +13,7 @@ from mxspec.formats import (
     dequantize,
     pack,
     pack_fp16,
+    pack_values,
     packed_shape,
     quantize,
     quantize_pack,
@@ -21,7 +22,9 @@ from mxspec.formats import (
     unpack_values,
 )
 from mxspec.formats.native import available_isas
+from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 
+LARGEST_ERRORS = {"fp16_tiles": 4e-4, "mxfp6_e3m2": 0.08, "mxfp6_e2m3": 0.04, "mxfp4_e2m1": 0.16, "mxint8": 0.01}
 SHAPES = [(1, 1), (16, 32), (17, 33), (31, 64), (48, 45), (5, 200)]
 DTYPES = ["float32", "float16", "bfloat16"]
 
@@ -33,9 +36,10 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def random_codes(n: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def random_codes(n: int, k: int, element: str = "e3m2") -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     rng = np.random.default_rng(n * 1000 + k)
-    return rng.integers(0, 64, (n, k), np.uint8), rng.integers(0, 256, (n, -(-k // 32)), np.uint8)
+    codes = rng.integers(0, 1 << ELEMENTS[element].bits, (n, k), np.uint8)
+    return codes, rng.integers(0, 256, (n, -(-k // 32)), np.uint8)
 
 
 def widen(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -59,13 +63,11 @@ def random_values(n: int, k: int, dtype: str) -> NDArray[Any]:
 
 def code_bits(row: int, column: int) -> list[tuple[int, int]]:
     """Where the six bits of a code lie in its 384-byte tile: (byte, bit), the lowest bit first."""
-    vector, lane = column // 2, 2 * row + column % 2
-    half, v = vector // 8, vector % 8
-    word, shift = (v // 2, 6 * (v % 2)) if v < 6 else (v - 6, 12)  # W0 c0 c1 c6, W1 c2 c3 c7, W2 c4 c5 and the rest
-    places = [(word, shift + bit) for bit in range(6 if v < 6 else 4)]
-    if v >= 6:
-        places += [(2, 12 + 2 * (v - 6)), (2, 13 + 2 * (v - 6))]
-    return [(half * 192 + w * 64 + lane * 2 + bit // 8, bit % 8) for w, bit in places]
+    half, vector = divmod(column // 4, 4)
+    lane = 4 * row + (0, 2, 1, 3)[column % 4]
+    if vector < 3:
+        return [(half * 192 + vector * 64 + lane, bit) for bit in range(6)]
+    return [(half * 192 + run * 64 + lane, 6 + bit) for run in range(3) for bit in range(2)]
 
 
 def test_every_code_bit_of_a_tile_has_a_place_of_its_own() -> None:
@@ -93,22 +95,30 @@ def test_the_worked_example_of_the_document() -> None:
     codes, scales = np.zeros((16, 32), np.uint8), np.zeros((16, 1), np.uint8)
     codes[3, 13], scales[3, 0] = 0b101101, 120
     packed = pack(codes, scales)[0]
-    assert {int(byte): int(packed[byte]) for byte in np.flatnonzero(packed)} == {15: 0xD0, 143: 0x20, 387: 120}
+    assert {int(byte): int(packed[byte]) for byte in np.flatnonzero(packed)} == {
+        14: 0x40,
+        78: 0xC0,
+        142: 0x80,
+        387: 120,
+    }
 
 
+@pytest.mark.parametrize(("element", "tile"), [("e3m2", 400), ("e2m3", 400), ("e2m1", 272), ("int8", 528)])
 @pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_unpack_gives_back_what_was_packed(n: int, k: int, isa: str) -> None:
-    codes, scales = random_codes(n, k)
-    packed = pack(codes, scales, "e2m3")
-    assert packed.shape == packed_shape("mxfp6_e2m3", n, k) == (-(-n // 16), -(-k // 32) * 400)
-    again, again_scales = unpack(packed, n, k)
+def test_unpack_gives_back_what_was_packed(n: int, k: int, element: str, tile: int, isa: str) -> None:
+    codes, scales = random_codes(n, k, element)
+    packed = pack(codes, scales, element)
+    assert packed.shape == packed_shape(ELEMENTS[element].name, n, k) == (-(-n // 16), -(-k // 32) * tile)
+    again, again_scales = unpack(packed, n, k, element)
     np.testing.assert_array_equal(again, codes)
     np.testing.assert_array_equal(again_scales, scales)
 
 
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("element", "rounding"), [("e3m2", "even"), ("e3m2", "away"), ("e2m3", "even")])
+@pytest.mark.parametrize(
+    ("element", "rounding"), [("e3m2", "even"), ("e3m2", "away"), ("e2m3", "even"), ("e2m1", "away"), ("int8", "even")]
+)
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_one_pass_equals_two_steps(
     n: int, k: int, element: str, rounding: str, dtype: str, transpose: bool, isa: str
@@ -123,7 +133,7 @@ def test_one_pass_equals_two_steps(
     difference = exact - dequantize(codes, scales, element)
     assert packed.statistics.squared_norm == pytest.approx((exact**2).sum(), rel=1e-6)
     assert packed.statistics.squared_error == pytest.approx((difference**2).sum(), rel=1e-6)
-    assert packed.statistics.underflow == ((exact != 0) & (codes % 32 == 0)).sum()
+    assert packed.statistics.underflow == ((exact != 0) & (dequantize(codes, scales, element) == 0)).sum()
     assert packed.statistics.nonfinite == packed.statistics.overflow == 0
 
 
@@ -220,26 +230,23 @@ def test_instruction_sets_and_threads_do_not_matter(threads: int, monkeypatch: p
     made = []
     for isa in available_isas():
         monkeypatch.setenv("MXSPEC_ISA", isa)
-        made += [(quantize_pack(values, "e3m2", threads=threads), pack_fp16(values, threads=threads))]
+        made += [[pack_values(values, name, threads=threads) for name in WEIGHT_FORMATS]]
     monkeypatch.setenv("MXSPEC_ISA", "scalar")
-    reference = quantize_pack(values, "e3m2", threads=1), pack_fp16(values, threads=1)
-    for pair in made:
-        for one, wanted in zip(pair, reference, strict=True):
+    reference = [pack_values(values, name, threads=1) for name in WEIGHT_FORMATS]
+    for every_format in made:
+        for one, wanted in zip(every_format, reference, strict=True):
             np.testing.assert_array_equal(one.data, wanted.data)
             assert one.statistics == wanted.statistics
 
 
-@pytest.mark.parametrize("weight_format", ["mxfp6_e3m2", "mxfp6_e2m3", "fp16"])
+@pytest.mark.parametrize("weight_format", WEIGHT_FORMATS)
 def test_unpack_values_gives_what_the_bytes_stand_for(weight_format: str) -> None:
     values = random_values(19, 65, "float32")
-    if weight_format == "fp16":
-        packed = pack_fp16(values)
-    else:
-        packed = quantize_pack(values, weight_format.removeprefix("mxfp6_"))
+    packed = pack_values(values, weight_format)
     again = unpack_values(packed.data, weight_format, 19, 65)
     error = np.sqrt(((again - values.astype(np.float64)) ** 2).sum() / (values.astype(np.float64) ** 2).sum())
     assert packed.relative_error == pytest.approx(error, rel=1e-6)
-    assert 0 < error < {"mxfp6_e3m2": 0.08, "mxfp6_e2m3": 0.04, "fp16": 4e-4}[weight_format]
+    assert 0 < error < LARGEST_ERRORS[weight_format]
 
 
 def test_an_all_zero_matrix_has_no_error() -> None:
@@ -263,7 +270,7 @@ def misaligned() -> NDArray[np.float32]:
         (lambda: quantize_pack(zeros(2, 32, dtype=np.uint16)), TypeError, "uint16 with dtype='bfloat16'"),
         (lambda: quantize_pack(zeros(2, 32), dtype="bfloat16"), TypeError, "got float32 for dtype='bfloat16'"),
         (lambda: quantize_pack(zeros(2, 32), dtype="float8"), ValueError, r"dtype: got 'float8', .*did you mean"),
-        (lambda: quantize_pack(zeros(2, 32), "e2m1"), ValueError, "element: got 'e2m1', expected one of e3m2, e2m3"),
+        (lambda: quantize_pack(zeros(2, 32), "e4m3"), ValueError, "element: got 'e4m3', expected one of e3m2, e2m3"),
         (lambda: quantize_pack(zeros(32)), ValueError, r"values: got shape \[32\], expected a matrix"),
         (lambda: quantize_pack(zeros(32, 4).T), ValueError, "expected contiguous rows in rising order"),
         (lambda: quantize_pack(zeros(2, 64)[:, ::2]), ValueError, "expected contiguous rows in rising order"),
@@ -280,7 +287,11 @@ def misaligned() -> NDArray[np.float32]:
             "out: got float32, expected an array of uint8",
         ),
         (lambda: pack_fp16(zeros(4, 32), threads=-1), ValueError, "threads: got -1"),
-        (lambda: pack(np.full((1, 1), 64, np.uint8), zeros(1, 1, dtype=np.uint8)), ValueError, "code is above 63"),
+        (
+            lambda: pack(np.full((1, 1), 64, np.uint8), zeros(1, 1, dtype=np.uint8)),
+            ValueError,
+            "code is above the largest",
+        ),
         (lambda: pack(zeros(2, 33, dtype=np.uint8), zeros(2, 1, dtype=np.uint8)), ValueError, "scales: got shape"),
         (lambda: unpack(zeros(1, 400, dtype=np.uint8), 17, 32), ValueError, r"packed: .*expected \[2, 400\]"),
         (lambda: unpack_fp16(zeros(1, 1024, dtype=np.uint8), 16, 0), ValueError, "n and k: got 16 and 0"),

@@ -13,20 +13,31 @@
 
 namespace mxspec::test {
 
-inline const char* format_name(WeightFormat format) {
-  return format == WeightFormat::kFp16 ? "fp16" : format == WeightFormat::kMxfp6E3m2 ? "mxfp6_e3m2" : "mxfp6_e2m3";
-}
+// Every product there is.
+inline constexpr MatmulKind kKinds[] = {
+    {WeightFormat::kFp16Tiles},
+    {WeightFormat::kMxfp6E3m2},
+    {WeightFormat::kMxfp6E2m3},
+    {WeightFormat::kMxfp4E2m1},
+    {WeightFormat::kMxint8},
+    {WeightFormat::kMxfp6E2m3, Activations::kInt8},
+    {WeightFormat::kMxfp4E2m1, Activations::kInt8},
+    {WeightFormat::kMxint8, Activations::kInt8},
+};
 
-inline constexpr WeightFormat kFormats[] = {WeightFormat::kFp16, WeightFormat::kMxfp6E3m2, WeightFormat::kMxfp6E2m3};
+inline bool is_int8(const MatmulKind& kind) { return kind.activations == Activations::kInt8; }
 
-// The value of a 6-bit code, from its definition: sign, exponent, mantissa.
+// The value of a code, from its definition: sign, exponent, mantissa; or an integer in units of 1/64.
 inline double code_value(WeightFormat format, unsigned code) {
-  const int mantissa_bits = format == WeightFormat::kMxfp6E3m2 ? 2 : 3;
+  if (format == WeightFormat::kMxint8) return static_cast<int8_t>(code) / 64.0;
+  const bool four = format == WeightFormat::kMxfp4E2m1;
+  const int mantissa_bits = four ? 1 : format == WeightFormat::kMxfp6E3m2 ? 2 : 3;
   const int bias = format == WeightFormat::kMxfp6E3m2 ? 3 : 1;
-  const int exponent = (code & 31) >> mantissa_bits;
-  const double fraction = (code & ((1 << mantissa_bits) - 1)) / static_cast<double>(1 << mantissa_bits);
+  const unsigned sign = four ? 8 : 32;
+  const int exponent = static_cast<int>(code & (sign - 1)) >> mantissa_bits;
+  const double fraction = (code & ((1u << mantissa_bits) - 1)) / static_cast<double>(1 << mantissa_bits);
   const double value = exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
-  return code & 32 ? -value : value;
+  return code & sign ? -value : value;
 }
 
 // The value of a half, from its definition.
@@ -47,39 +58,36 @@ struct ScaleRange {
   unsigned least, most;
 };
 
-inline void put_code(uint8_t* tile, unsigned row, unsigned k, unsigned code) {
-  const unsigned vector = k / 2, lane = 2 * row + k % 2, i = vector % 8;
-  uint8_t* half = tile + vector / 8 * 192;
-  const auto add = [&](unsigned word, unsigned bits) {
-    uint16_t value;
-    std::memcpy(&value, half + word * 64 + lane * 2, 2);
-    value = static_cast<uint16_t>(value | bits);
-    std::memcpy(half + word * 64 + lane * 2, &value, 2);
+// docs/formats.md has the picture.
+inline void put_code(uint8_t* tile, int bits, unsigned row, unsigned k, unsigned code) {
+  constexpr unsigned kByteOfColumn[] = {0, 2, 1, 3};
+  const unsigned quad = k / 4, byte = row * 4 + kByteOfColumn[k % 4];
+  const auto add = [&](unsigned run, unsigned value) {
+    tile[run * 64 + byte] = static_cast<uint8_t>(tile[run * 64 + byte] | value);
   };
-  switch (i) {
-    case 6:
-      add(0, (code & 15) << 12);
-      add(2, (code >> 4) << 12);
-      break;
-    case 7:
-      add(1, (code & 15) << 12);
-      add(2, (code >> 4) << 14);
-      break;
-    default:
-      add(i / 2, code << (i % 2 * 6));
+  if (bits == 8) {
+    add(quad, code);
+  } else if (bits == 4) {
+    add(quad / 2, code << quad % 2 * 4);
+  } else if (quad % 4 < 3) {
+    add(quad / 4 * 3 + quad % 4, code);
+  } else {
+    for (unsigned run = 0; run < 3; ++run) add(quad / 4 * 3 + run, (code >> 2 * run & 3) << 6);
   }
 }
 
 inline Weights random_weights(const MatmulShape& shape, WeightFormat format, std::mt19937& random,
                               ScaleRange scales = {118, 124}) {
   const size_t tile_bytes = shape.row_tile_bytes(format);
+  const formats::WeightFormatFacts& facts = MatmulKind{format}.facts();
+  const auto code_bytes = static_cast<size_t>(facts.tile_code_bytes());
   Weights weights{std::vector<uint8_t>(shape.row_tiles() * tile_bytes), std::vector<double>(shape.n * shape.k)};
   for (size_t n = 0; n < shape.n; ++n) {
     uint8_t* row_tile = weights.packed.data() + n / 16 * tile_bytes;
     unsigned scale = 0;
     for (size_t k = 0; k < shape.k; ++k) {
       double& value = weights.values[n * shape.k + k];
-      if (format == WeightFormat::kFp16) {
+      if (format == WeightFormat::kFp16Tiles) {
         const auto half = static_cast<uint16_t>((random() & 0x83FF) | (random() % 14 << 10));
         std::memcpy(row_tile + (k * 16 + n % 16) * 2, &half, 2);
         value = half_value(half);
@@ -87,10 +95,12 @@ inline Weights random_weights(const MatmulShape& shape, WeightFormat format, std
       }
       if (k % 32 == 0) {
         scale = scales.least + random() % (scales.most - scales.least + 1);
-        row_tile[shape.k_blocks() * 384 + k / 32 * 16 + n % 16] = static_cast<uint8_t>(scale);
+        row_tile[shape.k_blocks() * code_bytes + k / 32 * 16 + n % 16] = static_cast<uint8_t>(scale);
       }
-      const unsigned code = random() & 63;
-      put_code(row_tile + k / 32 * 384, n % 16, k % 32, code);
+      const int bits = facts.element->bits;
+      const unsigned code = random() & ((1u << bits) - 1);
+      put_code(row_tile + k / 32 * code_bytes, bits, static_cast<unsigned>(n % 16), static_cast<unsigned>(k % 32),
+               code);
       value = std::ldexp(code_value(format, code), static_cast<int>(scale) - 127);
     }
   }
@@ -122,15 +132,15 @@ inline ParallelFor threads_of(const size_t& threads) {
 
 struct MatmulCase {
   MatmulShape shape;
-  WeightFormat format;
+  MatmulKind kind;
   const std::vector<float>& a;
   const std::vector<uint8_t>& packed;
   const std::vector<float>* bias = nullptr;
 
   std::vector<float> run(Isa isa, size_t threads = 1) const {
     std::vector<float> out(shape.m * shape.n, -12345.0f);
-    std::vector<uint8_t> scratch(matmul_scratch_bytes(shape, format));
-    matmul(shape, format, {a.data(), packed.data(), bias ? bias->data() : nullptr, out.data()}, isa, scratch.data(),
+    std::vector<uint8_t> scratch(matmul_scratch_bytes(shape, kind));
+    matmul(shape, kind, {a.data(), packed.data(), bias ? bias->data() : nullptr, out.data()}, isa, scratch.data(),
            threads_of(threads));
     return out;
   }
@@ -148,9 +158,9 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-inline std::string text_of(const MatmulShape& shape, WeightFormat format, Isa isa) {
-  return std::string(isa_name(isa)) + " " + format_name(format) + " m=" + std::to_string(shape.m) +
-         " n=" + std::to_string(shape.n) + " k=" + std::to_string(shape.k);
+inline std::string text_of(const MatmulShape& shape, const MatmulKind& kind, Isa isa) {
+  return std::string(isa_name(isa)) + " " + kind.facts().name + (is_int8(kind) ? " int8" : "") +
+         " m=" + std::to_string(shape.m) + " n=" + std::to_string(shape.n) + " k=" + std::to_string(shape.k);
 }
 
 }  // namespace mxspec::test

@@ -100,9 +100,10 @@ void two_steps_equal_one(const Shape& shape) {
     Bytes codes(static_cast<size_t>(shape.n * shape.k)), scales(static_cast<size_t>(shape.n * up(shape.k, 32)));
     Bytes packed(wanted.bytes.size(), 0xAA), codes_again(codes.size()), scales_again(scales.size());
     CHECK(mxspec_quantize(&matrix, MXSPEC_E2M3, MXSPEC_EVEN, 2, codes.data(), scales.data()) == MXSPEC_OK);
-    CHECK(mxspec_pack(codes.data(), scales.data(), shape.n, shape.k, packed.data()) == MXSPEC_OK);
+    CHECK(mxspec_pack(codes.data(), scales.data(), shape.n, shape.k, MXSPEC_E2M3, packed.data()) == MXSPEC_OK);
     CHECK(packed == wanted.bytes) << isa << shape.n << shape.k;
-    CHECK(mxspec_unpack(packed.data(), shape.n, shape.k, codes_again.data(), scales_again.data()) == MXSPEC_OK);
+    CHECK(mxspec_unpack(packed.data(), shape.n, shape.k, MXSPEC_E2M3, codes_again.data(), scales_again.data()) ==
+          MXSPEC_OK);
     CHECK(codes_again == codes && scales_again == scales) << isa << shape.n << shape.k;
     std::vector<float> floats(codes.size());
     CHECK(mxspec_dequantize(codes.data(), scales.data(), shape.n, shape.k, MXSPEC_E2M3, floats.data()) == MXSPEC_OK);
@@ -130,7 +131,7 @@ void bad_arguments_are_refused() {
   CHECK(status_of(good, 0, 16, 2400) == MXSPEC_BAD_OUTPUT);
   for (auto [begin, end] : {std::pair<int64_t, int64_t>{-16, 16}, {0, 48}, {0, 20}, {8, 40}, {32, 32}, {32, 16}})
     CHECK(status_of(good, begin, end, 2400) == MXSPEC_BAD_ROWS) << begin << end;
-  CHECK(status_of(good, 0, 40, 2400, 2, 0) == MXSPEC_BAD_CHOICE);
+  CHECK(status_of(good, 0, 40, 2400, 4, 0) == MXSPEC_BAD_CHOICE);
   CHECK(status_of(good, 0, 40, 2400, 0, -1) == MXSPEC_BAD_CHOICE);
   CHECK(with([](mxspec_matrix& m) { m.type = 3; }) == MXSPEC_BAD_CHOICE);
   CHECK(with([](mxspec_matrix& m) { m.transposed = 2; }) == MXSPEC_BAD_CHOICE);
@@ -146,10 +147,10 @@ void bad_arguments_are_refused() {
 
   const Bytes codes(1, 64), scale(1, 127);
   float value = 0;
-  CHECK(mxspec_pack(codes.data(), scale.data(), 1, 1, out.data()) == MXSPEC_BAD_CODE);
+  CHECK(mxspec_pack(codes.data(), scale.data(), 1, 1, 0, out.data()) == MXSPEC_BAD_CODE);
   CHECK(mxspec_dequantize(codes.data(), scale.data(), 1, 1, 0, &value) == MXSPEC_BAD_CODE);
   CHECK(mxspec_dequantize(codes.data(), scale.data(), 1, 1, 7, &value) == MXSPEC_BAD_CHOICE);
-  CHECK(mxspec_unpack(out.data(), 0, 1, out.data(), out.data()) == MXSPEC_BAD_SHAPE);
+  CHECK(mxspec_unpack(out.data(), 0, 1, 0, out.data(), out.data()) == MXSPEC_BAD_SHAPE);
   CHECK(mxspec_unpack_fp16(nullptr, 1, 1, nullptr) == MXSPEC_NULL_POINTER);
 
   use_isa("sse9");

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/ops/kernels/activations.h"
+#include "runtime/ops/kernels/matmul_kernels.h"
 #include "tests/native/check.h"
 #include "tests/native/matmul_case.h"
 
@@ -11,7 +11,6 @@ namespace mxspec::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr WeightFormat kMxFormats[] = {WeightFormat::kMxfp6E3m2, WeightFormat::kMxfp6E2m3};
 
 // Rows of magnitude 2^-149 to 2^127, some mixed, zeros of both signs.
 std::vector<float> extreme_rows(const MatmulShape& shape, std::mt19937& random) {
@@ -49,8 +48,9 @@ void check_row(const MatmulCase& test, const std::vector<double>& weights, const
     // Where sums leave float32 on the way, the result is infinite or NaN.
     if (magnitude > 0x1p126) continue;
     const double error = std::fabs(out[row * n + column] - expected);
-    CHECK(error <= bound * 0x1p-14 + 0x1p-149 * static_cast<double>(test.shape.k_blocks()))
-        << text_of(test.shape, test.format, Isa::kScalar) << "row" << row << "column" << column << "got"
+    CHECK(error <=
+          bound * (is_int8(test.kind) ? 0x1p-7 : 0x1p-14) + 0x1p-149 * static_cast<double>(test.shape.k_blocks()))
+        << text_of(test.shape, test.kind, Isa::kScalar) << "row" << row << "column" << column << "got"
         << out[row * n + column] << "expected" << expected;
   }
 }
@@ -58,15 +58,16 @@ void check_row(const MatmulCase& test, const std::vector<double>& weights, const
 void test_extreme_rows() {
   std::mt19937 random(1);
   const MatmulShape shape{92, 33, 160};
-  for (const WeightFormat format : kMxFormats) {
+  for (const MatmulKind& kind : kKinds) {
+    if (!kind.mx()) continue;
     for (const ScaleRange scales : {ScaleRange{0, 254}, {0, 5}, {120, 124}, {245, 254}}) {
-      const Weights weights = random_weights(shape, format, random, scales);
+      const Weights weights = random_weights(shape, kind.format, random, scales);
       const std::vector<float> a = extreme_rows(shape, random);
-      const MatmulCase test{shape, format, a, weights.packed};
+      const MatmulCase test{shape, kind, a, weights.packed};
       const std::vector<float> expected = test.run(Isa::kScalar);
       for (size_t row = 0; row < shape.m; ++row) check_row(test, weights.values, expected, row);
       for (const Isa isa : available_isas()) {
-        CHECK(same_bits(test.run(isa), expected)) << text_of(shape, format, isa) << "scales from" << scales.least;
+        CHECK(same_bits(test.run(isa), expected)) << text_of(shape, kind, isa) << "scales from" << scales.least;
       }
     }
   }
@@ -75,70 +76,97 @@ void test_extreme_rows() {
 void test_not_finite_rows() {
   std::mt19937 random(2);
   const MatmulShape shape{20, 33, 70};
-  for (const WeightFormat format : kFormats) {
-    const Weights weights = random_weights(shape, format, random);
+  for (const MatmulKind& kind : kKinds) {
+    const Weights weights = random_weights(shape, kind.format, random);
     std::vector<float> a = random_floats(shape.m * shape.k, random);
-    const std::vector<float> clean = MatmulCase{shape, format, a, weights.packed}.run(Isa::kScalar);
+    const std::vector<float> clean = MatmulCase{shape, kind, a, weights.packed}.run(Isa::kScalar);
     a[2 * shape.k + 69] = kInfinity;
     a[5 * shape.k] = -kInfinity;
     a[19 * shape.k + 40] = std::bit_cast<float>(0xFFFFFFFFu);  // a NaN
     for (const Isa isa : available_isas()) {
-      const std::vector<float> out = MatmulCase{shape, format, a, weights.packed}.run(isa);
+      const std::vector<float> out = MatmulCase{shape, kind, a, weights.packed}.run(isa);
       for (size_t i = 0; i < out.size(); ++i) {
         const size_t row = i / shape.n;
         const bool is_nan = row == 2 || row == 5 || row == 19;
         const uint32_t expected = is_nan ? 0x7FC00000u : std::bit_cast<uint32_t>(clean[i]);
-        CHECK(std::bit_cast<uint32_t>(out[i]) == expected) << text_of(shape, format, isa) << "row" << row;
+        CHECK(std::bit_cast<uint32_t>(out[i]) == expected) << text_of(shape, kind, isa) << "row" << row;
       }
     }
   }
 }
 
-struct Quantiser {
-  QuantiseRow quantise;
-  bool swaps_middle;  // of each four values
+// A quantised row, its values in the order of k.
+struct Quantised {
+  RowKind kind;
+  std::vector<int> q;
+  std::vector<float> scales;
+  std::vector<int32_t> starts;
 };
 
+template <class Value>
+Quantised quantise(QuantiseRow function, const std::vector<float>& row, const QuantisationRule& rule, size_t rows,
+                   bool swaps_middle) {
+  const size_t blocks = (row.size() + 31) / 32 * rows;
+  std::vector<Value> q(blocks * 32, 7);
+  Quantised out{RowKind::kOrdinary, {}, std::vector<float>(blocks, 7), std::vector<int32_t>(blocks, 7)};
+  out.kind = function(row.data(), row.size(), rule, {q.data(), out.scales.data(), out.starts.data(), rows});
+  for (size_t i = 0; swaps_middle && i < q.size(); i += 4) std::swap(q[i + 1], q[i + 2]);
+  out.q.assign(q.begin(), q.end());
+  return out;
+}
+
 // Bit patterns of any kind, and magnitudes that round up to the next power of two.
+std::vector<float> awkward_row(int trial, std::mt19937& random) {
+  std::vector<float> row(1 + random() % 100);
+  const uint32_t exponent = trial % 2 ? 100 + random() % 60 : random() % 260;
+  for (float& value : row) {
+    const uint32_t mantissa = trial % 3 ? random() & 0x7FFFFF : 0x7FFE00 + random() % 0x200;
+    const uint32_t sign = random() & 0x80000000u;
+    value = std::bit_cast<float>(sign | (exponent % 256) << 23 | mantissa);
+  }
+  return row;
+}
+
+void check_quantised(const Quantised& quantised, const std::vector<float>& row, const QuantisationRule& rule,
+                     size_t rows) {
+  for (const int value : quantised.q) CHECK(std::abs(value) <= (rule.int8 ? 127 : 32767)) << value;
+  for (size_t i = 0; i < row.size() && quantised.kind == RowKind::kOrdinary; ++i) {
+    const double quantum = 16.0 * quantised.scales[i / 32 * rows];  // scales hold the unit 1/16 of the weights, too
+    const double got = quantised.q[i / 32 * rows * 32 + i % 32] * quantum;
+    CHECK(std::fabs(got - row[i]) <= quantum * (rule.int8 ? 0.50001 : 0.5)) << got << row[i];
+  }
+}
+
 void test_quantisers_agree() {
   std::mt19937 random(3);
-  std::vector<Quantiser> quantisers;
-#if defined(__x86_64__)
-  if (isa_available(Isa::kAvx2)) quantisers.push_back({quantise_row_avx2, true});
-  if (isa_available(Isa::kAvx512)) quantisers.push_back({quantise_row_avx512, false});
-#elif defined(__aarch64__)
-  quantisers.push_back({quantise_row_neon, false});
-#endif
   int ordinary = 0;
   for (int trial = 0; trial < 3000; ++trial) {
-    const size_t k = 1 + random() % 100, rows = 1 + random() % 3, values = (k + 31) / 32 * 32 * rows;
-    std::vector<float> row(k);
-    const uint32_t exponent = trial % 2 ? 100 + random() % 60 : random() % 260;
-    for (float& value : row) {
-      const uint32_t mantissa = trial % 3 ? random() & 0x7FFFFF : 0x7FFE00 + random() % 0x200;
-      const uint32_t sign = random() & 0x80000000u;
-      value = std::bit_cast<float>(sign | (exponent % 256) << 23 | mantissa);
-    }
-    std::vector<int16_t> q(values, 7);
-    std::vector<float> scales(values / 32, 7);
-    const RowKind kind = quantise_row_scalar(row.data(), k, 4, rows, q.data(), scales.data());
-    ordinary += kind == RowKind::kOrdinary;
-    for (const int16_t value : q) CHECK(value >= -32767) << "trial" << trial;
-    for (size_t i = 0; i < k && kind == RowKind::kOrdinary; ++i) {
-      const double quantum = 16.0 * scales[i / 32 * rows];  // scales hold the unit 1/16 of the weights, too
-      const double got = q[i / 32 * rows * 32 + i % 32] * quantum;
-      CHECK(std::fabs(got - row[i]) <= quantum / 2) << "trial" << trial << got << row[i];
-    }
-    for (const auto [quantise, swaps_middle] : quantisers) {
-      std::vector<int16_t> other_q(values, 7);
-      std::vector<float> other_scales(values / 32, 7);
-      CHECK(quantise(row.data(), k, 4, rows, other_q.data(), other_scales.data()) == kind) << "trial" << trial;
-      for (size_t i = 0; swaps_middle && i < values; i += 4) std::swap(other_q[i + 1], other_q[i + 2]);
-      CHECK(other_q == q) << "trial" << trial;
-      CHECK(same_bits(other_scales, scales)) << "trial" << trial;
+    const std::vector<float> row = awkward_row(trial, random);
+    const size_t rows = 1 + random() % 3;
+    for (const bool int8 : {false, true}) {
+      const QuantisationRule rule{int8, 4, 64};
+      const Quantised expected = quantise<int16_t>(kQuantiseScalar.words, row, rule, rows, false);
+      ordinary += expected.kind == RowKind::kOrdinary;
+      check_quantised(expected, row, rule, rows);
+      for (const Isa isa : available_isas()) {
+        const RowQuantisers& quantisers = matmul_kernels(isa).quantise;
+        const bool swaps_middle = isa == Isa::kAvx2 || isa == Isa::kAvxVnni;
+        const Quantised words = quantise<int16_t>(quantisers.words, row, rule, rows, swaps_middle);
+        CHECK(words.kind == expected.kind && words.q == expected.q && same_bits(words.scales, expected.scales))
+            << isa_name(isa) << "words, trial" << trial;
+        if (!int8 || quantisers.bytes == nullptr) continue;
+        const Quantised bytes = quantise<int8_t>(quantisers.bytes, row, rule, rows, true);
+        CHECK(bytes.kind == expected.kind && bytes.q == expected.q && same_bits(bytes.scales, expected.scales))
+            << isa_name(isa) << "bytes, trial" << trial;
+        for (size_t block = 0; block < bytes.starts.size(); block += rows) {
+          int sum = 0;
+          for (size_t i = 0; i < 32; ++i) sum += bytes.q[block * 32 + i];
+          CHECK(bytes.starts[block] == -64 * sum) << isa_name(isa) << "trial" << trial;
+        }
+      }
     }
   }
-  CHECK(ordinary > 1000) << ordinary;
+  CHECK(ordinary > 2000) << ordinary;
 }
 
 void test_choice_of_isa() {
@@ -149,7 +177,9 @@ void test_choice_of_isa() {
     CHECK(choice.error.empty() == isa_available(isa)) << isa_name(isa) << choice.error;
     CHECK(choice.isa == isa) << isa_name(isa);
   }
-  CHECK(choose_isa("sse9").error == "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni, neon");
+  CHECK(choose_isa("sse9").error ==
+        "MXSPEC_ISA: got sse9, "
+        "expected one of scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon, neondot");
 }
 
 }  // namespace

@@ -38,9 +38,24 @@ def refused(folder: Path, text: str) -> str:
 def test_values_and_defaults(tmp_path: Path) -> None:
     recipe = load(tmp_path, GOOD)
     assert (recipe.name, recipe.k_max, recipe.context_length) == ("pair", 6, None)
-    assert (recipe.target.format, recipe.draft.format) == ("mxfp6_e3m2", "fp16")
+    assert (recipe.target.format, recipe.draft.format) == ("mxfp6_e3m2", "fp16_tiles")
     assert recipe.target.keep_fp16 == ("lm_head.*",)
     assert recipe.draft.revision == "main"
+
+
+def test_formats_of_single_matrices_and_activations(tmp_path: Path) -> None:
+    extra = 'format = "mxfp4_e2m1"\nactivations = "int8"\nformats = [["lm_head.*", "mxint8"], ["*.0.*", "fp16"]]'
+    recipe = load(tmp_path, GOOD.replace('keep_fp16 = ["lm_head.*"]', extra))
+    assert (recipe.target.format, recipe.target.activations, recipe.draft.activations) == (
+        "mxfp4_e2m1",
+        "int8",
+        "int16",
+    )
+    assert recipe.target.formats == (("lm_head.*", "mxint8"), ("*.0.*", "fp16_tiles"))
+    changed = recipe.with_changes(target={"formats": [("a.*", "mxfp6_e2m3")]})
+    assert changed.target.formats == (("a.*", "mxfp6_e2m3"),)
+    with pytest.raises(RecipeError, match="mxfp6_e3m2 takes int16 activations"):
+        recipe.with_changes(target={"format": "mxfp6_e3m2"})
 
 
 def test_checkpoints_are_beside_the_recipe_or_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +95,16 @@ def test_a_path_is_never_looked_up_on_the_hub(tmp_path: Path, checkpoint: str) -
         ("k_max = 6", "k_max = 6\nk_max = 7", "not valid TOML"),
         ('keep_fp16 = ["lm_head.*"]', 'keep_fp16 = "lm_head.*"', "target.keep_fp16"),
         ('keep_fp16 = ["lm_head.*"]', 'format = "mxfp6_e4m1"', "target.format"),
+        ('keep_fp16 = ["lm_head.*"]', 'format = "mxfp6_e2m4"', "(did you mean 'mxfp6_e2m3'?)"),
+        ('keep_fp16 = ["lm_head.*"]', 'formats = [["lm_head.*"]]', "target.formats.0"),
+        ('keep_fp16 = ["lm_head.*"]', 'formats = [["lm_head.*", "mxint9"]]', "(did you mean 'mxint8'?)"),
+        ('keep_fp16 = ["lm_head.*"]', 'activations = "int4"', "target.activations"),
+        (
+            'keep_fp16 = ["lm_head.*"]',
+            'activations = "int8"',
+            "target.activations: mxfp6_e3m2 takes int16 activations, and int8 ones need one of mxfp6_e2m3, mxfp4_e2m1",
+        ),
+        ('revision = "main"', 'activations = "int8"', "draft.activations: fp16_tiles takes int16 activations"),
         ('name = "pair"', 'name = "../pair"', "name"),
         ('name = "pair"', "", "key 'name' is missing"),
     ],

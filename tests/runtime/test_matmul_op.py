@@ -19,22 +19,21 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from mxspec.formats.tiles import pack_fp16, packed_shape, quantize_pack, unpack_values
+from mxspec.formats import pack_values, packed_shape, unpack_values
 from mxspec.runtime import ops
 from mxspec.runtime.ops import library_path
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-FORMATS = ("fp16", "mxfp6_e3m2", "mxfp6_e2m3")
-MX_FORMATS = FORMATS[1:]
+MX_FORMATS = ("mxfp6_e3m2", "mxfp6_e2m3", "mxfp4_e2m1", "mxint8")
+FORMATS = ("fp16_tiles", *MX_FORMATS, "mxfp6_e2m3 int8", "mxfp4_e2m1 int8", "mxint8 int8")
+"""Weight formats, of which some are multiplied with int8 rows."""
 EVERY_FORMAT = pytest.mark.parametrize("weight_format", FORMATS)
 
 
 def pack_as(weight_format: str, weights: Floats) -> Bytes:
     """Weights float32[n, k] packed in a format."""
-    if weight_format == "fp16":
-        return pack_fp16(weights).data
-    return quantize_pack(weights, weight_format.removeprefix("mxfp6_")).data
+    return pack_values(weights, weight_format.removesuffix(" int8")).data
 
 
 def matmul_model(bias: bool = False, a_type: int = TensorProto.FLOAT, **attributes: int | str) -> bytes:
@@ -66,7 +65,9 @@ class PackedMatMul:
     """out = a @ weights.T + bias through ONNX Runtime."""
 
     def __init__(self, weight_format: str, n: int, k: int, *, bias: bool = False) -> None:
-        self.session = open_session(matmul_model(bias, K=k, N=n, format=weight_format))
+        name, _, activations = weight_format.partition(" ")
+        attributes = {"activations": activations} if activations else {}
+        self.session = open_session(matmul_model(bias, K=k, N=n, format=name, **attributes))
 
     def __call__(self, a: Floats, packed: Bytes, bias: Floats | None = None) -> Floats:
         feeds = {"A": a, "B": packed} | ({} if bias is None else {"bias": bias})
@@ -95,20 +96,21 @@ def random_case(weight_format: str, m: int, n: int, k: int, seed: int = 0) -> tu
     """Activations float32[m, k], packed weights, and the float32[n, k] that these stand for."""
     random = np.random.default_rng(seed)
     packed = pack_as(weight_format, random.standard_normal((n, k), np.float32) * np.float32(0.05))
-    return random.standard_normal((m, k), np.float32), packed, unpack_values(packed, weight_format, n, k)
+    return random.standard_normal((m, k), np.float32), packed, unpack_values(packed, weight_format.split()[0], n, k)
 
 
 def error_bound(weight_format: str, a: Floats, weights: Floats) -> np.ndarray:
-    """Largest error that the arithmetic allows, float64[m, n]: 15-bit activations in each block, float32 sums."""
+    """Largest error that the arithmetic allows, float64[m, n]: activations of 15 bits or 127 steps, float32 sums."""
     magnitude = np.abs(weights.astype(np.float64))
     m, k = a.shape
-    if weight_format == "fp16":
+    if weight_format == "fp16_tiles":
         return (k + 1) * 2.0**-24 * (np.abs(a.astype(np.float64)) @ magnitude.T)
     blocks = -(-k // 32)
     padded = np.zeros((m, blocks * 32))
     padded[:, :k] = np.abs(a)
     largest = np.repeat(padded.reshape(m, blocks, 32).max(axis=2), 32, axis=1)[:, :k]
-    return (2.0**-15 + 2 * (blocks + 1) * 2.0**-24) * (largest @ magnitude.T)
+    half_step = 1 / 253.9 if weight_format.endswith(" int8") else 2.0**-15
+    return (half_step + 2 * (blocks + 1) * 2.0**-24) * (largest @ magnitude.T)
 
 
 @EVERY_FORMAT
@@ -123,7 +125,7 @@ def test_equals_float64(weight_format: str, m: int, n: int, k: int) -> None:
     plain = PackedMatMul(weight_format, n, k)(a, packed)
     assert np.all(np.abs(plain - exact) <= bound)
     # The bound is one that a wrong row, column, block or scale cannot meet.
-    assert np.median(bound) < 0.01 * np.median(np.abs(exact))
+    assert np.median(bound) < (0.5 if weight_format.endswith(" int8") else 0.01) * np.median(np.abs(exact))
     with_bias = PackedMatMul(weight_format, n, k, bias=True)(a, packed, bias)
     np.testing.assert_array_equal(with_bias, plain + bias)
 
@@ -212,7 +214,7 @@ def test_large_and_tiny_blocks_in_one_row() -> None:
     assert np.all(PackedMatMul("mxfp6_e3m2", n, k)(a, packed) == 2.0**-75)
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512vnni", "neon"])
+@pytest.mark.parametrize("isa", ops.available_isas())
 def test_same_bits_on_every_isa(isa: str, tmp_path: Path, products: dict[str, Floats]) -> None:
     result = _run_fixed_products(isa, tmp_path / "products.npz")
     if "does not have" in result.stderr:
@@ -226,7 +228,10 @@ def test_same_bits_on_every_isa(isa: str, tmp_path: Path, products: dict[str, Fl
 
 def test_unknown_isa_is_an_error(tmp_path: Path) -> None:
     result = _run_fixed_products("sse9", tmp_path / "products.npz")
-    assert "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avx512, avx512vnni, neon" in result.stderr
+    assert (
+        "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon, neondot"
+        in result.stderr
+    )
     assert result.returncode == 1
 
 
@@ -249,13 +254,24 @@ def _run_fixed_products(isa: str, path: Path) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"K": 0, "N": 4, "format": "fp16"}, "attribute K: got 0, expected 1"),
-        ({"K": 4, "N": -1, "format": "fp16"}, "attribute N: got -1, expected 1"),
-        ({"K": 2**40, "N": 4, "format": "fp16"}, "attribute K: got 1099511627776, expected 1"),
-        ({"K": 4, "N": 4, "format": "mxfp4"}, 'attribute format: got "mxfp4", expected fp16, mxfp6_e3m2 or mxfp6_e2m3'),
+        ({"K": 0, "N": 4, "format": "fp16_tiles"}, "attribute K: got 0, expected 1"),
+        ({"K": 4, "N": -1, "format": "fp16_tiles"}, "attribute N: got -1, expected 1"),
+        ({"K": 2**40, "N": 4, "format": "fp16_tiles"}, "attribute K: got 1099511627776, expected 1"),
+        (
+            {"K": 4, "N": 4, "format": "mxfp4"},
+            'attribute format: got "mxfp4", expected one of fp16_tiles, mxfp6_e3m2, ',
+        ),
         ({"K": 4, "N": 4}, "attribute format: missing"),
-        ({"N": 4, "format": "fp16"}, "attribute K: missing"),
-        ({"K": 4, "N": "four", "format": "fp16"}, "attribute N: missing, or not an integer"),
+        (
+            {"K": 4, "N": 4, "format": "mxint8", "activations": "int4"},
+            'activations: got "int4", expected int16 or int8',
+        ),
+        (
+            {"K": 4, "N": 4, "format": "mxfp6_e3m2", "activations": "int8"},
+            "activations: got int8 with format mxfp6_e3m2, which takes int16 only",
+        ),
+        ({"N": 4, "format": "fp16_tiles"}, "attribute K: missing"),
+        ({"K": 4, "N": "four", "format": "fp16_tiles"}, "attribute N: missing, or not an integer"),
     ],
 )
 def test_wrong_attributes(attributes: dict[str, int | str], message: str) -> None:
@@ -287,7 +303,7 @@ def test_wrong_shapes(
 
 
 def test_wrong_type_of_a() -> None:
-    model = matmul_model(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16")
+    model = matmul_model(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16_tiles")
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
         open_session(model)
 

@@ -6,7 +6,7 @@
 #include <new>
 #include <vector>
 
-#include "runtime/ops/kernels/attention_kernels.h"
+#include "runtime/ops/kernels/lane_kernels.h"
 
 namespace mxspec {
 namespace {
@@ -17,16 +17,6 @@ constexpr size_t kEvenEighths = 9;
 // Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
 constexpr size_t kSerialWork = 1 << 18;
 constexpr size_t kSerialStores = 16;  // tokens; the same of writing them to the cache
-
-const AttentionKernels& kernels_for([[maybe_unused]] Isa isa) {
-#if defined(__x86_64__)
-  if (isa >= Isa::kAvx512) return kAttentionAvx512;
-  if (isa == Isa::kAvx2) return kAttentionAvx2;
-#elif defined(__aarch64__)
-  if (isa == Isa::kNeon) return kAttentionNeon;
-#endif
-  return kAttentionScalar;
-}
 
 // Memory of one thread that is kept from call to call, grown where a call needs more.
 class Buffer {
@@ -202,7 +192,7 @@ class SplitTiles {
 }  // namespace
 
 void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel) {
-  const AttentionKernels& kernels = kernels_for(isa);
+  const AttentionKernels& kernels = lane_kernels(isa).attention;
   const Plan plan(call);
   const auto run = [&](size_t total, const auto& body) {
     if (plan.work() >= kSerialWork && total > 1) {

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/ops/kernels/isa.h"
+#include "formats/native/isa.h"
 #include "runtime/ops/kernels/parallel_for.h"
 
 namespace mxspec {

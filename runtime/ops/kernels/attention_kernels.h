@@ -51,9 +51,4 @@ struct AttentionKernels {
   void (*finish)(const AttentionCall&, const AttentionTile&, AttentionState);
 };
 
-extern const AttentionKernels kAttentionScalar;
-extern const AttentionKernels kAttentionAvx2;
-extern const AttentionKernels kAttentionAvx512;
-extern const AttentionKernels kAttentionNeon;
-
 }  // namespace mxspec

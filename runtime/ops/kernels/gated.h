@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "runtime/ops/kernels/isa.h"
+#include "formats/native/isa.h"
 
 namespace mxspec {
 

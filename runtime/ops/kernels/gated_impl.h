@@ -1,7 +1,7 @@
 // The gates over any of the lanes (lanes_*.h). Included by one file an instruction set.
 #pragma once
 
-#include "runtime/ops/kernels/gated_kernels.h"
+#include "runtime/ops/kernels/gated.h"
 #include "runtime/ops/kernels/lanes_math.h"
 
 namespace mxspec {
@@ -38,11 +38,6 @@ void gate(const float* gate, const float* up, size_t count, float* out) {
   if (i == count) return;
   const size_t rest = count - i;
   L::store(out + i, L::mul(Activation::apply(L::load(gate + i, rest)), L::load(up + i, rest)), rest);
-}
-
-template <class L>
-constexpr GateKernels gate_kernels() {
-  return {gate<L, Silu<L>>, gate<L, GeluTanh<L>>};
 }
 
 }  // namespace

@@ -1,15 +1,14 @@
 // out[m, n] = a[m, k] times the transpose of packed[n, k], plus bias: the product with packed weights.
 //
-// The packed layout is specified in docs/bundle.md; formats/native/ writes it. A row tile is 16 output rows:
-//   MXFP6  k_blocks x 384 bytes of codes (each 16 rows x 32 k), then k_blocks x 16 scale bytes (E8M0)
+// The packed layout is specified in docs/formats.md; formats/native/ writes it. A row tile is 16 output rows:
+//   MX     k_blocks x the codes of a tile (16 rows x 32 k), then k_blocks x 16 scale bytes (E8M0)
 //   fp16   k_blocks x 32 x 16 values, [k][row]
 //
 // The same bits come out for every instruction set, m, number of threads and blocking, because each output is one
 // float32 accumulator and everything that is added to it is fixed, in this order:
-//   MXFP6  for each block of 32 k:  acc = fmaf(float(sum) * 2^e, 2^(scale - 127), acc), where sum = the exact int32 sum
-//          of q * w over the block, q = the row's values as int16 in units of their block's power of two, w = the
-//          weights as integers in units of 1/16 (E3M2) or 1/8 (E2M3), and 2^e = the product of the two units; the inner
-//          product is exact
+//   MX     for each block of 32 k:  acc = fmaf(float(sum) * scale, 2^(weight scale - 127), acc), where sum = the exact
+//          int32 sum of q * w over the block, q = the row's values as integers, w = the weights as integers in units of
+//          their element's step, and scale = the unit of the row's block times that of the weights (activations.h)
 //   fp16   for each k:  acc = fmaf(float(w), x, acc)
 // then + bias. A row of a that holds NaN or infinity gives a row of NaN.
 #pragma once
@@ -17,18 +16,31 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/ops/kernels/isa.h"
+#include "formats/native/isa.h"
+#include "formats/native/weight_formats.h"
 #include "runtime/ops/kernels/parallel_for.h"
 
 namespace mxspec {
 
-enum class WeightFormat { kFp16, kMxfp6E3m2, kMxfp6E2m3 };
+// Numbered as formats::kWeightFormats.
+enum class WeightFormat : int { kFp16Tiles, kMxfp6E3m2, kMxfp6E2m3, kMxfp4E2m1, kMxint8 };
 
-inline constexpr size_t kTileRows = 16;         // output rows of a tile
-inline constexpr size_t kBlock = 32;            // values of k that share a scale
-inline constexpr size_t kMxfp6TileBytes = 384;  // 16 x 32 codes of 6 bits
-inline constexpr size_t kFp16TileBytes = 32 * 16 * 2;
-static_assert(kMxfp6TileBytes * 8 == kTileRows * kBlock * 6);
+// What a product with MX weights makes of its rows.
+enum class Activations : int { kInt16, kInt8 };
+
+struct MatmulKind {
+  WeightFormat format;
+  Activations activations = Activations::kInt16;
+
+  const formats::WeightFormatFacts& facts() const { return formats::kWeightFormats[static_cast<int>(format)]; }
+  bool mx() const { return format != WeightFormat::kFp16Tiles; }
+  // Values of E3M2 do not fit a byte.
+  bool possible() const { return activations == Activations::kInt16 || (mx() && format != WeightFormat::kMxfp6E3m2); }
+};
+
+inline constexpr size_t kTileRows = formats::kTileRows;  // output rows of a tile
+inline constexpr size_t kBlock = formats::kBlock;        // values of k that share a scale
+inline constexpr size_t kFp16TileBytes = formats::kHalfTileBytes;
 
 struct MatmulShape {
   size_t m, n, k;
@@ -36,7 +48,8 @@ struct MatmulShape {
   size_t row_tiles() const { return (n + kTileRows - 1) / kTileRows; }
   size_t k_blocks() const { return (k + kBlock - 1) / kBlock; }
   size_t row_tile_bytes(WeightFormat format) const {
-    return k_blocks() * (format == WeightFormat::kFp16 ? kFp16TileBytes : kMxfp6TileBytes + kTileRows);
+    const formats::WeightFormatFacts& facts = MatmulKind{format}.facts();
+    return k_blocks() * static_cast<size_t>(facts.tile_code_bytes() + facts.tile_scale_bytes());
   }
 };
 
@@ -48,10 +61,10 @@ struct MatmulOperands {
 };
 
 // Bytes that matmul() wants as scratch, at any alignment.
-size_t matmul_scratch_bytes(const MatmulShape& shape, WeightFormat format);
+size_t matmul_scratch_bytes(const MatmulShape& shape, const MatmulKind& kind);
 
-// `isa` must be available on this machine.
-void matmul(const MatmulShape& shape, WeightFormat format, const MatmulOperands& operands, Isa isa, void* scratch,
+// `isa` must be available on this machine, and the kind possible.
+void matmul(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands, Isa isa, void* scratch,
             const ParallelFor& parallel);
 
 }  // namespace mxspec

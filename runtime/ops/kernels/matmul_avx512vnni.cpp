@@ -4,17 +4,25 @@
 namespace mxspec {
 namespace {
 
-struct Vnni {
+struct AddWords {
   static MXSPEC_INLINE __m512i add(__m512i sum, __m512i weights, __m512i x) {
     return _mm512_dpwssd_epi32(sum, weights, x);
   }
 };
 
-constexpr MatmulKernels kKernels = kernels_avx512<Vnni>(std::make_index_sequence<kMostRows>{});
+struct AddBytes {
+  static MXSPEC_INLINE __m512i add(__m512i sum, __m512i weights, __m512i x) {
+    return _mm512_dpbusd_epi32(sum, weights, x);
+  }
+};
 
 }  // namespace
 
-const MatmulKernels& matmul_kernels_avx512vnni() { return kKernels; }
+constinit const MxKernelsByBits kInt16Avx512Vnni = {
+    mx_kernels<4, Words<4>, AddWords>(), mx_kernels<6, Words<6>, AddWords>(), mx_kernels<8, Words<8>, AddWords>()};
+constinit const MxKernelsByBits kInt8Avx512Vnni = {mx_kernels<4, BytesOfWords, AddBytes>(),
+                                                   mx_kernels<6, BytesOfWords, AddBytes>(),
+                                                   mx_kernels<8, BytesOfInt8, AddBytes>()};
 
 }  // namespace mxspec
 #endif

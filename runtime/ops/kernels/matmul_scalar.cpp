@@ -1,52 +1,76 @@
 // The portable reference: what every other instruction set must equal, bit for bit.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "formats/native/half.h"
 #include "runtime/ops/kernels/matmul_kernels.h"
+#include "runtime/ops/kernels/quantise_impl.h"
 
 namespace mxspec {
 namespace {
 
-uint16_t load16(const uint8_t* bytes) {
-  uint16_t value;
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
+struct ScalarBlock {
+  float x[32];
+
+  static ScalarBlock load(const float* values) {
+    ScalarBlock block;
+    std::memcpy(block.x, values, sizeof block.x);
+    return block;
+  }
+  uint32_t largest() const {
+    uint32_t most = 0;
+    for (const float value : x) most = std::max(most, std::bit_cast<uint32_t>(value) & kMagnitudeMask);
+    return most;
+  }
+  void store(float inverse, int16_t* q) const {
+    for (size_t i = 0; i < 32; ++i) q[i] = inverse == 0 ? 0 : static_cast<int16_t>(std::lrint(x[i] * inverse));
+  }
+};
+
+// The codes of a row of a tile, in the order of k.
+template <int kBits>
+void row_codes(const uint8_t* tile, size_t row, uint8_t (&codes)[kBlock]) {
+  uint32_t quads[formats::kQuads];
+  const auto run = [&](int i) {
+    uint32_t quad;
+    std::memcpy(&quad, tile + static_cast<size_t>(i) * formats::kRunBytes + row * sizeof quad, sizeof quad);
+    return quad;
+  };
+  formats::split_runs(kBits, run, quads);
+  for (size_t k = 0; k < kBlock; ++k) {
+    constexpr unsigned kByte[] = {0, 2, 1, 3};
+    codes[k] = static_cast<uint8_t>(quads[k / 4] >> 8 * kByte[k % 4]);
+  }
 }
 
-// Half a tile is three vectors of 32 words. Lane by lane they hold eight codes c0..c7, one for each vector of codes:
-//   word 0   c6[3:0] c1 c0        word 1   c7[3:0] c3 c2        word 2   c7[5:4] c6[5:4] c5 c4
-void unpack_half_lane(const uint8_t* words, unsigned codes[8]) {
-  const unsigned w0 = load16(words), w1 = load16(words + 64), w2 = load16(words + 128);
-  codes[0] = w0 & 63;
-  codes[1] = w0 >> 6 & 63;
-  codes[2] = w1 & 63;
-  codes[3] = w1 >> 6 & 63;
-  codes[4] = w2 & 63;
-  codes[5] = w2 >> 6 & 63;
-  codes[6] = w0 >> 12 | (w2 >> 12 & 3) << 4;
-  codes[7] = w1 >> 12 | (w2 >> 14 & 3) << 4;
-}
-
-void decode(const uint8_t* codes, size_t blocks, const Mxfp6Element& element, int16_t* weights) {
-  for (size_t half = 0; half < blocks * 2; ++half, codes += kMxfp6TileBytes / 2) {
-    for (size_t lane = 0; lane < 32; ++lane) {
-      unsigned code[8];
-      unpack_half_lane(codes + lane * 2, code);
-      for (size_t v = 0; v < 8; ++v) weights[(half * 8 + v) * 32 + lane] = element.table[code[v]];
+// Weight (row, k) of a block goes to [k / 2][row][k % 2].
+template <int kBits>
+void decode(const uint8_t* codes, size_t blocks, const WeightElement& element, void* to) {
+  auto* weights = static_cast<int16_t*>(to);
+  for (size_t block = 0; block < blocks; ++block, codes += formats::code_bytes(kBits), weights += kTileRows * kBlock) {
+    for (size_t row = 0; row < kTileRows; ++row) {
+      uint8_t of_row[kBlock];
+      row_codes<kBits>(codes, row, of_row);
+      for (size_t k = 0; k < kBlock; ++k) {
+        weights[k / 2 * 32 + row * 2 + k % 2] =
+            kBits == 8 ? static_cast<int8_t>(of_row[k]) : element.table[of_row[k] & 63];
+      }
     }
   }
 }
 
 template <size_t kRows>
-void multiply_decoded(const int16_t* weights, const float* weight_scales, size_t blocks, QuantisedGroup group,
+void multiply_decoded(const void* decoded, const float* weight_scales, size_t blocks, QuantisedGroup group,
                       float* acc) {
+  const auto* weights = static_cast<const int16_t*>(decoded);
   for (size_t block = 0; block < blocks; ++block) {
     for (size_t row = 0; row < kRows; ++row) {
-      const int16_t* q = group.q + (block * kRows + row) * kBlock;
+      const int16_t* q = reinterpret_cast<const int16_t*>(group.q) + (block * kRows + row) * kBlock;
       int32_t sums[kTileRows] = {};
-      for (size_t v = 0; v < kTileVectors; ++v) {
-        const int16_t* w = weights + (block * kTileVectors + v) * 32;
+      for (size_t v = 0; v < kBlock / 2; ++v) {
+        const int16_t* w = weights + (block * kBlock / 2 + v) * 32;
         for (size_t i = 0; i < kTileRows; ++i) sums[i] += w[2 * i] * q[2 * v] + w[2 * i + 1] * q[2 * v + 1];
       }
       const float scale = group.scales[block * kRows + row];
@@ -58,21 +82,15 @@ void multiply_decoded(const int16_t* weights, const float* weight_scales, size_t
   }
 }
 
-float half_to_float(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t magnitude = half & 0x7FFF;
-  if (magnitude > 0x7C00) return std::bit_cast<float>(sign | 0x7FC00000 | (magnitude & 0x3FF) << 13);
-  if (magnitude == 0x7C00) return std::bit_cast<float>(sign | 0x7F800000);
-  if (magnitude >= 0x0400) return std::bit_cast<float>(sign | ((magnitude << 13) + ((127 - 15) << 23)));
-  const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;
-  return sign ? -subnormal : subnormal;
-}
-
 template <size_t kRows>
 void multiply_fp16(const uint8_t* weights, size_t, size_t, size_t k_count, const float* values, float* acc) {
   for (size_t k = 0; k < k_count; ++k) {
     float w[kTileRows];
-    for (size_t i = 0; i < kTileRows; ++i) w[i] = half_to_float(load16(weights + (k * kTileRows + i) * 2));
+    for (size_t i = 0; i < kTileRows; ++i) {
+      uint16_t half;
+      std::memcpy(&half, weights + (k * kTileRows + i) * 2, sizeof half);
+      w[i] = formats::half_to_float(half);
+    }
     for (size_t row = 0; row < kRows; ++row) {
       const float x = values[(k / kBlock * kRows + row) * kBlock + k % kBlock];
       for (size_t i = 0; i < kTileRows; ++i) acc[row * kTileRows + i] = std::fma(w[i], x, acc[row * kTileRows + i]);
@@ -80,20 +98,26 @@ void multiply_fp16(const uint8_t* weights, size_t, size_t, size_t k_count, const
   }
 }
 
-constexpr MatmulKernels kKernels = {
+template <int kBits>
+constexpr MxKernels kMx = {
     .most_rows = 4,
     .group_rows = 4,
-    .quantise_row = quantise_row_scalar,
-    .packed_tiles = {},
+    .unsigned_weights = false,
+    .tiles = {},
     .multiply_packed = {},
-    .decode = decode,
+    .decode = decode<kBits>,
     .multiply_decoded = {nullptr, multiply_decoded<1>, multiply_decoded<2>, multiply_decoded<3>, multiply_decoded<4>},
-    .fp16_tiles = {0, 1, 1, 1, 1},
-    .multiply_fp16 = {nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>},
 };
 
 }  // namespace
 
-const MatmulKernels& matmul_kernels_scalar() { return kKernels; }
+constinit const RowQuantisers kQuantiseScalar = {quantise_row<ScalarBlock, int16_t>, nullptr};
+constinit const MxKernelsByBits kInt16Scalar = {kMx<4>, kMx<6>, kMx<8>};
+constinit const Fp16Kernels kFp16Scalar = {
+    .most_rows = 4,
+    .group_rows = 4,
+    .tiles = {0, 1, 1, 1, 1},
+    .multiply = {nullptr, multiply_fp16<1>, multiply_fp16<2>, multiply_fp16<3>, multiply_fp16<4>},
+};
 
 }  // namespace mxspec

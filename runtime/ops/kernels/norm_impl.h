@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/ops/kernels/norm_kernels.h"
+#include "runtime/ops/kernels/norm.h"
 
 namespace mxspec {
 namespace {
@@ -78,11 +78,6 @@ void layer_norm_row(const NormRow& row) {
     const V norm = L::mul(L::sub(v, mean), scale);
     store<L>(row.norm + i, L::fma(norm, load<L>(row.weight + i, count), load<L>(row.bias + i, count)), count);
   });
-}
-
-template <class L>
-constexpr NormKernels norm_kernels() {
-  return {rms_norm_row<L>, layer_norm_row<L>};
 }
 
 }  // namespace

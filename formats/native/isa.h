@@ -1,0 +1,45 @@
+// Which instruction set the kernels use: the best that this machine has, or what MXSPEC_ISA asks for.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace mxspec {
+
+// In rising order; of x86-64's, each one needs all that the one before it needs, but that AVX-512 goes without
+// AVX-VNNI. Every aarch64 has NEON.
+enum class Isa {
+  kScalar,
+  kAvx2,
+  kAvxVnni,  // in either of its encodings: its own, or that of AVX-512 with VNNI
+  kAvx512,
+  kAvx512Vnni,
+  kAvx512Vbmi,  // and VNNI
+  kNeon,
+  kNeonDot,  // NEON with the dot products of ARMv8.2
+};
+
+inline constexpr Isa kAllIsas[] = {Isa::kScalar,     Isa::kAvx2,       Isa::kAvxVnni, Isa::kAvx512,
+                                   Isa::kAvx512Vnni, Isa::kAvx512Vbmi, Isa::kNeon,    Isa::kNeonDot};
+
+// The name that MXSPEC_ISA takes: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon or neondot.
+const char* isa_name(Isa isa);
+
+// AVX-VNNI in its own encoding.
+bool has_avx_vnni();
+
+// True where this machine (processor and operating system) can run it.
+bool isa_available(Isa isa);
+
+struct IsaChoice {
+  Isa isa = Isa::kScalar;
+  std::string error;  // not empty: what was asked for is unknown or not available here, and isa must not be used
+};
+
+// The best available instruction set where `wanted` is empty, else the one of that name.
+IsaChoice choose_isa(std::string_view wanted);
+
+// choose_isa() of the environment variable MXSPEC_ISA, read once in a process.
+const IsaChoice& chosen_isa();
+
+}  // namespace mxspec

@@ -1,0 +1,26 @@
+// The kernels that are written over lanes (lanes_*.h): one table of them for each instruction set.
+#pragma once
+
+#include "formats/native/isa.h"
+#include "runtime/ops/kernels/attention_kernels.h"
+#include "runtime/ops/kernels/gated.h"
+#include "runtime/ops/kernels/norm.h"
+
+namespace mxspec {
+
+struct LaneKernels {
+  AttentionKernels attention;
+  struct {
+    GateFunction silu, gelu_tanh;
+  } gates;
+  struct {
+    NormFunction rms, layer;
+  } norms;
+};
+
+// The table of an available instruction set.
+const LaneKernels& lane_kernels(Isa isa);
+
+extern const LaneKernels kLanesScalar, kLanesAvx2, kLanesAvx512, kLanesNeon;
+
+}  // namespace mxspec

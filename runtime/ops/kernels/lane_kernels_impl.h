@@ -1,0 +1,18 @@
+// The table of an instruction set from its lanes. Included by one file an instruction set.
+#pragma once
+
+#include "runtime/ops/kernels/attention_impl.h"
+#include "runtime/ops/kernels/gated_impl.h"
+#include "runtime/ops/kernels/lane_kernels.h"
+#include "runtime/ops/kernels/norm_impl.h"
+
+namespace mxspec {
+namespace {
+
+template <class L>
+constexpr LaneKernels lane_kernels() {
+  return {attention_kernels<L>(), {gate<L, Silu<L>>, gate<L, GeluTanh<L>>}, {rms_norm_row<L>, layer_norm_row<L>}};
+}
+
+}  // namespace
+}  // namespace mxspec

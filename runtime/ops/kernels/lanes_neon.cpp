@@ -1,0 +1,11 @@
+#if defined(__aarch64__)
+#include "runtime/ops/kernels/lanes_neon.h"
+
+#include "runtime/ops/kernels/lane_kernels_impl.h"
+
+namespace mxspec {
+
+constinit const LaneKernels kLanesNeon = lane_kernels<NeonLanes>();
+
+}  // namespace mxspec
+#endif

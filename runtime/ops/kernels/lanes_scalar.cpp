@@ -1,0 +1,9 @@
+#include "runtime/ops/kernels/lanes_scalar.h"
+
+#include "runtime/ops/kernels/lane_kernels_impl.h"
+
+namespace mxspec {
+
+constinit const LaneKernels kLanesScalar = lane_kernels<ScalarLanes>();
+
+}  // namespace mxspec
