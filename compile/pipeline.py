@@ -13,7 +13,7 @@ from mxspec.compile.fetch import fetch_checkpoint
 from mxspec.compile.pair import Vocabulary, check_logits, check_pair
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
-from mxspec.compile.rounding.round_model import round_model
+from mxspec.compile.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.skeleton import load_config
 from mxspec.compile.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.write_model import write_model
@@ -44,7 +44,8 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
                 plan = plan_model(name, folders[name], wanted, recipe, context_length, files)
                 check_logits(name, vocabulary, plan.exported.vocab_size)
                 plans.append(plan)
-        writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES)
+        scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
+        writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
         place = output.absolute().with_name(f".{output.name}.rounding")
         rounded = {plan.name: round_model(plan, folders[plan.name], recipe, place, stages) for plan in plans}

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from mxspec.compile.graph import WeightSpec
 from mxspec.compile.plan import ModelPlan
 from mxspec.compile.progress import Stages
 from mxspec.compile.rounding.forward import LayeredModel
@@ -56,10 +57,22 @@ def round_model(plan: ModelPlan, checkpoint: Path, recipe: Recipe, place: Path, 
     return RoundedModel(entry, matrices=matrices)
 
 
+def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
+    """What `round_model` keeps on disk until the bundle is whole: matrices, and the inputs and outputs of a layer."""
+    matrices = _mx_matrices(plan)
+    if recipe.rounding != "gptq" or not matrices:
+        return 0
+    width = max(spec.shape[1] for spec in matrices)
+    return sum(spec.stored_bytes for spec in matrices) + 2 * recipe.calibration_tokens * width * 4
+
+
 def mx_formats(plan: ModelPlan) -> dict[str, str]:
     """The format of each matrix that gets an MX format, by parameter name."""
-    matrices = [spec for spec in plan.exported.weights if spec.kind == "matmul" and spec.format != FP16_TILES]
-    return {parameter: spec.format for spec in matrices for parameter in spec.sources}
+    return {parameter: spec.format for spec in _mx_matrices(plan) for parameter in spec.sources}
+
+
+def _mx_matrices(plan: ModelPlan) -> list[WeightSpec]:
+    return [spec for spec in plan.exported.weights if spec.kind == "matmul" and spec.format != FP16_TILES]
 
 
 def _key(plan: ModelPlan, formats: Mapping[str, str], text: CalibrationText) -> str:

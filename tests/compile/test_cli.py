@@ -294,7 +294,7 @@ def test_an_existing_bundle_is_refused_and_replaced_with_force_only_after_succes
 def test_an_interrupt_leaves_nothing(
     recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    def interrupted(plan: object, folder: Path, advance: object) -> None:
+    def interrupted(plan: object, folder: Path, *rest: object) -> None:
         assert not nothing_left(place)
         (folder / "target.safetensors").write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGINT if how == "ctrl-c" else signal.SIGTERM)
@@ -314,7 +314,10 @@ def test_an_interrupt_leaves_nothing(
 
 def fake_plan(name: str, logits: int = 128) -> Any:
     return SimpleNamespace(
-        name=name, exported=SimpleNamespace(vocab_size=logits), layout=SimpleNamespace(file_bytes=1 << 20), read_bytes=1
+        name=name,
+        exported=SimpleNamespace(vocab_size=logits, weights=()),
+        layout=SimpleNamespace(file_bytes=1 << 20),
+        read_bytes=1,
     )
 
 

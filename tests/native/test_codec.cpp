@@ -56,9 +56,11 @@ struct Packed {
   mxspec_statistics statistics{};
 };
 
+constexpr int64_t kTileBytes[] = {400, 400, 272, 528};  // by mxspec_element
+
 Packed pack(const mxspec_matrix& matrix, int32_t element, int32_t rounding, int32_t threads, bool halves) {
   Packed packed;
-  packed.bytes.assign(static_cast<size_t>(up(matrix.n, 16) * up(matrix.k, 32) * (halves ? 1024 : 400)), 0xAA);
+  packed.bytes.assign(static_cast<size_t>(up(matrix.n, 16) * up(matrix.k, 32) * (halves ? 1024 : kTileBytes[element])), 0xAA);
   const int64_t size = static_cast<int64_t>(packed.bytes.size());
   const int32_t status =
       halves ? mxspec_pack_fp16(&matrix, 0, matrix.n, threads, packed.bytes.data(), size, &packed.statistics)
@@ -73,7 +75,7 @@ void every_isa_equals_the_reference(const Shape& shape) {
     for (int32_t transposed : {0, 1}) {
       const Bytes values = awkward(shape, type, static_cast<uint32_t>(shape.n * 7 + shape.k));
       const mxspec_matrix matrix{values.data(), shape.n, shape.k, transposed ? shape.n : shape.k, type, transposed};
-      for (int32_t element : {MXSPEC_E3M2, MXSPEC_E2M3}) {
+      for (int32_t element : {MXSPEC_E3M2, MXSPEC_E2M3, MXSPEC_E2M1, MXSPEC_INT8}) {
         for (int32_t rounding : {MXSPEC_EVEN, MXSPEC_AWAY}) {
           for (bool halves : {false, true}) {
             use_isa("scalar");
