@@ -20,7 +20,7 @@ from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, RoundingEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.text import load_tokenizer
+from mxspec.runtime.text.tokenizer import load_tokenizer
 
 
 def round_model(plan: ModelPlan, checkpoint: Path, recipe: Recipe, place: Path, stages: Stages) -> RoundedModel:
