@@ -60,7 +60,8 @@ constexpr int64_t kTileBytes[] = {400, 400, 272, 528};  // by mxspec_element
 
 Packed pack(const mxspec_matrix& matrix, int32_t element, int32_t rounding, int32_t threads, bool halves) {
   Packed packed;
-  packed.bytes.assign(static_cast<size_t>(up(matrix.n, 16) * up(matrix.k, 32) * (halves ? 1024 : kTileBytes[element])), 0xAA);
+  packed.bytes.assign(static_cast<size_t>(up(matrix.n, 16) * up(matrix.k, 32) * (halves ? 1024 : kTileBytes[element])),
+                      0xAA);
   const int64_t size = static_cast<int64_t>(packed.bytes.size());
   const int32_t status =
       halves ? mxspec_pack_fp16(&matrix, 0, matrix.n, threads, packed.bytes.data(), size, &packed.statistics)
