@@ -78,7 +78,8 @@ RowKind quantise_row(const float* row, size_t k, const QuantisationRule& rule, R
     }
     slot.scales[block * slot.rows] = factors.scale;
     if constexpr (sizeof(Value) == 1) {
-      slot.starts[block * slot.rows] = -rule.offset * x.store(factors.inverse, q + block * slot.rows * 32);
+      const int32_t sum = x.store(factors.inverse, q + block * slot.rows * 32);
+      slot.starts[block * slot.rows] = factors.inverse == 0 ? 0 : -rule.offset * sum;  // a NaN's sum is anything
     } else {
       x.store(factors.inverse, q + block * slot.rows * 32);
     }
