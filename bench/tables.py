@@ -42,10 +42,17 @@ def source(*records: dict[str, Any]) -> str:
 
 
 def accuracy() -> str:
-    records = [record("accuracy_e3m2"), record("accuracy_e2m3")]
+    how = {
+        "accuracy_e3m2": "to nearest",
+        "accuracy_e2m3": "to nearest",
+        "accuracy_e3m2_gptq": "gptq",
+        "accuracy_e2m3_gptq": "gptq",
+        "accuracy_e2m3_int8": "to nearest, int8 rows",
+    }
+    records = [record(name) for name in how]
     rows = [
         [
-            r["result"]["format"],
+            f"{r['result']['format']}, {rounded}",
             f"{r['result']['tokens']:,}",
             f"{r['result']['baseline_perplexity']:.3f}",
             f"{r['result']['target_perplexity']:.3f}",
@@ -53,9 +60,9 @@ def accuracy() -> str:
             f"{r['result']['mean_kl_divergence']:.5f}",
             f"{r['result']['same_top_share']:.1%}",
         ]
-        for r in records
+        for rounded, r in zip(how.values(), records, strict=True)
     ]
-    header = ["format", "tokens", "perplexity, fp16", "packed", "ratio", "KL (nats)", "same top token"]
+    header = ["format, rounding", "tokens", "perplexity, fp16", "packed", "ratio", "KL (nats)", "same top token"]
     return markdown(header, rows) + source(*records)
 
 
