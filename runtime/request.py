@@ -40,7 +40,7 @@ class Request:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None  # None: drawn, and told in the statistics
+    seed: int | None = None  # None: drawn, and reported in the statistics
     stop: str | Sequence[str] = ()  # the text ends before any of these
     ignore_eos: bool = False
     logprobs: int | None = None  # log-probabilities of the tokens, with so many of the likeliest beside each

@@ -1,4 +1,4 @@
-"""The command `specrun`: what it is told, and which of its jobs that is."""
+"""The command `specrun`: its options, and which of its jobs they ask for."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ChatTemplate:
     ) -> str:
         """The text of a chat, its special tokens written out, up to where the answer begins.
 
-        `now` is the time that the template is told. Raises GenerationError for messages that are none, and for those
+        `now` is the time that the template sees. Raises GenerationError for messages that are none, and for those
         that the template refuses or cannot render.
         """
         name = TOOL_USE if tools and TOOL_USE in self.templates else DEFAULT

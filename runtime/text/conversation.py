@@ -62,7 +62,7 @@ class Conversation:
         self._messages: list[Message] = []
         self._last: Exchange | None = None
         self._asked: Prompt | None = None
-        self._began = datetime.now()  # what the template is told in every turn: a later date would change the first one
+        self._began = datetime.now()  # in every turn: a later date would change the first one
         self.set_system(system)
 
     @property

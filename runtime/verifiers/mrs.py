@@ -24,9 +24,9 @@ def verify_mrs(
     """Modified rejection sampling.
 
     `draft` are the distributions that the drafted tokens int[K] were drawn from, `target(i)` is the target's for the
-    i-th of them, and for the token behind them at i = K; `accept_uniform(i)` decides whether a token is kept,
+    i-th of them, and for the token after them at i = K; `accept_uniform(i)` decides whether a token is kept,
     `sample_uniform(i)` draws the token that follows i kept ones. All three are pure functions, not called for anything
-    behind the first rejection. A token is kept with probability min(1, target / draft); the first that is not is
+    after the first rejection. A token is kept with probability min(1, target / draft); the first that is not is
     replaced by a draw from the normalised positive part of target - draft.
     """
     for i, token in enumerate(drafted):
