@@ -12,18 +12,18 @@ import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile import passes
-from mxspec.compile.attention import CallInputs
-from mxspec.compile.flattenings import drop_flattenings
-from mxspec.compile.gates import fuse_gates
 from mxspec.compile.graph import ExportedGraph, WeightSpec
-from mxspec.compile.modules import PackedLinear, swap_modules
-from mxspec.compile.projections import fuse_projections
-from mxspec.compile.qkv import fuse_qkv
-from mxspec.compile.residuals import fuse_residuals
-from mxspec.compile.rotary import replace_rotary_modules
-from mxspec.compile.rotations import join_partial_rotations
-from mxspec.compile.skeleton import architecture_name, build_skeleton, load_config
-from mxspec.compile.trace import CacheShape, graph_names, trace
+from mxspec.compile.passes.flattenings import drop_flattenings
+from mxspec.compile.passes.gates import fuse_gates
+from mxspec.compile.passes.projections import fuse_projections
+from mxspec.compile.passes.qkv import fuse_qkv
+from mxspec.compile.passes.residuals import fuse_residuals
+from mxspec.compile.passes.rotations import join_partial_rotations
+from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.modules import PackedLinear, swap_modules
+from mxspec.compile.trace.rotary import replace_rotary_modules
+from mxspec.compile.trace.skeleton import architecture_name, build_skeleton, load_config
+from mxspec.compile.trace.trace import CacheShape, graph_names, trace
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.weight_format import Activations
 

@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
-from mxspec.compile.check_model import check_model, check_twin
-from mxspec.compile.fetch import fetch_checkpoint
-from mxspec.compile.pair import Vocabulary, check_logits, check_pair
+from mxspec.compile.check.check_model import check_model, check_twin
+from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
+from mxspec.compile.checkpoint.fetch import fetch_checkpoint
+from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
-from mxspec.compile.rounding.round_model import round_model, scratch_bytes
-from mxspec.compile.skeleton import load_config
-from mxspec.compile.special_tokens import read_sampling, read_special_tokens
-from mxspec.compile.write_model import write_model
+from mxspec.compile.trace.skeleton import load_config
+from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
+from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName

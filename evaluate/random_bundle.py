@@ -19,9 +19,9 @@ from transformers import LlamaConfig
 
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import WeightSpec
-from mxspec.compile.pack import PackedWeights, format_name
 from mxspec.compile.plan import ModelPlan, specializations
-from mxspec.compile.write_model import WrittenModel, weights_name, write_graph
+from mxspec.compile.weights.pack import PackedWeights, format_name
+from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
 from mxspec.evaluate.random_weights import random_halves, random_tiles
 from mxspec.evaluate.record import versions
 from mxspec.evaluate.shapes import Shape, draft_shape
