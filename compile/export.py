@@ -12,6 +12,7 @@ import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile import passes
+from mxspec.compile.checkpoint.config import architecture_name, load_config
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes.flattenings import drop_flattenings
 from mxspec.compile.passes.gates import fuse_gates
@@ -22,7 +23,7 @@ from mxspec.compile.passes.rotations import join_partial_rotations
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.compile.trace.modules import PackedLinear, swap_modules
 from mxspec.compile.trace.rotary import replace_rotary_modules
-from mxspec.compile.trace.skeleton import architecture_name, build_skeleton, load_config
+from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.trace.trace import CacheShape, graph_names, trace
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.weight_format import Activations

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
 from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
-from mxspec.compile.trace.skeleton import load_config
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter

@@ -11,10 +11,10 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint, CheckpointTensor
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names, tied_names
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph
-from mxspec.compile.trace.skeleton import load_config
 from mxspec.compile.weights.pack import plan_weights
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import ModelName

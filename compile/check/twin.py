@@ -9,8 +9,8 @@ import numpy as np
 from transformers import PreTrainedConfig
 
 from mxspec.compile.checkpoint.checkpoint import WEIGHTS
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters
-from mxspec.compile.trace.skeleton import load_config
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
 LAYERS = 2  # at least; as many as it takes to have one of each kind

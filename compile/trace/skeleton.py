@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from mxspec.formats.errors import CheckpointError, UnsupportedModelError, did_you_mean
+from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.formats.errors import UnsupportedModelError, did_you_mean
 
 # Model types whose graphs a test compares with transformers, value by value. Others may export and be wrong in silence.
 TESTED_TYPES = (
@@ -59,18 +59,6 @@ def _parameters_without_values() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def load_config(checkpoint_dir: Path) -> PreTrainedConfig:
-    """The checkpoint's configuration. Raises CheckpointError for none, UnsupportedModelError for strange ones."""
-    if not (checkpoint_dir / "config.json").is_file():
-        raise CheckpointError(f"no config.json in {checkpoint_dir}: expected a transformers checkpoint directory")
-    try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint_dir, local_files_only=True)
-    except (ValueError, KeyError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnsupportedModelError(f"transformers cannot read {checkpoint_dir / 'config.json'}: {reason}") from error
-    return config
-
-
 def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_NAME) -> PreTrainedModel:
     """transformers' own class for `config`: evaluation mode, float32, parameters on the meta device, buffers computed.
 
@@ -92,8 +80,3 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
         )
     model.tie_weights()  # part of the initialisation that was skipped
     return model.eval()
-
-
-def architecture_name(config: PreTrainedConfig) -> str:
-    """Such as LlamaForCausalLM; the model type where a configuration does not say."""
-    return str((config.architectures or [config.model_type])[0])

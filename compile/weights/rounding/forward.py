@@ -14,7 +14,8 @@ from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
-from mxspec.compile.trace.skeleton import architecture_name, build_skeleton
+from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.weights.convert import as_float32
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 

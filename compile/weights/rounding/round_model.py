@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.plan import ModelPlan
 from mxspec.compile.progress import Stages
-from mxspec.compile.trace.skeleton import load_config
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint, CheckpointTensor
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
-from mxspec.compile.trace.skeleton import load_config
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.text import CalibrationText
 
