@@ -216,7 +216,7 @@ ROPE = {"rope_theta": 10000.0, "factor": 2.0}
         ("bert", {}, "model type 'bert' is not carried"),
         ("mixtral", {}, "model type 'mixtral' is not carried .did you mean 'mistral'"),
         ("gpt2", {"add_cross_attention": True}, "sets add_cross_attention"),
-        ("llama", {"head_dim": 18}, "multiple of 4, got keys of 18"),
+        ("opt", {"hidden_size": 68, "word_embed_proj_dim": 68}, "multiple of 2, got keys of 17"),
     ],
 )
 def test_unsupported_models_are_refused_in_one_line(model_type, settings, message, tmp_path) -> None:
