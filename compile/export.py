@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mxspec.compile.checkpoint.config import architecture_name, load_config
+from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
@@ -26,20 +26,20 @@ __all__ = ["ExportedGraph", "WeightSpec", "export_graph"]
 
 
 def export_graph(
-    checkpoint_dir: Path,
+    config: PreTrainedConfig,
     *,
     weight_format: Callable[[str], str],
     context_length: int,
     cache_dtype: str,
     activations: Activations = "int16",
 ) -> ExportedGraph:
-    """The graph of the checkpoint's architecture by the graph contract, and the list of the weights it wants.
+    """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. Only config.json is
-    read. Raises UnsupportedModelError where it cannot be done.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read. Raises
+    UnsupportedModelError where it cannot be done.
     """
-    config = load_config(checkpoint_dir)
+    config = copy.deepcopy(config)  # tracing changes it
     family = family_of(config)
     family.prepare(config)
     _check_context(config, context_length)
