@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.checkpoint.config import architecture_name, context_limit
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
@@ -49,7 +49,7 @@ def export_graph(
         model.config._attn_implementation = ATTENTION_NAME
         family.patch(model, call)
         head = swap_modules(model, weight_format, activations, call)
-        replace_rotary_modules(model, context_length)
+        notes = replace_rotary_modules(model, context_length)
         shape = _cache_shape(config, cache_dtype)
         specs = _weight_specs(model)
         graph = trace(model, call, shape)
@@ -66,11 +66,12 @@ def export_graph(
         vocab_size=head.source.n,
         context_length=context_length,
         cache_dtype=cache_dtype,
+        notes=notes,
     )
 
 
 def _check_context(config: PreTrainedConfig, context_length: int) -> None:
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = context_limit(config)
     if context_length < 1 or (limit is not None and context_length > limit):
         raise RecipeError(
             f"context_length is {context_length}, expected 1 to {limit}, the positions that the model knows"

@@ -11,6 +11,7 @@ from pathlib import Path
 from mxspec.compile.check.check_model import check_model, check_twin
 from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.config import context_limit
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
@@ -105,7 +106,7 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
 def common_context(recipe: Recipe, checkpoints: dict[ModelName, Checkpoint]) -> int:
     """The recipe's context length, or the most that both models know; raises RecipeError where one knows less."""
     pair: tuple[ModelName, ...] = ("target", "draft")
-    limits = {name: getattr(checkpoints[name].config, "max_position_embeddings", None) for name in pair}
+    limits = {name: context_limit(checkpoints[name].config) for name in pair}
     known = {name: limit for name, limit in limits.items() if limit}
     if recipe.context_length is None:
         if not known:

@@ -79,6 +79,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
+        for note in entry.notes:
+            console.print(f"  {note}", highlight=False, soft_wrap=True)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
@@ -165,6 +167,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
         "ignored": list(entry.ignored),
+        "notes": list(entry.notes),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "groups": [
             {

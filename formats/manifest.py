@@ -86,6 +86,7 @@ class ModelEntry(Strict):
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
+    notes: tuple[str, ...] = ()
 
     @field_validator("tensors")
     @classmethod

@@ -79,7 +79,10 @@ def _rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str],
     found: dict[str, str] = {}
     computed: dict[str, str] = {}
     for tensor in tensors:
-        name, converter = rename_source_key(tensor, renamings, converters, prefix, state)
+        plain = tensor.replace(
+            "language_model.", "", 1
+        )  # of a text half: language_model.model.x, model.language_model.x
+        name, converter = rename_source_key(plain, renamings, converters, prefix, state)
         if name not in state and tensor in state:
             name, converter = rename_source_key(tensor, [], [], prefix, state)
         if converter is not None:

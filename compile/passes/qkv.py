@@ -50,7 +50,7 @@ class FuseQkv(GraphPass):
 
 def _fuse(model: ir.Model, node: ir.Node) -> bool:
     flat = _flat_output(node)
-    query, key, value = [_operand(value) for value in node.inputs[:_CACHE.start]]
+    query, key, value = [_operand(value) for value in node.inputs[: _CACHE.start]]
     if flat is None or query is None or key is None or value is None or not _fit(query, key, value):
         return False
     fused = make_node(QKV_ATTENTION, _inputs(node, query, key), _attributes(node, query, key), name=f"{node.name}_qkv")
@@ -107,7 +107,7 @@ def _operand(value: ir.Value | None) -> _Operand | None:
     """Follow queries, keys or values back to the product: rotation, norm of heads, head view, scale or norm of all."""
     value, tables, pairs = _unrotated(value)
     value, norm = _unnormed(value)
-    if (piece := segment_of(value)) is not None:  # of each head's part
+    if (piece := _piece_of_head(value)) is not None:
         view = piece.source.producer()
         source = None if view is None or view.op_type != "Reshape" else view.inputs[0]
         groups = None if source is None else _heads(piece.source, last_dimension(source))
@@ -125,6 +125,20 @@ def _operand(value: ir.Value | None) -> _Operand | None:
     if part is None or _heads(value, part.size) is None:
         return None
     return _Operand(part.source, 1, part.start, part.size, factor, norm, tables, pairs)
+
+
+def _piece_of_head(value: ir.Value | None) -> Segment | None:
+    """The piece of each head's part of a row that this is; the heads of a piece may have been set apart (Falcon)."""
+    if (piece := segment_of(value)) is not None:
+        return piece
+    view = None if value is None else value.producer()
+    if value is None or view is None or view.op_type != "Reshape":
+        return None
+    piece = segment_of(view.inputs[0])
+    shape = None if piece is None else piece.source.shape
+    if piece is None or shape is None or len(shape) != 4 or not isinstance(shape[2], int):
+        return None
+    return piece if _heads(value, shape[2] * piece.size) else None
 
 
 def _heads(view: ir.Value, width: int | None) -> int | None:

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from mxspec.formats.errors import UnsupportedModelError
-
-LENGTH_DEPENDENT = {"dynamic", "longrope"}  # their frequencies change with the sequence: no table can hold that
+LENGTH_DEPENDENT = {"dynamic", "longrope"}  # their frequencies change with the length of a sequence
 
 
 class RotaryTables(nn.Module):
@@ -19,6 +17,7 @@ class RotaryTables(nn.Module):
 
     def __init__(self, rotary: nn.Module, context_length: int) -> None:
         super().__init__()
+        self.config = rotary.config  # some models look there
         rope_type = rotary.rope_type
         for kind in [None] if isinstance(rope_type, str) else rope_type:  # type: ignore[union-attr]
             positions = torch.arange(context_length)[None]
@@ -36,16 +35,19 @@ class RotaryTables(nn.Module):
         return nn.functional.embedding(position_ids, cos), nn.functional.embedding(position_ids, sin)
 
 
-def replace_rotary_modules(model: PreTrainedModel, context_length: int) -> None:
-    """Put tables in the place of the rotary modules. Raises UnsupportedModelError for length-dependent types."""
+def replace_rotary_modules(model: PreTrainedModel, context_length: int) -> tuple[str, ...]:
+    """Put tables in the place of the rotary modules; returns what was chosen where a type depends on the length.
+
+    Such a type has the frequencies that transformers would give a sequence of the compiled context, whatever the length
+    of the one at hand: a token's keys cannot change once they are in the cache.
+    """
+    chosen: dict[str, None] = {}
     for path, module in list(model.named_modules()):
         rope_type = getattr(module, "rope_type", None)
         if rope_type is None or not type(module).__name__.endswith("RotaryEmbedding"):
             continue
         for kind in {rope_type} if isinstance(rope_type, str) else set(rope_type.values()):
             if kind in LENGTH_DEPENDENT:
-                raise UnsupportedModelError(
-                    f"{type(model).__name__} uses {kind!r} rotary embedding, whose frequencies depend on the sequence "
-                    "length: it cannot be compiled (remove the rope scaling from config.json to compile without it)"
-                )
+                chosen[f"{kind} rotary embedding: the frequencies are those of {context_length} tokens"] = None
         model.set_submodule(path, RotaryTables(module, context_length))
+    return tuple(chosen)

@@ -12,32 +12,49 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.trace.plain_decoder import require_plain_decoder
 from mxspec.formats.errors import UnsupportedModelError, did_you_mean
 
 # Model types whose graphs a test compares with transformers, value by value. Others may export and be wrong in silence.
 TESTED_TYPES = (
+    "bloom",
+    "codegen",
+    "cohere",
+    "cohere2",
+    "ernie4_5",
+    "exaone4",
+    "falcon",
     "gemma",
     "gemma2",
     "gemma3_text",
+    "glm",
+    "glm4",
     "gpt2",
+    "gpt_bigcode",
+    "gpt_neo",
     "gpt_neox",
+    "gptj",
     "granite",
+    "granite_swa",
+    "helium",
+    "hunyuan_v1_dense",
     "llama",
+    "ministral",
     "mistral",
+    "mpt",
+    "nemotron",
+    "olmo",
     "olmo2",
+    "olmo3",
     "opt",
     "phi",
     "phi3",
     "qwen2",
     "qwen3",
+    "seed_oss",
     "smollm3",
+    "stablelm",
     "starcoder2",
-)
-_UNSUPPORTED_SETTINGS = (
-    "quantization_config",
-    "add_cross_attention",
-    "use_bidirectional_attention",
-    "is_encoder_decoder",
 )
 
 ATTENTION_NAME = "mxspec"  # the name by which transformers knows the attention function of trace/attention.py
@@ -64,17 +81,18 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
     """transformers' own class for `config`: evaluation mode, float32, parameters on the meta device, buffers computed.
 
     `attention` is our own function, to be called while it is registered (`CallInputs.registered`), or None for what
-    transformers would take. Raises UnsupportedModelError for model types that no test covers, and for settings that
-    change what a graph means.
+    transformers would take. Raises UnsupportedModelError for what is no plain decoder, for model types that no test
+    covers, and for settings that change what a graph means.
     """
     name = architecture_name(config)
+    require_plain_decoder(config)
     if config.model_type not in TESTED_TYPES:
         raise UnsupportedModelError(
             f"{name}: model type {config.model_type!r} is not carried{did_you_mean(config.model_type, TESTED_TYPES)}; "
             f"expected one of {', '.join(TESTED_TYPES)}"
         )
-    if settings := [setting for setting in _UNSUPPORTED_SETTINGS if getattr(config, setting, None)]:
-        raise UnsupportedModelError(f"{name}: its config.json sets {', '.join(settings)}, which cannot be compiled")
+    if getattr(config, "quantization_config", None):
+        raise UnsupportedModelError(f"{name}: its config.json sets quantization_config, which cannot be compiled")
     with _parameters_without_values(), no_init_weights():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             copy.deepcopy(config),  # transformers writes the attention's name into what it is given

@@ -6,16 +6,11 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.mpt.modeling_mpt import MptAttention, MptModel, build_mpt_alibi_tensor
 
 from mxspec.compile.trace.attention import CallInputs
-
-
-def prepare(config: PreTrainedConfig) -> None:
-    """Say by the usual name how many positions there are."""
-    config.max_position_embeddings = config.max_seq_len
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
