@@ -36,8 +36,8 @@ def export_graph(
     """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read. Raises
-    UnsupportedModelError where it cannot be done.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read.
+    Raises UnsupportedModelError where it cannot be done.
     """
     config = copy.deepcopy(config)  # tracing changes it
     family = family_of(config)

@@ -44,4 +44,4 @@ def list_passes(specs: dict[str, WeightSpec]) -> tuple[GraphPass, ...]:
 
 def run_passes(model: ir.Model, specs: dict[str, WeightSpec]) -> dict[str, int]:
     """Change the graph and its specs in place; returns in how many places each pass did, by its name."""
-    return {type(step).__name__: step(model).count for step in list_passes(specs)}
+    return {type(step).__name__: step.run(model) for step in list_passes(specs)}

@@ -30,9 +30,10 @@ def _step(model: ir.Model, node: ir.Node) -> bool:
         return _move_behind(model, node, 1)
     if node.op_type in _ROW_WISE_PAIRS:
         return _move_behind(model, node, 2)
-    if not _views_back(node):
+    source = _unflattened(node.inputs[0]) if _views_back(node) else None
+    if source is None:
         return False
-    node.outputs[0].replace_all_uses_with(_unflattened(node.inputs[0]))
+    node.outputs[0].replace_all_uses_with(source)
     return True
 
 

@@ -26,6 +26,12 @@ class GraphPass(ir.passes.InPlacePass):
     def change(self, model: ir.Model) -> int:
         """Do it; returns the number of places."""
 
+    def run(self, model: ir.Model) -> int:
+        """All of it: check, do, check; returns the number of places."""
+        result = self(model)
+        assert isinstance(result, Counted)
+        return result.count
+
     @final
     def call(self, model: ir.Model) -> Counted:
         """`change`, as onnx_ir calls it."""

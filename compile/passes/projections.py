@@ -14,7 +14,6 @@ from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import make_node, nodes_of
 from mxspec.formats.weight_format import TILE_ROWS
 
-
 _WEIGHT = PACKED_MATMUL.slot("B")
 
 

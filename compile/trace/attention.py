@@ -109,8 +109,8 @@ class CallInputs:
             raise UnsupportedModelError(f"{name}: head sizes must be equal and a multiple of 2, got {got}")
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         if key.shape[1] != self._past[layer][0].shape[1]:
-            got, said = key.shape[1], self._past[layer][0].shape[1]
-            raise UnsupportedModelError(f"{name}: has {got} heads of keys, where its config.json says {said}")
+            said = self._past[layer][0].shape[1]
+            raise UnsupportedModelError(f"{name}: has {key.shape[1]} heads of keys, where its config.json says {said}")
         if layer in self._present:
             raise UnsupportedModelError(f"{name}: layer {layer} attends twice in a call")
         assert self._sequences is not None

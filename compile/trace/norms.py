@@ -26,7 +26,7 @@ class LayerNorm(nn.Module):
         self.weight = weight
         self._epsilon = epsilon
         if weight.ndim > 1:
-            self.register_buffer("ones", torch.ones(weight.shape[-1]))
+            self.ones = nn.Buffer(torch.ones(weight.shape[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.ndim == 1:

@@ -1,4 +1,4 @@
-"""Whether a configuration is of a plain decoder, and what it is of if not: each layer attention, then a feed-forward."""
+"""Whether a model is a plain decoder, each layer an attention and a feed-forward, and what it is if not."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def require_plain_decoder(config: PreTrainedConfig) -> None:
 
 def _other_kind(config: PreTrainedConfig) -> str | None:
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
-    if strange := sorted(map(str, kinds - _ATTENTION_LAYERS)):
-        return f"a hybrid, with layers of {', '.join(strange)}"
+    if strange := ", ".join(sorted(map(str, kinds - _ATTENTION_LAYERS))):
+        return f"a {'hybrid' if kinds & _ATTENTION_LAYERS else 'state-space model'}, with layers of {strange}"
     for kind, settings, most in _SIGNS:
         for setting in settings:
             value = getattr(config, setting, None)

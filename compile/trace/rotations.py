@@ -109,9 +109,10 @@ def _equals_queries_and_keys(apply: Apply, pairs: bool, doubled: bool) -> bool:
 
     def agrees(rotary: int) -> bool:
         cos, sin = torch.randn(2, 2, 3, rotary, generator=generator)
-        meant = [_doubled(table[..., : rotary // 2]) if doubled else table for table in (cos, sin)]
-        expected = [_rotated(x, *meant, pairs) for x in (q, k)]
         got = apply(q, k, cos, sin)
+        if doubled:
+            cos, sin = (_doubled(table[..., : rotary // 2]) for table in (cos, sin))
+        expected = [_rotated(x, cos, sin, pairs) for x in (q, k)]
         assert isinstance(got, tuple)
         return all(torch.allclose(g, e, atol=1e-6) for g, e in zip(got, expected, strict=True))
 

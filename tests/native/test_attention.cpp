@@ -186,7 +186,7 @@ int main() {
   unsigned seed = 1;
   // Head sizes below, at and beside multiples of 16; tiles that fill and that do not; spans 1 to 3; uneven groups.
   const AttentionSizes all_sizes[] = {{4, 2, 16, 90},   {6, 2, 20, 300}, {3, 1, 4, 280}, {7, 7, 72, 150},
-                                      {10, 1, 64, 330}, {4, 2, 18, 140}, {3, 3, 2, 40}};
+                                      {10, 1, 64, 330}, {4, 2, 18, 140}, {3, 3, 2, 90}};
   const AttentionOptions all_options[] = {{},
                                           {.half = false},
                                           {.softcap = 3},

@@ -31,5 +31,5 @@ def _forward(
     product = module.query_key_value(hidden_states)
     pieces = product.view(1, product.shape[1], module.num_heads, 3 * module.head_dim).chunk(3, dim=-1)
     query, key, value = (piece.transpose(1, 2) for piece in pieces)
-    output, _ = call.attend(module, query, key, value, None, module.inv_norm_factor, slopes=module.alibi_slopes)
+    output = call.attend(module, query, key, value, None, module.inv_norm_factor, slopes=module.alibi_slopes)[0]
     return residual + module.dense(output.reshape(hidden_states.shape)), None

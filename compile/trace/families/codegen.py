@@ -24,5 +24,5 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
 def _attend(
     call: CallInputs, module: CodeGenAttention, query: Tensor, key: Tensor, value: Tensor, mask: None
 ) -> tuple[Tensor, None]:
-    output, _ = call.attend(module, query, key, value, mask, scaling=1 / module.scale_attn)
+    output = call.attend(module, query, key, value, mask, scaling=1 / module.scale_attn)[0]
     return output.transpose(1, 2), None

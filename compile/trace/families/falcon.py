@@ -34,7 +34,8 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
 def _slopes(module: FalconAttention) -> Tensor:
     """Of each head; rounded to bfloat16 and scaled with the scores, as the model does."""
     positions = modeling_falcon.build_alibi_tensor(torch.ones(1, 2), module.num_heads, torch.float32)
-    return positions[:, 0, 1] * module.inv_norm_factor
+    slopes: Tensor = positions[:, 0, 1] * module.inv_norm_factor
+    return slopes
 
 
 def _forward(
@@ -52,8 +53,9 @@ def _forward(
     pieces = product if kv_heads == 1 else product.view(1, tokens, kv_heads, sum(sizes))
     query, key, value = (piece.reshape(1, tokens, -1, size).transpose(1, 2) for piece in pieces.split(sizes, dim=-1))
     if alibi is None:
+        assert position_embeddings is not None
         query, key = modeling_falcon.apply_rotary_pos_emb(query, key, *position_embeddings)
-    output, _ = call.attend(
+    output = call.attend(
         module, query, key, value, None, module.inv_norm_factor, slopes=getattr(module, "alibi_slopes", None)
-    )
+    )[0]
     return module.dense(output.reshape(1, tokens, heads * size)), None

@@ -32,5 +32,5 @@ def _attend(
     value: Tensor,
     mask: None,
 ) -> tuple[Tensor, None]:
-    output, _ = call.attend(module, query, key, value, mask, scaling=1.0, sliding_window=window)
+    output = call.attend(module, query, key, value, mask, scaling=1.0, sliding_window=window)[0]
     return output.transpose(1, 2), None

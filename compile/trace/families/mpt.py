@@ -31,7 +31,7 @@ def _attend(module: MptAttention, call: CallInputs, hidden_states: Tensor, **_: 
     tokens = product.shape[1]
     pieces = product.chunk(3, dim=2)
     query, key, value = (piece.reshape(1, tokens, module.n_heads, -1).transpose(1, 2) for piece in pieces)
-    output, _ = call.attend(module, query, key, value, None, module.softmax_scale, slopes=module.alibi_slopes)
+    output = call.attend(module, query, key, value, None, module.softmax_scale, slopes=module.alibi_slopes)[0]
     return module.out_proj(output.reshape(hidden_states.shape)), None
 
 
