@@ -13,6 +13,8 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
+_TEXT_HALF = "language_model."  # in the names of a checkpoint that holds more: language_model.model.x, or the reverse
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedNames:
@@ -79,9 +81,7 @@ def _rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str],
     found: dict[str, str] = {}
     computed: dict[str, str] = {}
     for tensor in tensors:
-        plain = tensor.replace(
-            "language_model.", "", 1
-        )  # of a text half: language_model.model.x, model.language_model.x
+        plain = tensor.replace(_TEXT_HALF, "", 1)
         name, converter = rename_source_key(plain, renamings, converters, prefix, state)
         if name not in state and tensor in state:
             name, converter = rename_source_key(tensor, [], [], prefix, state)
