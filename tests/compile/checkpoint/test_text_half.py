@@ -1,4 +1,4 @@
-"""Checkpoints that hold a language model beside one for images: the text half is found, by configuration and by name."""
+"""Checkpoints of a language model and one for images: the text half is found, by configuration and by name."""
 
 from __future__ import annotations
 
