@@ -146,7 +146,7 @@ struct ScratchPlan {
     const size_t blocks = shape.m * shape.k_blocks();
     scales = aligned(blocks * kBlock * (kind.mx() ? sizeof(int16_t) : sizeof(float)));
     starts = scales + (kind.mx() ? aligned(blocks * sizeof(float)) : 0);
-    row_kinds = starts + (kind.activations == Activations::kInt8 ? aligned(blocks * sizeof(int32_t)) : 0);
+    row_kinds = starts + (kind.activations == Activations::kInt8 ? aligned(blocks * kMostStarts * sizeof(int32_t)) : 0);
     bytes = row_kinds + shape.m * sizeof(RowKind);
   }
 };

@@ -179,7 +179,7 @@ template <int kBits>
 constexpr MxKernels kMx = {
     .most_rows = 6,
     .group_rows = 6,
-    .unsigned_weights = false,
+    .starts = Starts::kNone,
     .tiles = {0, 1, 1, 1, 1, 1, 1},
     .multiply_packed = {nullptr, multiply_packed<kBits, 1>, multiply_packed<kBits, 2>, multiply_packed<kBits, 3>,
                         multiply_packed<kBits, 4>, multiply_packed<kBits, 5>, multiply_packed<kBits, 6>},

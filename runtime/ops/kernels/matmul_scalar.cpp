@@ -102,7 +102,7 @@ template <int kBits>
 constexpr MxKernels kMx = {
     .most_rows = 4,
     .group_rows = 4,
-    .unsigned_weights = false,
+    .starts = Starts::kNone,
     .tiles = {},
     .multiply_packed = {},
     .decode = decode<kBits>,
