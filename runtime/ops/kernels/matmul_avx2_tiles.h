@@ -149,14 +149,24 @@ MXSPEC_INLINE void for_codes(const uint8_t* tile, const Use& use, std::index_seq
 }
 constexpr std::make_index_sequence<8> kQuads;
 
+// Eight of 2^(scale - 127); byte 0 is 2^-127, a subnormal.
+MXSPEC_INLINE __m256 decode_scales(const uint8_t* scales) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
+  return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(bytes, 23), _mm256_set1_epi32(0x00400000)));
+}
+
 // Decoded: words as vectors of 16 output rows by two k, k and k + 2, then k + 1 and k + 3; bytes as they are, vectors
 // of 16 rows by four k.
 template <int kBits, class Decoder>
-void decode(const uint8_t* codes, size_t blocks, const WeightElement& element, void* to) {
+void decode(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks, const WeightElement& element,
+            Decoded to) {
   constexpr size_t kTileCodeBytes = static_cast<size_t>(formats::code_bytes(kBits));
   const Decoder decoder(element);
-  auto* bytes = static_cast<uint8_t*>(to);
+  auto* bytes = static_cast<uint8_t*>(to.weights);
   for (size_t block = 0; block < blocks; ++block, codes += kTileCodeBytes) {
+    for (size_t i = block * kTileRows; i < (block + 1) * kTileRows; i += 8) {
+      _mm256_storeu_ps(to.scales + i, decode_scales(weight_scales + i));
+    }
     for (size_t i = 0; i < kTileCodeBytes; i += 64) fetch_line(codes + kBytesAhead + i);
     for (size_t side = 0; side < 2; ++side) {
       for_codes<kBits>(
@@ -194,12 +204,6 @@ MXSPEC_INLINE __m256i broadcast_four_words(const uint8_t* q) {
 MXSPEC_INLINE void add_block(float* acc, __m256i sums, float scale, __m256 weight_scales) {
   const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale));
   _mm256_storeu_ps(acc, _mm256_fmadd_ps(product, weight_scales, _mm256_loadu_ps(acc)));
-}
-
-// Eight of 2^(scale - 127); byte 0 is 2^-127, a subnormal.
-MXSPEC_INLINE __m256 decode_scales(const uint8_t* scales) {
-  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
-  return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(bytes, 23), _mm256_set1_epi32(0x00400000)));
 }
 
 // Weights that are held until they are multiplied, in vectors of eight outputs: where parts are short, all of a part, so
@@ -320,17 +324,16 @@ MXSPEC_INLINE void add_decoded(const uint8_t* weights, const uint8_t* q, const i
 }
 
 template <class Decoder, class Dot, size_t kRows>
-void multiply_decoded(const void* decoded, const float* weight_scales, size_t blocks, QuantisedGroup group,
-                      float* acc) {
+void multiply_decoded(Decoded decoded, size_t blocks, QuantisedGroup group, float* acc) {
   constexpr size_t kValueBytes = Decoder::kWords ? 2 : 1;
-  const auto* weights = static_cast<const uint8_t*>(decoded);
+  const auto* weights = static_cast<const uint8_t*>(decoded.weights);
   const int32_t* starts = group.starts;
   for (size_t block = 0; block < blocks; ++block) {
     __m256i sums[kRows][2];
     add_decoded<Decoder, Dot>(weights, group.q + block * kRows * kBlock * kValueBytes, starts, sums);
     MXSPEC_UNROLL for (size_t i = 0; i < kRows * 2; ++i) {
       add_block(acc + i * 8, sums[i / 2][i % 2], group.scales[block * kRows + i / 2],
-                _mm256_loadu_ps(weight_scales + block * kTileRows + i % 2 * 8));
+                _mm256_loadu_ps(decoded.scales + block * kTileRows + i % 2 * 8));
     }
     weights += kTileRows * kBlock * kValueBytes;
     if constexpr (!Decoder::kWords) starts += kRows * starts_of_block(Dot::kStarts);

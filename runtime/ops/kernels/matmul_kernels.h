@@ -38,10 +38,14 @@ using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scal
                                 QuantisedGroup group, float* acc);
 
 // For more rows than are worth decoding anew: decodes k blocks of a row tile to 512 int16 or bytes each, in any order,
-// and adds decoded blocks to acc float[rows][16]. weight_scales float[block][16].
-using DecodeBlocks = void (*)(const uint8_t* codes, size_t blocks, const WeightElement& element, void* weights);
-using MultiplyDecoded = void (*)(const void* weights, const float* weight_scales, size_t blocks, QuantisedGroup group,
-                                 float* acc);
+// and adds decoded blocks to acc float[rows][16].
+struct Decoded {
+  void* weights;
+  float* scales;  // float[block][16]: 2^(scale - 127); byte 0 is 2^-127, a subnormal
+};
+using DecodeBlocks = void (*)(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks,
+                              const WeightElement& element, Decoded to);
+using MultiplyDecoded = void (*)(Decoded decoded, size_t blocks, QuantisedGroup group, float* acc);
 
 // Adds k_count values of k of `tiles` row tiles, tile_bytes apart, to acc float[rows][tiles][16]. The weights of the
 // next call begin `next` bytes behind the end of these (to fetch them early).

@@ -34,12 +34,13 @@ void multiply_extreme_row(const MatmulCall& call, size_t row, size_t tile, float
     const double unit =
         quantise_extreme_block(call.operands.a + row * k + block * kBlock, std::min(kBlock, k - block * kBlock),
                                call.kind.activations == Activations::kInt8, q);
-    kInt16Scalar.of(bits).decode(call.row_tile(tile) + block * call.tile_code_bytes(), 1, call.element, weights);
-    const uint8_t* scales = call.weight_scales(tile) + block * kTileRows;
+    float scales[kTileRows];
+    kInt16Scalar.of(bits).decode(call.row_tile(tile) + block * call.tile_code_bytes(),
+                                 call.weight_scales(tile) + block * kTileRows, 1, call.element, {weights, scales});
     for (size_t i = 0; i < kTileRows; ++i) {
       int32_t sum = 0;
       for (size_t j = 0; j < kBlock; ++j) sum += weights[j / 2 * 32 + i * 2 + j % 2] * q[j];
-      const double product = std::ldexp(static_cast<double>(sum) * unit, scales[i] - 127 - call.element.unit_exponent);
+      const double product = std::ldexp(static_cast<double>(sum) * unit * scales[i], -call.element.unit_exponent);
       acc[i] = static_cast<float>(static_cast<double>(acc[i]) + product);
     }
   }
