@@ -117,7 +117,7 @@ def choose_points(rows: Sequence[int], cached: Sequence[int], context: int) -> l
     fitting = [(s, c) for s, c in wanted if s + c <= context]
     if not fitting or ((rows or cached) and fitting != wanted):
         s, c = next(point for point in wanted if point not in fitting)
-        raise MxspecError(f"--rows {s} behind --cached {c}: more than the bundle's context of {context} tokens")
+        raise MxspecError(f"--rows {s} after --cached {c}: more than the bundle's context of {context} tokens")
     return fitting
 
 

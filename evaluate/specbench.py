@@ -139,7 +139,7 @@ def bench_model(
 @click.option(
     "--rows", multiple=True, type=click.IntRange(min=1), help="Tokens a call (may be repeated).  [default: 1, 8]"
 )
-@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="Behind so many.  [default: 128, 1000]")
+@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="After so many.  [default: 128, 1000]")
 @click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
 @common_options
 def bench_profile(
@@ -238,7 +238,7 @@ def bench_speculate(
 def turns_table(result: dict[str, Any]) -> Table:
     """What taking turns on the same threads costs both models."""
     turns = result["turns"]
-    table = Table("a step in turns", "us", "over alone")
+    table = Table("a step, alternating", "us", "over alone")
     for name in ("target", "draft"):
         table.add_row(name, f"{turns[f'{name}_seconds'] * 1e6:.1f}", f"{turns[f'{name}_over_alone']:.3f}")
     both = turns["target_seconds"] + turns["draft_seconds"]
