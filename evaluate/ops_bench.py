@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,19 +67,6 @@ def available(isas: Sequence[str]) -> list[str]:
     return [isa for isa in isas if isa in ops.available_isas()]
 
 
-@dataclass(slots=True)
-class Trials:
-    """What is timed in every repetition: so many bytes a call, beside the ceiling of its memory."""
-
-    ceiling: ReadCeiling
-    bytes_a_call: int
-    repetitions: list[list[Pair]] = field(default_factory=list)
-
-    def read_trials(self) -> list[float]:
-        """Bytes per second of the reads of each repetition."""
-        return [self.bytes_a_call / median([pair.read_seconds for pair in pairs]) for pairs in self.repetitions]
-
-
 def measure(
     isas: Sequence[str] = ISAS,
     formats: Sequence[str] = FORMATS,
@@ -92,22 +79,20 @@ def measure(
     n, k = SHAPE
     values = np.random.default_rng(1).standard_normal((max(rows), k), np.float32)
     ceilings = {name: ReadCeiling(_pieces(random_matrices(name, n, k))) for name in formats}
-    trials = {
-        case: Trials(ceilings[case.weight_format], ceilings[case.weight_format].pieces[0].nbytes)
-        for case in cases(available(isas), formats, activations, rows)
-    }
+    trials: dict[Case, list[list[Pair]]] = {case: [] for case in cases(available(isas), formats, activations, rows)}
     for repetition in range(repetitions):
         progress(f"repetition {repetition + 1} of {repetitions}")
         for case, found in trials.items():
-            found.repetitions.append(time_product(case, found.ceiling, values[: case.rows].copy()))
-    reads = [read for found in trials.values() for read in found.read_trials()]
+            found.append(time_product(case, ceilings[case.weight_format], values[: case.rows].copy()))
+    bytes_of = {name: ceiling.pieces[0].nbytes for name, ceiling in ceilings.items()}
+    reads = [bytes_of[c.weight_format] / p.read_seconds for c, found in trials.items() for p in itertools.chain(*found)]
     return {
         "threads": ops.threads(),
         "n": n,
         "k": k,
         "read_bytes_per_second": median(reads),
         "read_loops": {name: ceiling.loop for name, ceiling in ceilings.items()},
-        "products": [_describe(case, found, n * k) for case, found in trials.items()],
+        "products": [_describe(case, found, bytes_of[case.weight_format], n * k) for case, found in trials.items()],
         "attention": measure_attention(isas, repetitions, progress),
     }
 
@@ -133,14 +118,14 @@ def time_product(case: Case, ceiling: ReadCeiling, values: NDArray[np.float32]) 
     return pairs
 
 
-def _describe(case: Case, trials: Trials, weights: int) -> dict[str, Any]:
-    found = describe_pairs(trials.repetitions)
+def _describe(case: Case, repetitions: Sequence[Sequence[Pair]], packed_bytes: int, weights: int) -> dict[str, Any]:
+    found = describe_pairs(repetitions)
     return {
         "isa": case.isa,
         "format": case.weight_format,
         "activations": case.activations if WEIGHT_FORMATS[case.weight_format].activations else "float32",
         "rows": case.rows,
-        "bytes_per_second": trials.bytes_a_call / found["seconds"],
+        "bytes_per_second": packed_bytes / found["seconds"],
         "multiply_adds_per_second": case.rows * weights / found["seconds"],
         **found,
     }

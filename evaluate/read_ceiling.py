@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mxspec.runtime.ops.timing import read_loops, time_read
 
 PIECE_BYTES = 8 << 20  # about a matrix of a model of a billion weights
-PASSES = 3  # over all pieces by every loop, before one is chosen
+PASSES = 2  # over all pieces by every loop, before one is chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,13 @@ class ReadCeiling:
 
     def __init__(self, pieces: NDArray[np.uint8]) -> None:
         self.pieces = pieces
-        trials: dict[str, list[float]] = {loop: [] for loop in read_loops()}
-        for _ in range(PASSES):
-            for loop, seconds in trials.items():
-                seconds += [self._seconds(piece, loop) for piece in range(len(pieces))]
-        self.loop = min(trials, key=lambda loop: float(np.median(trials[loop])))
+        loops = read_loops()
+        trials: dict[str, list[float]] = {loop: [] for loop in loops}
+        for turn in range(PASSES * len(loops)):
+            for piece in range(len(pieces)):  # the loops alternate, so that a change of speed is one for all
+                loop = loops[(piece + turn) % len(loops)]
+                trials[loop].append(self._seconds(piece, loop))
+        self.loop = min(loops, key=lambda loop: median(trials[loop]))
 
     def seconds_after(self, piece: int) -> float:
         """Seconds of reading another piece than this one, which no cache holds where work on all takes its turn."""
