@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +11,19 @@ import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile import passes
-from mxspec.compile.attention import CallInputs
-from mxspec.compile.flattenings import drop_flattenings
-from mxspec.compile.gates import fuse_gates
+from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.graph import ExportedGraph, WeightSpec
-from mxspec.compile.modules import PackedLinear, swap_modules
-from mxspec.compile.projections import fuse_projections
-from mxspec.compile.qkv import fuse_qkv
-from mxspec.compile.residuals import fuse_residuals
-from mxspec.compile.rotary import replace_rotary_modules
-from mxspec.compile.rotations import join_partial_rotations
-from mxspec.compile.skeleton import architecture_name, build_skeleton, load_config
-from mxspec.compile.trace import CacheShape, graph_names, trace
+from mxspec.compile.passes.flattenings import drop_flattenings
+from mxspec.compile.passes.gates import fuse_gates
+from mxspec.compile.passes.projections import fuse_projections
+from mxspec.compile.passes.qkv import fuse_qkv
+from mxspec.compile.passes.residuals import fuse_residuals
+from mxspec.compile.passes.rotations import join_partial_rotations
+from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.modules import PackedLinear, swap_modules
+from mxspec.compile.trace.rotary import replace_rotary_modules
+from mxspec.compile.trace.skeleton import build_skeleton
+from mxspec.compile.trace.trace import CacheShape, graph_names, trace
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.weight_format import Activations
 
@@ -33,20 +33,19 @@ _PREFIX = "model."  # of the wrapper that speaks the graph contract, in front of
 
 
 def export_graph(
-    checkpoint_dir: Path,
+    config: PreTrainedConfig,
     *,
     weight_format: Callable[[str], str],
     context_length: int,
     cache_dtype: str,
     activations: Activations = "int16",
 ) -> ExportedGraph:
-    """The graph of the checkpoint's architecture by the graph contract, and the list of the weights it wants.
+    """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. Only config.json is
-    read. Raises UnsupportedModelError where it cannot be done.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights
+    are read. Raises UnsupportedModelError where it cannot be done.
     """
-    config = load_config(checkpoint_dir)
     _check_context(config, context_length)
     call = CallInputs()
     with call.registered():

@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from mxspec.compile import fetch, pipeline
+from mxspec.compile import pipeline
+from mxspec.compile.checkpoint import fetch
 from mxspec.compile.cli import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed

@@ -1,0 +1,42 @@
+"""Try a written model at every length it was compiled for; a large one in the shape of a small twin."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from transformers import PreTrainedConfig
+
+from mxspec.compile.check.specialize import check_specializations
+from mxspec.compile.check.twin import write_twin
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.weights.write_model import write_model
+from mxspec.formats.manifest import ModelEntry
+from mxspec.recipes.recipe import Recipe, TargetRecipe
+
+LARGE_WEIGHTS = 1 << 30  # bytes; reading more than that for each of dozens of calls would take minutes
+
+
+def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: int) -> bool:
+    """Run the model; returns whether all its lengths were tried, or of a large one a single step alone.
+
+    Raises CheckFailed.
+    """
+    small = plan.layout.file_bytes <= LARGE_WEIGHTS
+    check_specializations(folder, entry, vocab_size, plan.specializations if small else (1,))
+    return small
+
+
+def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe) -> None:
+    """Compile a small twin of a model of this configuration and run that at all lengths. Raises CheckFailed."""
+    wanted = wanted.model_copy(
+        update={"formats": (), "keep_fp16": ()}
+    )  # their patterns may name layers that the twin lacks
+    with tempfile.TemporaryDirectory(prefix="mxspec-twin-") as place:
+        folder = Path(place)
+        write_twin(config, folder)
+        with Checkpoint(folder) as checkpoint:
+            twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length)
+            entry = write_model(twin, folder, lambda count: None).entry
+        check_specializations(folder, entry, entry.vocab_size, twin.specializations)

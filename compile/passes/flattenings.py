@@ -1,0 +1,60 @@
+"""Rows stay in their batch of one: views of [1, tokens, n] as [tokens, n], and the views back, vanish."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from mxspec.compile.passes.segments import last_dimension
+
+_ROW_WISE = {"PackedMatMul", "LayerNormalization", "RMSNormalization", "Relu", "Gelu", "Sigmoid"}
+_ROW_WISE_PAIRS = {"Add", "Mul"}  # where both are such views
+
+
+def drop_flattenings(model: ir.Model) -> None:
+    """Move such views behind the operators that treat each row alone; where one meets the view back, both vanish.
+
+    An operator that wants the flat form keeps the view, in front of it.
+    """
+    for node in list(model.graph):
+        if node.op_type in _ROW_WISE and node.attributes.get_int("axis", -1) == -1:
+            _move_behind(model, node, 1)
+        elif node.op_type in _ROW_WISE_PAIRS:
+            _move_behind(model, node, 2)
+        elif node.op_type == "Reshape" and (source := _unflattened(node.inputs[0])) is not None:
+            result = node.outputs[0]
+            if source.shape == result.shape and not result.is_graph_output():
+                result.replace_all_uses_with(source)
+    RemoveUnusedNodesPass()(model)
+
+
+def _move_behind(model: ir.Model, node: ir.Node, data_inputs: int) -> None:
+    sources = [_unflattened(value) for value in node.inputs[:data_inputs]]
+    result = node.outputs[0]
+    flat, width = result.shape, last_dimension(result)
+    if None in sources or len(node.outputs) != 1 or flat is None or width is None or result.is_graph_output():
+        return
+    for index, source in enumerate(sources):
+        node.replace_input_with(index, source)
+    assert sources[0] is not None
+    assert sources[0].shape is not None
+    result.shape = ir.Shape([*sources[0].shape[:2], width])
+    target = ir.Node("", "Constant", [], [ir.AttrInt64s("value_ints", [-1, width])], name=f"{node.name}_rows")
+    view = ir.Node("", "Reshape", [result, target.outputs[0]], name=f"{node.name}_flat")
+    view.outputs[0].name, view.outputs[0].shape, view.outputs[0].type = f"{result.name}_flat", flat, result.type
+    for use in list(result.uses()):
+        if use.node is not view:
+            use.node.replace_input_with(use.idx, view.outputs[0])
+    model.graph.insert_after(node, [target, view])
+
+
+def _unflattened(value: ir.Value | None) -> ir.Value | None:
+    """What this is such a view of; one dimension less and the same last one: the rows were merged."""
+    node = None if value is None else value.producer()
+    if value is None or node is None or node.op_type != "Reshape":
+        return None
+    source = node.inputs[0]
+    if source is None or source.shape is None or value.shape is None:
+        return None
+    ranks, last = (len(source.shape), len(value.shape)), source.shape[-1]
+    return source if ranks == (3, 2) and isinstance(last, int) and last == value.shape[-1] else None

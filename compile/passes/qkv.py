@@ -1,0 +1,162 @@
+"""Attention that reads the fused product: split, head views, norms and rotation go into the operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from mxspec.compile.passes.replace import put_in_place
+from mxspec.compile.passes.segments import Segment, last_dimension, segment_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """A root-mean-square norm of each head, or of all heads together where the weight is that long."""
+
+    weight: ir.Value
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """Queries, keys or values: the part of a row that they are, and what happens to them before they are attended."""
+
+    source: ir.Value  # [1, tokens, width]
+    groups: int  # equal pieces of a row, of each of which `start` to `start + size - 1` belong here
+    start: int
+    size: int
+    factor: float
+    norm: _Norm | None
+    tables: tuple[ir.Value, ...]  # of cosines and sines
+
+
+def fuse_qkv(model: ir.Model) -> None:
+    """Replace Attention by QkvAttention where its queries, keys and values are, in this order, all of one value.
+
+    That is in each row, or in each head's piece of a row. Queries and keys may be normed and then rotated, by the same
+    tables; queries may be scaled. Whatever else happens to them on the way, or the slopes of ALiBi, leaves the
+    attention as it is.
+    """
+    for node in [node for node in model.graph if (node.domain, node.op_type) == ("mxspec", "Attention")]:
+        flat = _flat_output(node)
+        operands = [_operand(value) for value in node.inputs[:3]]
+        query, key, value = operands
+        alibi = len(node.inputs) != 8
+        if flat is None or query is None or key is None or value is None or alibi or not _fit(query, key, value):
+            continue
+        fused = ir.Node(
+            "mxspec", "QkvAttention", _inputs(node, query, key), _attributes(node, query, key), num_outputs=3
+        )
+        fused.name = f"{node.name}_qkv"
+        put_in_place(model, node, fused, (flat, *node.outputs[1:]))
+    RemoveUnusedNodesPass()(model)
+
+
+def _flat_output(node: ir.Node) -> ir.Value | None:
+    """The output as [1, tokens, heads * head_size], if nobody reads it in another shape."""
+    output = node.outputs[0]
+    uses = list(output.uses())
+    if len(uses) != 1 or uses[0].node.op_type != "Reshape" or output.shape is None:
+        return None
+    flat = uses[0].node.outputs[0]
+    heads, head_size = output.shape[2:]
+    same_rows = flat.shape is not None and list(flat.shape[:-1]) == list(output.shape[:2])
+    if not same_rows or not isinstance(heads, int) or not isinstance(head_size, int):
+        return None
+    return flat if last_dimension(flat) == heads * head_size else None
+
+
+def _fit(query: _Operand, key: _Operand, value: _Operand) -> bool:
+    """Whether one row holds all three and nothing else, and whether the operator can do what happens to them."""
+    start = 0
+    for part in (query, key, value):
+        if part.source is not query.source or part.groups != query.groups or part.start != start:
+            return False
+        start += part.size
+    rows = query.source.shape is not None and len(query.source.shape) == 3
+    whole = rows and start * query.groups == last_dimension(query.source)
+    rotated = query.tables == key.tables and not value.tables
+    epsilons = {part.norm.epsilon for part in (query, key) if part.norm is not None}
+    return whole and rotated and len(epsilons) <= 1 and value.norm is None and key.factor == value.factor == 1.0
+
+
+def _inputs(node: ir.Node, query: _Operand, key: _Operand) -> list[ir.Value | None]:
+    norms = [None if part.norm is None else part.norm.weight for part in (query, key)]
+    inputs = [query.source, *node.inputs[3:8], *(query.tables or (None, None)), *norms]
+    while inputs[-1] is None:
+        inputs.pop()
+    return inputs
+
+
+def _attributes(node: ir.Node, query: _Operand, key: _Operand) -> list[ir.Attr]:
+    scale = ir.AttrFloat32("scale", node.attributes["scale"].as_float() * query.factor)
+    attributes = [scale, *(attribute for attribute in node.attributes.values() if attribute.name != "scale")]
+    if norm := query.norm or key.norm:
+        attributes.append(ir.AttrFloat32("norm_epsilon", norm.epsilon))
+    if query.groups > 1:
+        attributes.append(ir.AttrInt64("interleaved", 1))
+    return attributes
+
+
+def _operand(value: ir.Value | None) -> _Operand | None:
+    """Follow queries, keys or values back to the product: rotation, norm of heads, head view, scale or norm of all."""
+    value, tables = _unrotated(value)
+    value, norm = _unnormed(value)
+    if (piece := segment_of(value)) is not None:  # of each head's part
+        view = piece.source.producer()
+        source = None if view is None or view.op_type != "Reshape" else view.inputs[0]
+        groups = None if source is None else _heads(piece.source, last_dimension(source))
+        if source is None or groups is None:
+            return None
+        return _Operand(source, groups, piece.start, piece.size, 1.0, norm, tables)
+    view = None if value is None else value.producer()
+    if value is None or view is None or view.op_type != "Reshape":
+        return None
+    flat, factor = view.inputs[0], 1.0
+    if norm is None:
+        flat, factor = _unscaled(flat)
+        flat, norm = _unnormed(flat) if factor == 1.0 else (flat, None)
+    part: Segment | None = segment_of(flat)
+    if part is None or _heads(value, part.size) is None:
+        return None
+    return _Operand(part.source, 1, part.start, part.size, factor, norm, tables)
+
+
+def _heads(view: ir.Value, width: int | None) -> int | None:
+    """The heads of a view [1, tokens, heads, size] of rows of this width."""
+    if view.shape is None or len(view.shape) != 4:
+        return None
+    heads, size = view.shape[2:]
+    return heads if isinstance(heads, int) and isinstance(size, int) and heads * size == width else None
+
+
+def _unrotated(value: ir.Value | None) -> tuple[ir.Value | None, tuple[ir.Value, ...]]:
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "RotaryEmbedding":
+        return value, ()
+    return node.inputs[0], tuple(table for table in node.inputs[1:] if table is not None)
+
+
+def _unnormed(value: ir.Value | None) -> tuple[ir.Value | None, _Norm | None]:
+    node = None if value is None else value.producer()
+    if node is None or value is None or node.op_type != "RMSNormalization" or value.shape is None:
+        return value, None
+    weight = node.inputs[1]
+    last = node.attributes.get_int("axis", -1) in (-1, len(value.shape) - 1)
+    if weight is None or not last or last_dimension(weight) != last_dimension(value):
+        return value, None
+    return node.inputs[0], _Norm(weight, node.attributes.get_float("epsilon", 1e-5))
+
+
+def _unscaled(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+    """Without a multiplication by one constant; it can as well be part of the attention's scale."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Mul":
+        return value, 1.0
+    for x, factor in (node.inputs, node.inputs[::-1]):
+        tensor = None if factor is None else ir.convenience.get_const_tensor(factor)
+        if tensor is not None and tensor.size == 1:
+            return x, float(tensor.numpy().reshape(-1)[0])
+    return value, 1.0

@@ -1,0 +1,1 @@
+"""From a model without weights to a raw ONNX graph."""

@@ -1,0 +1,118 @@
+"""The modules that take the place of transformers' own while a model is traced, and the swap itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.activations import FastGELUActivation, NewGELUActivation
+from transformers.pytorch_utils import Conv1D
+
+from mxspec.compile.trace.attention import CallInputs
+from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.weight_format import Activations, packed_shape, weight_format
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSource:
+    """Where the weight of a PackedLinear comes from, how it is to be stored, and what its product makes of its rows."""
+
+    parameter: str
+    format: str
+    n: int
+    k: int
+    transpose: bool
+    activations: Activations = "int16"
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of the PackedMatMul node; int16 activations are what a node without a word gets."""
+        asked = {} if self.activations == "int16" else {"activations": self.activations}
+        return {"K": self.k, "N": self.n, "format": self.format, **asked}
+
+
+class PackedLinear(nn.Module):
+    """A linear layer that emits mxspec::PackedMatMul; its weight is the uint8 tile initializer."""
+
+    def __init__(self, source: MatmulSource, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.source = source
+        self.in_features, self.out_features = source.k, source.n
+        shape = packed_shape(source.format, source.n, source.k)
+        self.weight = nn.Buffer(torch.empty(shape, dtype=torch.uint8, device="meta"))
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.onnx.ops.symbolic(
+            "mxspec::PackedMatMul",
+            (x, self.weight) if self.bias is None else (x, self.weight, self.bias),
+            self.source.attributes,
+            dtype=torch.float32,
+            shape=(*x.shape[:-1], self.source.n),
+            version=1,
+        )
+
+
+class PackedHead(PackedLinear):
+    """The LM head: takes the tokens that logits_to_keep names out of the hidden states, and multiplies no others.
+
+    Of hidden states float32[1, tokens, k] it makes float32[rows, n].
+    """
+
+    def __init__(self, source: MatmulSource, bias: nn.Parameter | None, call: CallInputs) -> None:
+        super().__init__(source, bias)
+        self._call = call
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = self._call.logits_to_keep
+        assert positions is not None
+        kept = torch.onnx.ops.symbolic(
+            "Gather", (x.squeeze(0), positions), {"axis": 0}, dtype=x.dtype, shape=(positions.shape[0], x.shape[-1])
+        )
+        return super().forward(kept)
+
+
+class TanhGelu(nn.Module):
+    """The tanh approximation of GELU as one node instead of eight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.gelu(x, approximate="tanh")
+
+
+def swap_modules(
+    model: PreTrainedModel, format_of: Callable[[str], str], activations: Activations, call: CallInputs
+) -> PackedHead:
+    """Put our modules in the place of linear layers, the LM head and spelled-out GELUs; returns the head.
+
+    A tied head is stored packed, with the embedding's values. Raises UnsupportedModelError where no plain head is.
+    """
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), name)
+    head = model.get_output_embeddings()
+    packed_head: PackedHead | None = None
+    for path, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear | Conv1D):
+            source = _source(module, names[id(module.weight)], format_of, activations)
+            if module is head:
+                packed_head = PackedHead(source, module.bias, call)
+            model.set_submodule(path, packed_head if module is head else PackedLinear(source, module.bias))
+        elif isinstance(module, NewGELUActivation | FastGELUActivation):
+            model.set_submodule(path, TanhGelu())
+    if packed_head is None:
+        raise UnsupportedModelError(f"{type(model).__name__} has no linear LM head: not a causal language model")
+    return packed_head
+
+
+def _source(
+    layer: nn.Linear | Conv1D, parameter: str, format_of: Callable[[str], str], activations: Activations
+) -> MatmulSource:
+    transpose = isinstance(layer, Conv1D)
+    k, n = layer.weight.shape if transpose else layer.weight.shape[::-1]
+    format_name = format_of(parameter)
+    taken = activations if activations in weight_format(format_name).activations else "int16"
+    return MatmulSource(parameter, format_name, n, k, transpose, taken)

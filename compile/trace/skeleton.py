@@ -1,0 +1,85 @@
+"""A transformers model without weights: its parameters have shapes only, its buffers are real."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.formats.errors import UnsupportedModelError, did_you_mean
+
+# Model types whose graphs a test compares with transformers, value by value. Others may export and be wrong in silence.
+TESTED_TYPES = (
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gpt2",
+    "gpt_neox",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "opt",
+    "phi",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+    "starcoder2",
+)
+_UNSUPPORTED_SETTINGS = (
+    "quantization_config",
+    "add_cross_attention",
+    "use_bidirectional_attention",
+    "is_encoder_decoder",
+)
+
+ATTENTION_NAME = "mxspec"  # the name by which transformers knows the attention function of trace/attention.py
+
+
+@contextmanager
+def _parameters_without_values() -> Iterator[None]:
+    """Move every parameter to the meta device as it is registered: its pages are never touched and cost nothing."""
+    register = nn.Module.register_parameter
+
+    def register_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and param.device.type != "meta":
+            param = nn.Parameter(param.to("meta"), requires_grad=False)
+        register(self, name, param)
+
+    nn.Module.register_parameter = register_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_NAME) -> PreTrainedModel:
+    """transformers' own class for `config`: evaluation mode, float32, parameters on the meta device, buffers computed.
+
+    `attention` is our own function, to be called while it is registered (`CallInputs.registered`), or None for what
+    transformers would take. Raises UnsupportedModelError for model types that no test covers, and for settings that
+    change what a graph means.
+    """
+    name = architecture_name(config)
+    if config.model_type not in TESTED_TYPES:
+        raise UnsupportedModelError(
+            f"{name}: model type {config.model_type!r} is not carried{did_you_mean(config.model_type, TESTED_TYPES)}; "
+            f"expected one of {', '.join(TESTED_TYPES)}"
+        )
+    if settings := [setting for setting in _UNSUPPORTED_SETTINGS if getattr(config, setting, None)]:
+        raise UnsupportedModelError(f"{name}: its config.json sets {', '.join(settings)}, which cannot be compiled")
+    with _parameters_without_values(), no_init_weights():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            copy.deepcopy(config),  # transformers writes the attention's name into what it is given
+            attn_implementation=attention,
+            dtype=torch.float32,
+        )
+    model.tie_weights()  # part of the initialisation that was skipped
+    return model.eval()

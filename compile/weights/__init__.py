@@ -1,0 +1,1 @@
+"""From a checkpoint's tensors to the weights file: read, round, pack, write."""

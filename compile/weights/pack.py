@@ -1,0 +1,151 @@
+"""Stream a model's weights: each tensor is read in pieces, packed, appended to the weights file, and dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.graph import WeightSpec
+from mxspec.compile.weights.convert import convert
+from mxspec.compile.weights.overlap import WriteBehind, read_ahead
+from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
+from mxspec.compile.weights.rounding.scale import pack_best
+from mxspec.formats.errors import CheckpointError
+from mxspec.formats.manifest import TensorEntry
+from mxspec.formats.safetensors_file import Layout, SafetensorsWriter, plan_layout
+from mxspec.formats.storage import stored_as
+from mxspec.formats.tiles import PackStatistics, pack_values
+from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS
+
+PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
+
+Sources = Mapping[str, CheckpointTensor]  # by parameter name
+Advance = Callable[[int], object]  # told the bytes of the checkpoint that are done
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """What became of the weights: the manifest's table, and the hash of the file."""
+
+    entries: tuple[TensorEntry, ...]
+    sha256: str
+
+
+def plan_weights(specs: Sequence[WeightSpec], sources: Sources) -> Layout:
+    """Where each weight will lie. Raises CheckpointError for a tensor of another shape than its parameter."""
+    for spec in specs:
+        _check_shapes(spec, [sources[parameter] for parameter in spec.sources])
+    return plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in specs])
+
+
+def pack_weights(
+    specs: Sequence[WeightSpec],
+    sources: Sources,
+    layout: Layout,
+    path: Path,
+    advance: Advance,
+    rounded: RoundedModel = TO_NEAREST,
+) -> PackedWeights:
+    """Write the weights file. Raises CheckpointError naming the tensor that cannot be packed."""
+    entries = []
+    offsets = layout.offsets
+    with SafetensorsWriter(path, layout) as writer:
+        with WriteBehind() as behind:
+            for spec in specs:
+                behind(writer.begin, spec.name)
+                statistics = PackStatistics()
+                for parameter in spec.sources:
+                    for packed, taken in _stream(spec, parameter, sources[parameter], advance, rounded):
+                        behind(writer.append, packed.data)
+                        statistics += taken
+                if spec.value is not None:
+                    behind(writer.append, np.ascontiguousarray(spec.value).tobytes())
+                entries.append(_entry(spec, [sources[parameter] for parameter in spec.sources], offsets, statistics))
+        return PackedWeights(tuple(entries), writer.finish())
+
+
+def format_name(spec: WeightSpec) -> str:
+    """The spec's format as the manifest calls it."""
+    if spec.kind == "matmul":
+        return spec.format
+    return {"float16": "fp16"}.get(spec.stored_dtype.name, spec.stored_dtype.name)
+
+
+def _stream(
+    spec: WeightSpec, parameter: str, source: CheckpointTensor, advance: Advance, rounded: RoundedModel
+) -> Iterator[tuple[npt.NDArray[Any], PackStatistics]]:
+    """The packed bytes of one checkpoint tensor, piece by piece, and what packing did to each."""
+    if spec.kind == "matmul" and (matrix := rounded.matrices.get(parameter)) is not None:
+        for number, tiles in enumerate(matrix.pieces()):
+            yield tiles, PackStatistics() if number else matrix.statistics
+        advance(source.bytes)
+        return
+    for values in read_ahead(_pieces(spec, source)):
+        yield _pack(spec, source, values, search=rounded.search)
+        advance(values.nbytes)
+
+
+def _pieces(spec: WeightSpec, source: CheckpointTensor) -> Iterator[npt.NDArray[Any]]:
+    """Whole row tiles of a matrix, or some rows of anything else; columns where the checkpoint has it transposed."""
+    rows = source.shape[1] if spec.transpose else source.shape[0]
+    width = source.bytes // source.itemsize // rows
+    step = max(1, PIECE_WEIGHTS // width // TILE_ROWS) * TILE_ROWS
+    read = source.read_columns if spec.transpose else source.read_rows
+    for begin in range(0, rows, step):
+        yield read(begin, min(begin + step, rows))
+
+
+def _pack(
+    spec: WeightSpec, source: CheckpointTensor, values: npt.NDArray[Any], *, search: bool
+) -> tuple[npt.NDArray[Any], PackStatistics]:
+    if spec.kind != "matmul":
+        packed, statistics = convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
+    else:
+        pack = pack_best if search and spec.format != FP16_TILES else pack_values
+        matrix = pack(values, spec.format, spec.transpose, dtype=source.dtype)
+        packed, statistics = matrix.data, matrix.statistics
+    where = f"tensor {source.name!r} of {source.shard}"
+    if statistics.nonfinite:
+        raise CheckpointError(f"{where} holds NaN or infinity; the checkpoint is damaged")
+    if statistics.overflow:
+        hint = "; give it an MX format" if spec.kind == "matmul" else ""
+        raise CheckpointError(f"{where} holds values beyond 65504 and cannot be stored as fp16{hint}")
+    return packed, statistics
+
+
+def _check_shapes(spec: WeightSpec, sources: Sequence[CheckpointTensor]) -> None:
+    """Sources are stacked along the rows; all but the last must fill whole row tiles of a packed matrix."""
+    shapes = [source.shape[::-1] if spec.transpose else source.shape for source in sources]
+    for source, shape in zip(sources, shapes, strict=True):
+        if len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:
+            raise CheckpointError(
+                f"tensor {source.name!r} of {source.shard} has shape {list(source.shape)}, but {spec.name} is "
+                f"{list(spec.shape)}: config.json belongs to another checkpoint"
+            )
+    rows = sum(shape[0] for shape in shapes)
+    if sources and rows != spec.shape[0]:
+        names = ", ".join(repr(source.name) for source in sources)
+        raise CheckpointError(f"{names}: {rows} rows, but {spec.name} has {spec.shape[0]}: config.json does not fit")
+    assert spec.kind != "matmul" or all(shape[0] % TILE_ROWS == 0 for shape in shapes[:-1]), spec
+
+
+def _entry(
+    spec: WeightSpec, sources: Sequence[CheckpointTensor], offsets: Mapping[str, int], statistics: PackStatistics
+) -> TensorEntry:
+    return TensorEntry(
+        name=spec.name,
+        sources=tuple(source.name for source in sources),
+        format=format_name(spec),
+        shape=spec.shape,
+        offset=offsets[spec.name],
+        bytes=spec.stored_bytes,
+        source_bytes=sum(source.bytes for source in sources),
+        error=statistics.relative_error if sources else None,
+        underflowed=statistics.underflow,
+    )

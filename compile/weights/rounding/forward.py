@@ -1,0 +1,178 @@
+"""A checkpoint's model run one decoder layer at a time, by transformers' own code, with one layer in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers.pytorch_utils import Conv1D
+
+from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.trace.skeleton import build_skeleton
+from mxspec.compile.weights.convert import as_float32
+from mxspec.formats.errors import CheckpointError, UnsupportedModelError
+
+_PIECE = 4 << 20  # weights converted at once
+
+Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
+OnInput = Callable[[str, Tensor], None]  # told a matrix's parameter name and its inputs [..., k]
+
+
+class _Reached(Exception):
+    """Not an error: it ends a forward pass where its value is known."""
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = value
+
+
+class LayeredModel:
+    """Runs embedding, a decoder layer, or what comes before the head, by themselves.
+
+    The model's own forward pass runs each time, so that masks, positions and rotations are its own; layers before the
+    wanted one hand on the given hidden states, and the pass ends behind it. Raises UnsupportedModelError for a model
+    without a list of decoder layers.
+    """
+
+    def __init__(self, config: PreTrainedConfig, sources: Mapping[str, CheckpointTensor]) -> None:
+        self._sources = sources
+        self._model = build_skeleton(config, attention=None)
+        self._names: dict[int, str] = {}
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            self._names.setdefault(id(parameter), name)
+        self._parameters = {  # by the id of their module and their name in it
+            (id(module), leaf): self._names[id(parameter)]
+            for module in self._model.modules()
+            for leaf, parameter in module._parameters.items()
+            if parameter is not None
+        }
+        self.layers = _decoder_layers(self._model, config)
+        self._current, self._hidden = -1, torch.empty(0)
+        for index, layer in enumerate(self.layers):
+            layer.forward = self._standing_in(index, layer.forward)
+        head = self._model.get_output_embeddings()
+        head.register_forward_pre_hook(_reached)
+        embedding: Any = self._model.get_input_embeddings()
+        embedding.padding_idx = None
+        self._forget_embedding()
+        layered = {id(module) for layer in self.layers for module in layer.modules()}
+        for module in self._model.modules():
+            if id(module) not in layered and module is not head and module is not embedding:
+                self._load(module)
+
+    def matrices(self, index: int) -> Matrices:
+        """The linear layers of a decoder layer; of the head where `index` is behind the last layer."""
+        if index == len(self.layers):
+            head = self._model.get_output_embeddings()
+            return {self._parameters[id(head), "weight"]: head}
+        found = (module for module in self.layers[index].modules() if isinstance(module, nn.Linear | Conv1D))
+        return {self._parameters[id(module), "weight"]: module for module in found}
+
+    @contextmanager
+    def loaded(self, index: int) -> Iterator[None]:
+        """Have the weights of a decoder layer in memory, as float32."""
+        modules = list(self.layers[index].modules())
+        for module in modules:
+            self._load(module)
+        try:
+            yield
+        finally:
+            for module in modules:
+                for leaf, parameter in module._parameters.items():
+                    if parameter is not None:
+                        module._parameters[leaf] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+
+    def embed(self, windows: NDArray[np.int64]) -> Iterator[Tensor]:
+        """The hidden states [1, length, width] before the first layer, of each window of token ids."""
+        embedding: Any = self._model.get_input_embeddings()
+        used, numbers = np.unique(windows, return_inverse=True)
+        embedding.weight = nn.Parameter(
+            self._rows(self._parameters[id(embedding), "weight"], used), requires_grad=False
+        )
+        for window in numbers.reshape(windows.shape):
+            yield self._run(-1, torch.from_numpy(window.copy())[None])
+        self._forget_embedding()
+
+    def run(self, index: int, hidden: Tensor, on_input: OnInput | None = None) -> Tensor:
+        """What a loaded layer makes of hidden states, or, where `index` is behind the last, what the head gets."""
+        self._hidden = hidden
+        ids = torch.zeros(hidden.shape[:2], dtype=torch.int64)
+        with ExitStack() as hooks:
+            if on_input is not None:
+                for name, module in self.matrices(index).items():
+                    hook = module.register_forward_pre_hook(_telling(on_input, name), prepend=True)
+                    hooks.callback(hook.remove)
+            return self._run(index, ids)
+
+    def _forget_embedding(self) -> None:
+        """One row that every id but 0 lies outside of: what is made of it is not used."""
+        embedding: Any = self._model.get_input_embeddings()
+        embedding.weight = nn.Parameter(torch.zeros(1, embedding.weight.shape[1]), requires_grad=False)
+
+    def _run(self, index: int, ids: Tensor) -> Tensor:
+        self._current = index
+        with torch.no_grad():
+            try:
+                self._model(input_ids=ids, use_cache=False)
+            except _Reached as reached:
+                return reached.value
+        raise AssertionError("the forward pass went past its end")
+
+    def _standing_in(self, index: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def forward_or_hand_on(hidden_states: Tensor, *arguments: Any, **options: Any) -> Tensor:
+            if index < self._current:
+                return self._hidden
+            if self._current < 0:
+                raise _Reached(hidden_states)
+            raise _Reached(forward(self._hidden, *arguments, **options))
+
+        return forward_or_hand_on
+
+    def _load(self, module: nn.Module) -> None:
+        for leaf, parameter in module._parameters.items():
+            if parameter is not None:
+                name = self._parameters[id(module), leaf]
+                if name in self._sources:  # one that the graph does not use is not used here either
+                    values = self._rows(name, None)
+                    module._parameters[leaf] = nn.Parameter(values, requires_grad=False)
+
+    def _rows(self, name: str, rows: NDArray[np.int64] | None) -> Tensor:
+        """A tensor of the checkpoint as float32, or some of its rows."""
+        source = self._sources[name]
+        count = source.shape[0] if rows is None else len(rows)
+        values = np.empty((count, *source.shape[1:]), np.float32)
+        width = max(1, values.size // max(1, count))
+        step = max(1, _PIECE // width) if rows is None else 1
+        for begin in range(0, count, step):
+            end = min(begin + step, count)
+            first = begin if rows is None else int(rows[begin])
+            values[begin:end] = as_float32(source.read_rows(first, first + end - begin), source.dtype)
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"tensor {source.name!r} of {source.shard} holds NaN or infinity; it is damaged")
+        return torch.from_numpy(values)
+
+
+def _decoder_layers(model: nn.Module, config: PreTrainedConfig) -> list[nn.Module]:
+    count = config.num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise UnsupportedModelError(f"{architecture_name(config)}: no list of its {count} decoder layers was found")
+
+
+def _reached(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    raise _Reached(arguments[0])
+
+
+def _telling(on_input: OnInput, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def tell(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        on_input(name, arguments[0])
+
+    return tell

@@ -1,0 +1,91 @@
+"""Round one matrix of the checkpoint, some rows at a time, into tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.weights.convert import as_float32
+from mxspec.compile.weights.rounding.gptq import compensate
+from mxspec.compile.weights.rounding.grid import Grid
+from mxspec.compile.weights.rounding.moments import Factor
+from mxspec.compile.weights.rounding.scale import compare, rule_exponents
+from mxspec.formats.errors import CheckpointError
+from mxspec.formats.tiles import PackStatistics, pack_values, unpack_values
+from mxspec.formats.weight_format import TILE_ROWS
+
+ROWS = 2048  # rounded at once, whole row tiles: of 11,008 columns they are 90 MB
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSource:
+    """A matrix [n, k] in the checkpoint, or [k, n] there where it is transposed, and the MX format it gets."""
+
+    tensor: CheckpointTensor
+    transpose: bool
+    format_name: str
+
+    @classmethod
+    def of(cls, tensor: CheckpointTensor, module: nn.Module, format_name: str) -> Self:
+        """That of a linear layer, or of a Conv1D, which has it transposed."""
+        return cls(tensor, not isinstance(module, nn.Linear), format_name)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """n and k."""
+        rows, columns = self.tensor.shape
+        return (columns, rows) if self.transpose else (rows, columns)
+
+    def read(self, begin: int, end: int) -> NDArray[np.float32]:
+        """Rows float32[end - begin, k]. Raises CheckpointError for values that are not finite."""
+        read = self.tensor.read_columns if self.transpose else self.tensor.read_rows
+        values = as_float32(read(begin, end), self.tensor.dtype)
+        if not np.isfinite(values).all():
+            raise CheckpointError(
+                f"tensor {self.tensor.name!r} of {self.tensor.shard} holds NaN or infinity; the checkpoint is damaged"
+            )
+        return np.ascontiguousarray(values.T) if self.transpose else values
+
+
+def round_matrix(
+    source: MatrixSource, factor: Factor | None, tiles: NDArray[np.uint8], weight: NDArray[np.float32] | None
+) -> PackStatistics:
+    """Write the tiles uint8[n_tiles, row_tile_bytes] of a matrix: errors compensated, or to nearest without a factor.
+
+    What the tiles stand for goes into `weight` too, if given, in the checkpoint's own orientation.
+    """
+    statistics = PackStatistics()
+    n, _ = source.shape
+    for begin in range(0, n, ROWS):
+        end = min(begin + ROWS, n)
+        values = source.read(begin, end)
+        out = tiles[begin // TILE_ROWS : -(-end // TILE_ROWS)]
+        taken, stored = _round_rows(values, source.format_name, factor, out)
+        statistics += taken
+        if weight is not None and source.transpose:
+            weight[:, begin:end] = stored.T
+        elif weight is not None:
+            weight[begin:end] = stored
+    return statistics
+
+
+def _round_rows(
+    values: NDArray[np.float32], format_name: str, factor: Factor | None, out: NDArray[np.uint8]
+) -> tuple[PackStatistics, NDArray[np.float32]]:
+    """Pack rows; what packing did to them, and what the tiles stand for.
+
+    Values that lie on a block's grid already are packed as they are: the rule's exponent is never above the one that
+    they were rounded with, and its grid holds them all.
+    """
+    if factor is None:
+        packed = pack_values(values, format_name, out=out)
+        return packed.statistics, unpack_values(packed.data, format_name, *values.shape)
+    grid = Grid.of(format_name)
+    rounded = compensate(values, grid, rule_exponents(values, grid), factor)
+    packed = pack_values(rounded, format_name, out=out)
+    return compare(values, rounded), rounded

@@ -1,0 +1,169 @@
+"""Round a whole model, one decoder layer after the other, each on the outputs of those that are rounded already."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.weights.rounding.forward import LayeredModel, Matrices
+from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
+from mxspec.compile.weights.rounding.moments import Factor, Moments, UnfactoredError
+from mxspec.compile.weights.rounding.rounded import RoundedMatrix
+from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.compile.weights.rounding.text import CalibrationText
+
+Advance = Callable[[int], object]  # told how many multiplications are done
+
+
+@dataclass(slots=True)
+class SharedMoments:
+    """Moments of the inputs of several matrices; those that read one tensor share theirs."""
+
+    first: dict[str, str] = field(default_factory=dict)  # the matrix whose moments a matrix shares, by name
+    sums: dict[str, Moments] = field(default_factory=dict)
+    _seen: dict[tuple[int, tuple[int, ...]], tuple[str, Tensor]] = field(default_factory=dict)
+
+    def begin_window(self) -> None:
+        """Before each forward pass: its tensors may lie where those of the last one lay."""
+        self._seen.clear()
+
+    def add(self, name: str, inputs: Tensor) -> None:
+        """Inputs [..., k] of the matrix of that name."""
+        place = (inputs.data_ptr(), tuple(inputs.shape))
+        if place in self._seen:
+            self.first[name] = self._seen[place][0]
+            return
+        self._seen[place] = (name, inputs)  # held, so that nothing else comes to lie there
+        self.first[name] = name
+        self.sums.setdefault(name, Moments(inputs.shape[-1])).add(inputs)
+
+    def groups(self) -> dict[str, list[str]]:
+        """The matrices that share moments, by the first of them."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, first in self.first.items():
+            found[first].append(name)
+        return found
+
+
+class ModelRounder:
+    """Rounds the matrices of a model that have a format in `formats`, by parameter name."""
+
+    def __init__(
+        self,
+        model: LayeredModel,
+        sources: Mapping[str, CheckpointTensor],
+        formats: Mapping[str, str],
+        store: RoundingStore,
+    ) -> None:
+        self._model, self._sources, self._formats, self._store = model, sources, formats, store
+
+    def work(self, tokens: int) -> int:
+        """About how many multiplications rounding the whole model takes."""
+        count = len(self._model.layers)
+        return sum(self._forward_work(index, tokens) + self._matrix_work(index, tokens) for index in range(count + 1))
+
+    def run(self, text: CalibrationText, advance: Advance) -> dict[str, RoundedMatrix]:
+        """Rounded matrices by parameter name; goes on where the store says that a run before has ended."""
+        rounded: dict[str, RoundedMatrix] = {}
+        for index in range(len(self._model.layers) + 1):
+            done = self._store.finished_layer(index)
+            if done is None:
+                done = self._round_layer(index, text, advance)
+                self._store.finish_layer(index, done)
+            else:
+                advance(self._forward_work(index, text.tokens) + self._matrix_work(index, text.tokens))
+            rounded |= done
+        return rounded
+
+    def _round_layer(self, index: int, text: CalibrationText, advance: Advance) -> dict[str, RoundedMatrix]:
+        if index == 0:
+            self._embed(text)
+        inputs, last = self._store.inputs(index), index == len(self._model.layers)
+        matrices = {name: module for name, module in self._model.matrices(index).items() if name in self._formats}
+        step = self._forward_work(index, text.tokens) // (2 * len(inputs))
+        if last:
+            moments = self._moments(index, inputs, matrices, lambda: advance(step))
+            done = self._round_matrices(matrices, moments, write_back=False)
+        else:
+            with self._model.loaded(index):
+                moments = self._moments(index, inputs, matrices, lambda: advance(step))
+                done = self._round_matrices(matrices, moments, write_back=True)
+                outputs = self._store.create_inputs(index + 1, *inputs.shape)
+                for window, hidden in enumerate(inputs):
+                    outputs[window] = self._model.run(index, _tensor(hidden))[0].numpy()
+                    advance(step)
+        advance(self._matrix_work(index, text.tokens))
+        return done
+
+    def _embed(self, text: CalibrationText) -> None:
+        inputs: NDArray[np.float32] | None = None
+        for window, hidden in enumerate(self._model.embed(text.windows)):
+            if inputs is None:
+                inputs = self._store.create_inputs(0, len(text.windows), *hidden.shape[1:])
+            inputs[window] = hidden[0].numpy()
+
+    def _moments(
+        self, index: int, inputs: NDArray[np.float32], wanted: Matrices, advance: Callable[[], object]
+    ) -> SharedMoments:
+        moments = SharedMoments()
+
+        def add(name: str, values: Tensor) -> None:
+            if name in wanted:
+                moments.add(name, values)
+
+        for hidden in inputs:
+            moments.begin_window()
+            self._model.run(index, _tensor(hidden), add)
+            advance()
+        moments.begin_window()
+        return moments
+
+    def _round_matrices(
+        self, matrices: Matrices, moments: SharedMoments, *, write_back: bool
+    ) -> dict[str, RoundedMatrix]:
+        done: dict[str, RoundedMatrix] = {}
+        groups = moments.groups() | {name: [name] for name in matrices if name not in moments.first}
+        for first, names in groups.items():
+            factor, fallback = _factor(moments.sums.pop(first, None))
+            for name in names:
+                module = matrices[name]
+                source = MatrixSource.of(self._sources[name], module, self._formats[name])
+                tiles = self._store.create_tiles(name, source.format_name, *source.shape)
+                weight = module.weight.numpy() if write_back else None
+                statistics = round_matrix(source, factor, tiles, weight)
+                done[name] = RoundedMatrix(self._store.tiles_path(name), statistics, fallback)
+        return done
+
+    def _forward_work(self, index: int, tokens: int) -> int:
+        if index == len(self._model.layers):
+            return 0
+        return 2 * tokens * sum(module.weight.numel() for module in self._model.matrices(index).values())
+
+    def _matrix_work(self, index: int, tokens: int) -> int:
+        work = 0
+        for name, module in self._model.matrices(index).items():
+            if name in self._formats:
+                n, k = MatrixSource.of(self._sources[name], module, self._formats[name]).shape
+                work += k * k * (tokens // 2 + k // 3 + n)
+        return work
+
+
+def _factor(moments: Moments | None) -> tuple[Factor | None, str | None]:
+    """The factor, or why there is none."""
+    if moments is None:
+        return None, "its inputs were not seen"
+    try:
+        return moments.factor(), None
+    except UnfactoredError as error:
+        return None, str(error)
+
+
+def _tensor(hidden: NDArray[np.float32]) -> Tensor:
+    return torch.from_numpy(np.array(hidden))[None]

@@ -1,0 +1,85 @@
+"""Round a planned model as the recipe wants it, or say that it is rounded while it is packed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.graph import WeightSpec
+from mxspec.compile.plan import ModelPlan
+from mxspec.compile.progress import Stages
+from mxspec.compile.weights.rounding.forward import LayeredModel
+from mxspec.compile.weights.rounding.model import ModelRounder
+from mxspec.compile.weights.rounding.moments import DAMPING
+from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
+from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
+from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.manifest import TOKENIZER, RoundingEntry
+from mxspec.formats.weight_format import FP16_TILES
+from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.text.tokenizer import load_tokenizer
+
+
+def round_model(plan: ModelPlan, checkpoint: Checkpoint, recipe: Recipe, place: Path, stages: Stages) -> RoundedModel:
+    """What the packer needs; with `gptq` the matrices themselves, in a folder below `place`.
+
+    A run that was killed goes on there at its layer. Raises MxspecError for a bad text or a damaged checkpoint.
+    """
+    formats = mx_formats(plan)
+    if recipe.rounding == "nearest" or not formats:
+        return TO_NEAREST
+    if recipe.rounding == "scale":
+        return RoundedModel(RoundingEntry(method="scale"), search=True)
+    tokenizer = load_tokenizer(checkpoint.folder / TOKENIZER)
+    length = plan.exported.context_length
+    text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
+    store = RoundingStore(place / f"{plan.name}-{_key(plan, formats, text)}")
+    try:
+        model = LayeredModel(checkpoint.config, plan.sources)
+    except UnsupportedModelError as error:
+        return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, str(error))))
+    rounder = ModelRounder(model, plan.sources, formats, store)
+    with stages.work(f"round {plan.name}", rounder.work(text.tokens)) as advance:
+        matrices = rounder.run(text, advance)
+    nearest = {name: "it is not part of a decoder layer" for name in formats if name not in matrices}
+    nearest |= {name: matrix.fallback for name, matrix in matrices.items() if matrix.fallback is not None}
+    entry = RoundingEntry(
+        method="gptq",
+        text_sha256=text.sha256,
+        tokens=text.tokens,
+        seed=recipe.seed,
+        damping=DAMPING,
+        nearest=nearest,
+    )
+    return RoundedModel(entry, matrices=matrices)
+
+
+def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
+    """What `round_model` keeps on disk until the bundle is whole: matrices, and the inputs and outputs of a layer."""
+    matrices = _mx_matrices(plan)
+    if recipe.rounding != "gptq" or not matrices:
+        return 0
+    width = max(spec.shape[1] for spec in matrices)
+    return sum(spec.stored_bytes for spec in matrices) + 2 * recipe.calibration_tokens * width * 4
+
+
+def mx_formats(plan: ModelPlan) -> dict[str, str]:
+    """The format of each matrix that gets an MX format, by parameter name."""
+    return {parameter: spec.format for spec in _mx_matrices(plan) for parameter in spec.sources}
+
+
+def _mx_matrices(plan: ModelPlan) -> list[WeightSpec]:
+    return [spec for spec in plan.exported.weights if spec.kind == "matmul" and spec.format != FP16_TILES]
+
+
+def _key(plan: ModelPlan, formats: Mapping[str, str], text: CalibrationText) -> str:
+    """What a rounding depends on, so that a later run takes up its own and no other."""
+    digest = hashlib.sha256(text.windows.tobytes())
+    for name, format_name in sorted(formats.items()):
+        source = plan.sources[name]
+        file = source.identity
+        digest.update(f"{name} {format_name} {source.name} {file}\n".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,76 @@
+"""Write one model: its weights, and the graph whose initializers point into them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from mxspec.compile.plan import ModelPlan
+from mxspec.compile.weights.pack import Advance, PackedWeights, pack_weights
+from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
+from mxspec.formats.manifest import ModelEntry
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenModel:
+    """A model on disk: its manifest entry, and the hash of its weights, which were hashed on the way."""
+
+    entry: ModelEntry
+    weights_sha256: str
+
+
+def write_model(plan: ModelPlan, folder: Path, advance: Advance, rounded: RoundedModel = TO_NEAREST) -> WrittenModel:
+    """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` is told the checkpoint bytes that are done."""
+    path = folder / weights_name(plan)
+    packed = pack_weights(plan.exported.weights, plan.sources, plan.layout, path, advance, rounded)
+    return write_graph(plan, folder, packed, rounded)
+
+
+def weights_name(plan: ModelPlan) -> str:
+    return f"{plan.name}.safetensors"
+
+
+def write_graph(
+    plan: ModelPlan, folder: Path, packed: PackedWeights, rounded: RoundedModel = TO_NEAREST
+) -> WrittenModel:
+    """Write `NAME.onnx` over the weights that lie in the folder already."""
+    graph, weights, exported = f"{plan.name}.onnx", weights_name(plan), plan.exported
+    point_into(weights, plan)
+    ir.save(exported.model, folder / graph)
+    entry = ModelEntry(
+        graph=graph,
+        weights=weights,
+        architecture=exported.architecture,
+        format=plan.weight_format,
+        activations=plan.activations,
+        layers=exported.layers,
+        kv_heads=exported.kv_heads,
+        head_size=exported.head_size,
+        cache_dtype="float32" if exported.cache_dtype == "float32" else "float16",
+        vocab_size=exported.vocab_size,
+        context_length=exported.context_length,
+        specializations=plan.specializations,
+        tensors=packed.entries,
+        ignored=plan.ignored,
+        rounding=rounded.entry,
+    )
+    return WrittenModel(entry, packed.sha256)
+
+
+def point_into(weights: str, plan: ModelPlan) -> None:
+    """Have the graph's initializers point into the weights file; each has a value afterwards."""
+    initializers = plan.exported.model.graph.initializers
+    offsets = plan.layout.offsets
+    for spec in plan.exported.weights:
+        initializers[spec.name].const_value = ir.ExternalTensor(
+            weights,
+            offsets[spec.name],
+            spec.stored_bytes,
+            ir.DataType.from_numpy(spec.stored_dtype),
+            shape=ir.Shape(spec.stored_shape),
+            name=spec.name,
+        )
+    empty = [name for name, value in initializers.items() if value.const_value is None]
+    assert not empty, f"initializers without a value: {empty}"

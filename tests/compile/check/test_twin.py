@@ -1,0 +1,64 @@
+"""Small twins of large checkpoints: the same options, small enough to run, and really run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from mxspec.compile.check import check_model
+from mxspec.compile.check.check_model import check_twin
+from mxspec.compile.check.specialize import check_specializations
+from mxspec.compile.check.twin import shrink, write_twin
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.formats.manifest import ModelEntry
+from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
+
+LARGE = {"hidden_size": 64, "intermediate_size": 5632, "num_hidden_layers": 12, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 32000, "pad_token_id": 31999, "eos_token_id": 2}  # fmt: skip
+
+
+def test_shrink_keeps_options_and_heads() -> None:
+    large = AutoConfig.for_model("llama", **LARGE, rope_theta=5e5)
+    small = shrink(large)
+    assert (small.num_hidden_layers, small.vocab_size, small.intermediate_size) == (2, 512, 512)
+    assert (small.hidden_size, small.num_attention_heads, small.num_key_value_heads) == (64, 4, 2)
+    assert small.rope_parameters == large.rope_parameters
+    assert large.num_hidden_layers == 12
+
+
+def test_shrink_keeps_one_layer_of_each_kind() -> None:
+    large = AutoConfig.for_model("gemma3_text", **LARGE, head_dim=16, sliding_window=8)
+    assert shrink(large).layer_types == ["sliding_attention"] * 5 + ["full_attention"]
+
+
+def test_shrink_knows_other_names_of_the_sizes() -> None:
+    small = shrink(AutoConfig.for_model("gpt2", n_layer=12, n_embd=64, n_head=4, vocab_size=50257))
+    assert (small.n_layer, small.vocab_size, small.n_embd) == (2, 512, 64)
+
+
+def test_a_twin_is_a_checkpoint(tmp_path: Path) -> None:
+    write_twin(AutoConfig.for_model("llama", **LARGE), tmp_path)
+    with Checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.tensors["model.layers.1.mlp.up_proj.weight"].shape == (512, 64)
+        assert abs(checkpoint.tensors["lm_head.weight"].read_rows(0, 512).std() * 8 - 1) < 0.01
+
+
+def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = AutoConfig.for_model("gpt2", n_layer=3, n_embd=32, n_head=2, n_positions=64, vocab_size=600)
+    ran: list[tuple[int, ...]] = []
+
+    def run(folder: Path, entry: ModelEntry, vocab_size: int, lengths: Sequence[int]) -> None:
+        ran.append(tuple(lengths))
+        check_specializations(folder, entry, vocab_size, lengths)
+
+    monkeypatch.setattr(check_model, "check_specializations", run)
+    wanted = TargetRecipe(checkpoint="x", keep_fp16=("*.h.2.*",))  # a layer that the twin does not have
+    recipe = Recipe(name="x", k_max=3, prefill_chunk=8, target=wanted, draft=DraftRecipe(checkpoint="x"))
+    plan: Any = SimpleNamespace(name="target", exported=SimpleNamespace(context_length=32))
+    check_twin(plan, large, wanted, recipe)
+    assert ran == [(1, 4, 8)]
