@@ -19,7 +19,9 @@ KINDS = get_args(Kind)
 
 _BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 _OPTIONS = (
-    click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write. [NAME.standard, NAME.static]"),
+    click.option(
+        "-o", "--output", type=click.Path(path_type=Path), help="Folder to write. [NAME.standard, NAME.static]"
+    ),
     click.option("--force", is_flag=True, help="Replace an emitted folder, once the new one is whole."),
     click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead."),
 )

@@ -29,10 +29,9 @@ def take_inputs(model: ir.Model, entry: ModelEntry) -> dict[str, ir.Value]:
     ids.shape, positions.shape = ir.Shape([_BATCH, _TOKENS]), ir.Shape([_BATCH, _TOKENS])
     mask = ir.Value(name="attention_mask", shape=ir.Shape([_BATCH, _TOTAL]), type=ir.TensorType(ir.DataType.INT64))
     model.graph.inputs.insert(1, mask)
-    for layer in range(entry.layers):
-        for what in ("key", "value"):
-            past = given[f"past_{what}.{layer}"]
-            past.name, past.shape = f"past_key_values.{layer}.{what}", _cache(entry, _PAST)
+    pasts = [value for name, value in given.items() if name.startswith("past_") and name not in _OF_SEQUENCES]
+    for past, name in zip(pasts, cache_names(entry), strict=True):
+        past.name, past.shape = f"past_key_values.{name}", _cache(entry, _PAST)
     return {str(value.name): value for value in model.graph.inputs}
 
 
@@ -78,16 +77,19 @@ def make_masks(
 def give_outputs(model: ir.Model, entry: ModelEntry) -> None:
     """Give the outputs their names and shapes; inputs of the graph contract that nothing reads any more go."""
     dtype = ir.TensorType(cache_type(entry))
-    outputs = {str(value.name): value for value in model.graph.outputs}
-    logits = outputs["logits"]
-    logits.shape = ir.Shape([_BATCH, _TOKENS, entry.vocab_size])
-    for layer in range(entry.layers):
-        for what in ("key", "value"):
-            present = outputs[f"present_{what}.{layer}"]
-            present.name, present.shape, present.type = f"present.{layer}.{what}", _cache(entry, _TOTAL), dtype
+    logits, *presents = model.graph.outputs
+    logits.name, logits.shape = "logits", ir.Shape([_BATCH, _TOKENS, entry.vocab_size])
+    logits.type = ir.TensorType(ir.DataType.FLOAT)
+    for present, name in zip(presents, cache_names(entry), strict=True):
+        present.name, present.shape, present.type = f"present.{name}", _cache(entry, _TOTAL), dtype
     for value in [value for value in model.graph.inputs if value.name in _OF_SEQUENCES]:
         assert not value.uses(), value.name
         model.graph.inputs.remove(value)
+
+
+def cache_names(entry: ModelEntry) -> list[str]:
+    """Of the caches, in the order of the graph's inputs and outputs."""
+    return [f"{layer}.{what}" for layer in range(entry.layers) for what in ("key", "value")]
 
 
 def cache_type(entry: ModelEntry) -> ir.DataType:
