@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
-from mxspec.compile.commands.emit import KINDS, Kind, check_place, emit, place_of, write
+from mxspec.compile.commands.emit import KINDS, check_place, emit, place_of, write
 from mxspec.compile.commands.inspect import inspect
 from mxspec.compile.commands.termination import termination_as_interrupt
+from mxspec.compile.interchange.folder import Kind
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError

@@ -41,7 +41,7 @@ def emit_standard(
     behind when it fails.
     """
     with EmittedFolder(output, "standard", force=force) as folder:
-        models = {}
+        models: dict[str, Any] = {}
         for name, entry in bundle.manifest.models.items():
             plan = plan_model(bundle.path, entry, scales)
             folder.require_space(plan.layout.file_bytes)

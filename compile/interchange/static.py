@@ -52,7 +52,7 @@ def emit_static(bundle: Bundle, output: Path, *, force: bool, stages: Stages, sl
     Raises MxspecError, and leaves nothing behind when it fails.
     """
     with EmittedFolder(output, "static", force=force) as folder:
-        models = {}
+        models: dict[str, Any] = {}
         for name, entry in bundle.manifest.models.items():
             with stages.step(f"static {name}"):
                 linked = place_weights(bundle.weights_path(name), folder)

@@ -41,7 +41,7 @@ def _write_matrix(
     tensor: TensorEntry, file: BinaryIO, writer: SafetensorsWriter, scales: Scales, advance: Advance
 ) -> None:
     (n, k), element = tensor.shape, weight_format(tensor.format).element
-    found: list[Bytes] = []
+    found: list[Bytes | NDArray[np.float32]] = []
     for packed, rows in _row_tiles(tensor, file, n, k):
         if element is None:
             writer.append(np.ascontiguousarray(unpack_fp16(packed, rows, k)).data)

@@ -24,6 +24,7 @@ from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime.session import Part, Session
 
 Logits = npt.NDArray[np.float32]
+ACTIVATIONS = 5e-4  # what int16 rows cost, of the largest logit
 Run = Callable[[dict[str, Any]], dict[str, Any]]
 TEXT = np.random.default_rng(0).integers(3, 118, (2, 21))
 
@@ -121,7 +122,7 @@ def test_every_format_is_what_the_bundle_means(standard_model, written_model, ti
     got = read(reference(path), entry)
     model = tiny_checkpoint("llama-ragged")[1]
     assert error(got, expected(rounded(folder, entry, model))) < 1e-5
-    assert 0 < error(got, ours(folder, entry)) < 1e-4
+    assert 0 < error(got, ours(folder, entry)) < ACTIVATIONS
     assert error(got, expected(model)) > 1e-2  # the weights are others, so the checks above looked at them
 
 
@@ -165,7 +166,7 @@ def test_mxint8_with_float32_scales_runs_on_onnx_runtime(standard_model, written
     assert [(opset.domain, opset.version) for opset in onnx.load(path).opset_import] == [("", 21)]
     got = read(onnx_runtime(path), entry)
     assert error(got, read(reference(path), entry)) < 1e-5
-    assert 0 < error(got, ours(folder, entry)) < 1e-4
+    assert 0 < error(got, ours(folder, entry)) < ACTIVATIONS
 
 
 @pytest.mark.parametrize("name", ["gemma2", "phi"])
