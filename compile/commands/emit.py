@@ -33,12 +33,12 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
     return _BUNDLE(command)
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, no_args_is_help=False)
 def emit() -> None:
     """Write a bundle's models for other programs (docs/interchange.md)."""
 
 
-@emit.command(cls=Command)
+@emit.command(cls=Command, short_help="Standard ONNX without operators of ours.")
 @_shared
 @click.option(
     "--scales",
@@ -52,7 +52,7 @@ def standard(bundle: Path, *, output: Path | None, force: bool, json_output: boo
     _emit("standard", bundle, output, force=force, json_output=json_output, scales=scales)
 
 
-@emit.command(cls=Command)
+@emit.command(cls=Command, short_help="Graphs of fixed shapes.")
 @_shared
 @click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="Texts that share the caches.")
 def static(bundle: Path, *, output: Path | None, force: bool, json_output: bool, slots: int) -> None:

@@ -249,7 +249,7 @@ def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Pat
         (["inspect"], "Missing argument 'BUNDLE'"),
         (["inspect", "x", "--force"], "--force"),
         (["demo", "--emit", "onnx"], "'onnx' is not one of 'standard', 'static'"),
-        (["emit"], "emit"),
+        (["emit"], "Missing command"),
         (["emit", "onnx", "x"], "onnx"),
         (["demo", "--target-format", "mxfp4"], "--target-format"),
         (["demo", "--k-max", "0"], "--k-max"),
