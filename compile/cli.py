@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import get_args
 
 import click
 
@@ -15,12 +14,12 @@ from mxspec.compile.interchange.folder import Kind
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.weight_format import USER_NAMES, Activations
+from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.recipe import ROUNDINGS, Recipe, find_recipe
 from mxspec.runtime.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
-_ACTIVATIONS = click.Choice(get_args(Activations))
+_ACTIVATIONS = click.Choice(ACTIVATIONS)
 
 
 class _CompileByDefault(Group):

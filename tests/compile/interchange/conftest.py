@@ -46,15 +46,18 @@ def written_model(
     def write(name: str, weight_format: str, cache_dtype: str = "float32") -> tuple[Path, ModelEntry]:
         path, _ = tiny_checkpoint(name)
         if weight_format == "every":
-            exported = export_graph(path, weight_format=format_of, context_length=96, cache_dtype=cache_dtype)
+            exported = export_graph(
+                load_config(path), weight_format=format_of, context_length=96, cache_dtype=cache_dtype
+            )
         else:
             exported = tiny_export(name, weight_format, cache_dtype)
             exported = replace(exported, model=exported.model.clone())
         folder = tmp_path_factory.mktemp(f"{name}-{weight_format}")
         with ExitStack() as files:
-            tensors = files.enter_context(Checkpoint(path)).tensors
+            checkpoint = files.enter_context(Checkpoint(path))
+            tensors = checkpoint.tensors
             parameters = dict.fromkeys(source for spec in exported.weights for source in spec.sources)
-            resolved = resolve_names(name_parameters(load_config(path)), tensors, parameters)
+            resolved = resolve_names(name_parameters(checkpoint.config), tensors, parameters)
             sources = {parameter: tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
             layout = plan_weights(exported.weights, sources)
             plan = ModelPlan("target", weight_format, exported, sources, resolved.ignored, layout, (1, 96))
