@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 from transformers import PreTrainedModel
 
+from mxspec.compile.interchange.lowering import lower
+from mxspec.compile.interchange.lowering.call import Call
 from mxspec.compile.interchange.standard import check
-from mxspec.compile.interchange.types import opset_of
+from mxspec.compile.interchange.types import ELEMENT_TYPES, opset_of
+from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.tiles import unpack_values
-from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 from mxspec.runtime.session import Part, Session
 
 Logits = npt.NDArray[np.float32]
@@ -186,3 +190,16 @@ def test_the_first_opset_that_has_the_types() -> None:
     assert opset_of({"mxint8", "fp16_tiles"}, "e8m0") == opset_of({"mxfp4_e2m1"}, "e8m0") == 24
     assert opset_of({"mxfp4_e2m1"}, "float32") == 23
     assert opset_of({"mxfp4_e2m1", "mxfp6_e3m2"}, "e8m0") == opset_of({"mxfp6_e2m3"}, "float32") == 28
+    assert ELEMENT_TYPES.keys() == ELEMENTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "says"),
+    [("Foo", 1, "operator mxspec::Foo has no form"), ("Attention", 9, "ALiBi has no form")],
+)
+def test_what_has_no_standard_form_is_refused(operator, inputs, says) -> None:
+    values = [ir.Value(name=f"x{i}") for i in range(inputs)]
+    node = ir.Node("mxspec", operator, values)
+    model = ir.Model(ir.Graph(values, node.outputs, nodes=[node], opset_imports={"mxspec": 1}), ir_version=10)
+    with pytest.raises(MxspecError, match=says):
+        lower(model, Call({}, {}, 1, 4, grouped=False, cache_dtype=ir.DataType.FLOAT))
