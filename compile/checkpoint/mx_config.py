@@ -148,7 +148,7 @@ def take_layout(config: PreTrainedConfig, path: Path) -> MxLayout | None:
 def _read(found: object) -> MxLayout:
     readers = {"compressed-tensors": _read_compressed, "quark": _read_quark}
     method = found.get("quant_method") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or method not in readers:
+    if not isinstance(found, dict) or not isinstance(method, str) or method not in readers:
         expected = f"{' or '.join(readers)}, with MX weights; give the checkpoint as it was before"
         raise _refusal("quant_method", method, expected)
     return readers[method](found)

@@ -246,6 +246,7 @@ def test_a_nan_scale_is_refused_where_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "value", "said"), [
     ("quant_method", "gptq", "quant_method: got 'gptq', expected compressed-tensors or quark"),
+    ("quant_method", ["quark"], "quant_method: got ['quark'], expected compressed-tensors or quark"),
     ("format", "nvfp4-pack-quantized", "format: got 'nvfp4-pack-quantized', expected 'mxfp4-pack-quantized'"),
     ("quantization_status", "frozen", "quantization_status: got 'frozen', expected 'compressed'"),
     ("kv_cache_scheme", {"num_bits": 8}, "kv_cache_scheme: got {'num_bits': 8}, expected none"),
