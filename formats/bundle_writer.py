@@ -4,45 +4,61 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mxspec.formats.bundle import file_sha256
+from mxspec.formats.bundle import check_replaceable, file_sha256
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import MANIFEST, FileEntry, Manifest
+from mxspec.formats.work_folder import WorkFolder
 
 
 class BundleWriter:
     """A folder beside `path` to fill; `publish` renames it to `path`, leaving the `with` block without that removes it.
 
-    An existing `path` is refused, or with `force` replaced by `publish` if it is a bundle. Raises BundleError.
+    An existing `path` is refused, or with `force` replaced by `publish` if it is a bundle. Raises BundleError, also
+    for an OSError that comes up in the block: a disk that is full or fails is the user's to mend.
     """
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
         self.path = path.absolute()
         self._force = force
-        self.folder = self.path  # set by __enter__
+        self._published = False
 
     def __enter__(self) -> Self:
         self._check_place()
+        self._work = WorkFolder(self.path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.partial-", dir=self.path.parent))
-            self.folder.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would stay on the finished bundle
-        except OSError as problem:
-            raise BundleError(f"{self.path}: {problem.strerror}") from None
+            self._work.enter()
+        except OSError as error:
+            self._work.leave(keep_rounding=True)
+            raise self._write_error(error) from None
+        except BaseException:
+            self._work.leave(keep_rounding=True)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.folder != self.path:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._work.leave(keep_rounding=not self._published)
+        if isinstance(value, OSError):
+            raise self._write_error(value) from None
+
+    @property
+    def folder(self) -> Path:
+        """Where the bundle's files are written."""
+        return self._work.bundle
+
+    @property
+    def work(self) -> WorkFolder:
+        """What stands beside the files while they are made."""
+        return self._work
 
     def require_space(self, bytes_needed: int) -> None:
         """Raise BundleError unless the disk has room for `bytes_needed`."""
+        bytes_needed -= sum(file.stat().st_size for file in self.folder.iterdir())  # of a compile that was killed
         free = shutil.disk_usage(self.folder).free
         if free < bytes_needed:
             raise BundleError(
@@ -57,39 +73,28 @@ class BundleWriter:
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest, flush, and rename the folder to its place, over an old bundle only now."""
-        with (self.folder / MANIFEST).open("x") as file:
-            file.write(manifest.to_json())
+        with (self.folder / MANIFEST).open("xb") as file:
+            file.write(manifest.to_json().encode())
         for path in (*self.folder.iterdir(), self.folder):
             _flush(path)
         self._check_place()
-        retired = self.folder.with_name(self.folder.name.replace(".partial-", ".old-"))
-        replaces = self.path.exists()
         try:
-            if replaces:
-                self.path.rename(retired)
-            self.folder.rename(self.path)
-        except BaseException:
-            if retired.exists() and not self.path.exists():
-                retired.rename(self.path)
-            raise
-        self.folder = self.path
+            self._work.publish(replace=os.path.lexists(self.path))
+        except FileExistsError:
+            raise BundleError(f"{self.path} appeared while the bundle was made; choose another place with -o") from None
+        self._published = True
         _flush(self.path.parent)
-        if replaces:
-            shutil.rmtree(retired, ignore_errors=True)
 
     def _check_place(self) -> None:
-        if not self.path.exists() and not self.path.is_symlink():
+        if not os.path.lexists(self.path):
             return
         if not self._force:
             raise BundleError(f"{self.path} exists; choose another place with -o, or replace it with --force")
-        if self.path.is_symlink() or not (self.path / MANIFEST).is_file():
-            raise BundleError(f"{self.path} exists and is no bundle; --force replaces only bundles")
+        check_replaceable(self.path)
 
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    def _write_error(self, error: OSError) -> BundleError:
+        where = error.filename or self.path
+        return BundleError(f"{where}: {error.strerror or error}; nothing was written to {self.path}")
 
 
 def _flush(path: Path) -> None:
