@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
-from mxspec.formats.weight_format import USER_NAMES, Activations
+from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.recipe import ROUNDINGS, Recipe, find_recipe
 from mxspec.runtime.command import Command, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
-_ACTIVATIONS = click.Choice(get_args(Activations))
+_ACTIVATIONS = click.Choice(ACTIVATIONS)
 
 
 @click.command(cls=Command)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
 from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
@@ -33,26 +33,24 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     """Compile a pair into the directory `output`; raises MxspecError, and leaves nothing behind when it fails."""
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
         if writer.work.found_work:
-            stages.note(
-                f"{writer.work.path} is of a run that was killed: what fits is taken over, the rest is replaced"
-            )
-        folders = fetch_pair(recipe)
-        vocabulary = check_tokenizers(folders)
+            stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
+        checkpoints = open_pair(recipe, files)
+        vocabulary = check_tokenizers(checkpoints)
         models = list_models(recipe, with_baseline)
-        context_length = common_context(recipe, folders)
+        context_length = common_context(recipe, checkpoints)
         recipe = recipe.with_changes(context_length=context_length)
 
         plans = []
         for name, wanted in models.items():
             with stages.step(f"export {name}"):
-                plan = plan_model(name, folders[name], wanted, recipe, context_length, files)
+                plan = plan_model(name, checkpoints[name], wanted, recipe, context_length)
                 check_logits(name, vocabulary, plan.exported.vocab_size)
                 plans.append(plan)
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
         place = writer.work.rounding
-        rounded = {plan.name: round_model(plan, folders[plan.name], recipe, place, stages) for plan in plans}
+        rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
         for plan in plans:
@@ -60,7 +58,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
                 journal = writer.work.journal(weights_name(plan))
                 written = write_model(plan, writer.folder, advance, rounded[plan.name], journal)
             if written.taken_over:
-                stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by a run that was killed")
+                stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by the run before")
             entry = entries[plan.name] = written.entry
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
@@ -68,16 +66,17 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             with stages.step(f"check {plan.name}"):
                 complete = check_model(plan, writer.folder, entries[plan.name], vocabulary.size)
                 if not complete:
-                    check_twin(plan, folders[plan.name], models[plan.name], recipe)
+                    check_twin(plan, checkpoints[plan.name].config, models[plan.name], recipe)
 
-        copy_tokenizer(folders["target"], writer, contents)
+        folder = checkpoints["target"].folder
+        copy_tokenizer(folder, writer, contents)
         manifest = Manifest(
             name=recipe.name,
             k_max=recipe.k_max,
             recipe=recipe.as_dict(),
             models=entries,
-            tokenizer=read_special_tokens(folders["target"], contents[TOKENIZER].sha256, vocabulary.size),
-            sampling=read_sampling(folders["target"]),
+            tokenizer=read_special_tokens(folder, contents[TOKENIZER].sha256, vocabulary.size),
+            sampling=read_sampling(folder),
             files=contents,
             versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
         )
@@ -85,17 +84,17 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     return manifest
 
 
-def fetch_pair(recipe: Recipe) -> dict[ModelName, Path]:
-    """Directories of the checkpoints; the baseline is made from the target's."""
-    target = fetch_checkpoint(recipe, recipe.target.checkpoint, recipe.target.revision)
-    draft = fetch_checkpoint(recipe, recipe.draft.checkpoint, recipe.draft.revision)
+def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
+    """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's."""
+    folders = [fetch_checkpoint(recipe, model.checkpoint, model.revision) for model in (recipe.target, recipe.draft)]
+    target, draft = (files.enter_context(Checkpoint(folder)) for folder in folders)
     return {"target": target, "draft": draft, "baseline": target}
 
 
-def check_tokenizers(folders: dict[ModelName, Path]) -> Vocabulary:
+def check_tokenizers(checkpoints: dict[ModelName, Checkpoint]) -> Vocabulary:
     """The vocabulary that both models share; raises PairError if they do not."""
-    target = Vocabulary.read(folders["target"])
-    check_pair(target, Vocabulary.read(folders["draft"]))
+    target = Vocabulary.read(checkpoints["target"].folder)
+    check_pair(target, Vocabulary.read(checkpoints["draft"].folder))
     return target
 
 
@@ -107,10 +106,10 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
     return models
 
 
-def common_context(recipe: Recipe, folders: dict[ModelName, Path]) -> int:
+def common_context(recipe: Recipe, checkpoints: dict[ModelName, Checkpoint]) -> int:
     """The recipe's context length, or the most that both models know; raises RecipeError where one knows less."""
     pair: tuple[ModelName, ...] = ("target", "draft")
-    limits = {name: getattr(load_config(folders[name]), "max_position_embeddings", None) for name in pair}
+    limits = {name: getattr(checkpoints[name].config, "max_position_embeddings", None) for name in pair}
     known = {name: limit for name, limit in limits.items() if limit}
     if recipe.context_length is None:
         if not known:

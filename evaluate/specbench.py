@@ -17,7 +17,7 @@ from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.weight_format import Activations
+from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import ops
 from mxspec.runtime.command import Group, print_json, read_text, report_console
 from mxspec.runtime.ops.timing import ISAS
@@ -44,6 +44,8 @@ def shape_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.argument("bundle", required=False, type=click.Path(path_type=Path)),
         click.option("--shape", type=click.Choice(sorted(SHAPES)), help="A bundle of random weights, in its place."),
+        click.option("--format", "weight_format", type=click.Choice(USER_NAMES), help="Of its matrices. [mxfp6_e3m2]"),
+        click.option("--activations", type=click.Choice(ACTIVATIONS), help="Of its products. [int16]"),
         click.option(
             "--work",
             type=click.Path(file_okay=False, path_type=Path),
@@ -55,10 +57,14 @@ def shape_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def choose_bundle(bundle: Path | None, shape: str | None, work: Path) -> Path:
+def choose_bundle(
+    bundle: Path | None, shape: str | None, weight_format: str | None, activations: Activations | None, work: Path
+) -> Path:
     if (bundle is None) == (shape is None):
         raise MxspecError("expected either BUNDLE or --shape")
     if bundle is not None:
+        if weight_format or activations:
+            raise MxspecError("--format and --activations go with --shape; a bundle has its own")
         return bundle
     try:
         from mxspec.evaluate.random_bundle import random_bundle
@@ -66,7 +72,10 @@ def choose_bundle(bundle: Path | None, shape: str | None, work: Path) -> Path:
         raise MxspecError(f"--shape exports a graph, which needs {error.name}: pip install mxspec[compile]") from None
     assert shape is not None
     work.mkdir(parents=True, exist_ok=True)
-    return random_bundle(SHAPES[shape], work)
+    weight_format, activations = named_by_user(weight_format or "mxfp6_e3m2"), activations or "int16"
+    if activations not in (taken := taken_activations(weight_format)):
+        raise MxspecError(f"--activations: got {activations}, but products of {weight_format} take {', '.join(taken)}")
+    return random_bundle(SHAPES[shape], work, weight_format, activations=activations)
 
 
 def finish(result: dict[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
@@ -156,6 +165,8 @@ def bench_ops(
 def bench_model(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     repetitions: int,
     threads: int | None,
@@ -165,7 +176,7 @@ def bench_model(
     """Time a whole target: decoding, scoring, prefill, loading, memory."""
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         result = model_bench.measure(path, threads, repetitions, status.update)
     table = Table(
         "tokens a call",
@@ -206,6 +217,8 @@ def bench_model(
 def bench_profile(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     rows: tuple[int, ...],
     cached: tuple[int, ...],
@@ -217,7 +230,7 @@ def bench_profile(
     """Say where the time of a target's call goes: kinds of nodes, between them, outside the session."""
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         result = profile_bench.measure(path, threads, repetitions, rows, cached, status.update)
     finish(result, [call_table(call, result) for call in result["calls"]], json_output, record)
 
@@ -233,6 +246,8 @@ def bench_profile(
 def bench_speculate(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     text_file: Path | None,
     prompts: int,
@@ -248,7 +263,7 @@ def bench_speculate(
         ops.set_threads(threads)
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         token_ids = read_tokens(path, text_file, prompts)
         bench = speculate_bench.SpeculateBench(
             path, speculate_bench.prompts_of(token_ids, prompts), new_tokens, acceptance
@@ -316,6 +331,8 @@ def turns_table(result: dict[str, Any]) -> Table:
 def bench_batch(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     new_tokens: int,
     acceptance: float,
@@ -327,7 +344,7 @@ def bench_batch(
     """Time 1, 2, 4 and 8 texts at once: beside what their calls allow, at every K, and a second turn."""
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         bench = batch_bench.BatchBench(path, new_tokens, acceptance, threads)
         result = batch_bench.measure(bench, repetitions, status.update)
     table = Table(

@@ -93,7 +93,7 @@ class BundleWriter:
         check_replaceable(self.path)
 
     def _write_error(self, error: OSError) -> BundleError:
-        where = error.filename or self.path
+        where = error.filename2 or error.filename or self.path  # the second is where a copy goes
         return BundleError(f"{where}: {error.strerror or error}; nothing was written to {self.path}")
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from transformers import PreTrainedConfig
 
 from mxspec.compile.checkpoint.checkpoint import WEIGHTS
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
@@ -19,9 +18,9 @@ INTERMEDIATE = 512
 _NOISE = 1 << 20  # random values made once and repeated
 
 
-def write_twin(folder: Path, twin: Path) -> None:
-    """Write to `twin` a checkpoint like that of `folder`, small enough to try every length of call on."""
-    config = shrink(load_config(folder))
+def write_twin(large: PreTrainedConfig, twin: Path) -> None:
+    """Write to `twin` a checkpoint of a configuration like this one, small enough to try every length of call on."""
+    config = shrink(large)
     config.save_pretrained(twin)
     parameters = {name: tuple(value.shape) for name, value in name_parameters(config).named_parameters()}
     layout = plan_layout([(name, "F16", shape) for name, shape in parameters.items()])

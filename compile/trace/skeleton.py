@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -75,9 +76,10 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
     if settings := [setting for setting in _UNSUPPORTED_SETTINGS if getattr(config, setting, None)]:
         raise UnsupportedModelError(f"{name}: its config.json sets {', '.join(settings)}, which cannot be compiled")
     with _parameters_without_values(), no_init_weights():
+        own = copy.deepcopy(config)  # transformers writes the attention's name into what it is given
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, attn_implementation=attention, dtype=torch.float32
+                own, attn_implementation=attention, dtype=torch.float32
             )
         except Exception as error:  # whatever a class makes of values that it does not expect
             raise UnsupportedModelError(f"{name}: transformers cannot build it: {one_line(error)}") from None

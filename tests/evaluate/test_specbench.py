@@ -147,3 +147,17 @@ def test_a_bundle_or_a_shape_but_not_both() -> None:
     result = specbench("model")
     assert result.exit_code == 1
     assert result.stderr == "error: expected either BUNDLE or --shape\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--shape", "tinyllama-1.1b", "--format", "mxfp6_e3m2", "--activations", "int8"), "take int16"),
+        (("some.bundle", "--format", "mxint8"), "a bundle has its own"),
+        ((), "expected either BUNDLE or --shape"),
+    ],
+)
+def test_what_to_measure_is_one_thing(arguments: tuple[str, ...], said: str) -> None:
+    result = specbench("model", *arguments)
+    assert result.exit_code == 1
+    assert said in result.output
