@@ -177,7 +177,8 @@ class SafetensorsWriter:
             if digest.hexdigest() != sha256:
                 break
             self._hash, kept, last, end = digest, kept + 1, index, tensor.offset + tensor.bytes
-        self._file.truncate(end)
+        if self._file.seek(0, os.SEEK_END) > end:
+            self._file.truncate(end)
         self._file.seek(end)
         return kept, last
 
