@@ -17,7 +17,7 @@ from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
-from mxspec.compile.weights.write_model import write_model
+from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES
@@ -32,6 +32,8 @@ VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir
 def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: bool, stages: Stages) -> Manifest:
     """Compile a pair into the directory `output`; raises MxspecError, and leaves nothing behind when it fails."""
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
+        if writer.work.found_work:
+            stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
         checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
         models = list_models(recipe, with_baseline)
@@ -47,13 +49,16 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
-        place = output.absolute().with_name(f".{output.name}.rounding")
+        place = writer.work.rounding
         rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
         for plan in plans:
             with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
-                written = write_model(plan, writer.folder, advance, rounded[plan.name])
+                journal = writer.work.journal(weights_name(plan))
+                written = write_model(plan, writer.folder, advance, rounded[plan.name], journal)
+            if written.taken_over:
+                stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by the run before")
             entry = entries[plan.name] = written.entry
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
@@ -78,7 +83,6 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         if not manifest.tokenizer.eos_token_ids:
             stages.note("warning: neither generation_config.json nor config.json names a token that ends a text")
         writer.publish(manifest)
-        shutil.rmtree(place, ignore_errors=True)
     return manifest
 
 

@@ -84,7 +84,7 @@ class ModelEntry(Strict):
     cache_dtype: Literal["float16", "float32"]
     vocab_size: Positive
     context_length: Positive
-    specializations: tuple[Positive, ...]
+    specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
@@ -152,6 +152,7 @@ class Manifest(Strict):
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
+            _check_lengths(model, entry, self.tokenizer.vocab_size)
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):
@@ -178,3 +179,18 @@ class Manifest(Strict):
     def to_json(self) -> str:
         """The text of manifest.json."""
         return self.model_dump_json(indent=1) + "\n"
+
+
+def _check_lengths(model: ModelName, entry: ModelEntry, tokens: int) -> None:
+    """Positions and calls stay within the tables: a table by token has a row for each token, others are by position."""
+    longest = max(entry.specializations)
+    if longest > entry.context_length:
+        raise ValueError(f"models.{model}: specialization {longest} in a context of {entry.context_length}")
+    for tensor in entry.tensors:
+        computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
+        needed = entry.context_length if computed else min(entry.context_length, tokens)
+        if (computed or tensor.format == "fp16") and len(tensor.shape) == 2 and tensor.shape[0] < needed:
+            raise ValueError(
+                f"models.{model}: context_length {entry.context_length}, but table {tensor.name!r} has "
+                f"{tensor.shape[0]} rows"
+            )
