@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.check.twin import write_twin
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelEntry
@@ -33,7 +34,7 @@ def check_twin(plan: ModelPlan, checkpoint: Path, wanted: TargetRecipe, recipe: 
     )  # their patterns may name layers that the twin lacks
     with tempfile.TemporaryDirectory(prefix="mxspec-twin-") as place, ExitStack() as files:
         folder = Path(place)
-        write_twin(checkpoint, folder)
+        write_twin(load_config(checkpoint), folder)
         twin = plan_model(plan.name, folder, wanted, recipe, plan.exported.context_length, files)
         entry = write_model(twin, folder, lambda count: None).entry
         check_specializations(folder, entry, entry.vocab_size, twin.specializations)
