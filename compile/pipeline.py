@@ -9,7 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
+from mxspec.compile.check.own_weights import own_error
 from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
+from mxspec.compile.check.referee import Verdict, judge
+from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
@@ -38,11 +41,17 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         context_length = common_context(recipe, folders)
         recipe = recipe.with_changes(context_length=context_length)
 
+        verdicts: dict[Path, Verdict] = {}  # by checkpoint: a baseline has the target's
         plans = []
         for name, wanted in models.items():
+            folder = folders[name]
+            if folder not in verdicts:
+                with stages.step(f"referee {name}"):
+                    verdicts[folder] = judge(load_config(folder), context_length)
             with stages.step(f"export {name}"):
-                plan = plan_model(name, folders[name], wanted, recipe, context_length, files)
+                plan = plan_model(name, folder, wanted, recipe, context_length, files)
                 check_logits(name, vocabulary, plan.exported.vocab_size)
+                check_windows(load_config(folder), windows_of(plan.exported), verdicts[folder].windows)
                 plans.append(plan)
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
@@ -62,6 +71,9 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
                 complete = check_model(plan, writer.folder, entries[plan.name], vocabulary.size)
                 if not complete:
                     check_twin(plan, folders[plan.name], models[plan.name], recipe)
+                own = own_error(writer.folder, entries[plan.name], folders[plan.name])
+            referee = verdicts[folders[plan.name]].entry.model_copy(update={"own": own})
+            entries[plan.name] = entries[plan.name].model_copy(update={"referee": referee})
 
         copy_tokenizer(folders["target"], writer, contents)
         manifest = Manifest(

@@ -37,8 +37,9 @@ from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 from mxspec.runtime.session import Session
 
-# Largest error that arithmetic explains, as a share of the largest logit.
-TOLERANCE = {QUIET: 1e-5, LOUD: 5e-5}
+# Largest errors that arithmetic explains, as shares of the largest logit. Seen in 33 configs: up to 5.7e-6 and 7.8e-6.
+# The smallest that is wrong: an epsilon 5 % off shows 4e-4 (Gemma, quiet), GELU's tanh for its erf 9e-5 (loud).
+TOLERANCE = {QUIET: 2e-5, LOUD: 4e-5}
 _PLAIN = TargetRecipe(checkpoint="twin", format=FP16_TILES)
 _RECIPE = Recipe(name="twin", cache_dtype="float32", target=_PLAIN, draft=DraftRecipe(checkpoint="twin"))
 

@@ -1,15 +1,16 @@
 """A small twin of a checkpoint: its architecture and options, but few layers, few tokens and random weights.
 
-Kept as they are: heads and their sizes, one layer of each kind, activation functions, norms and their epsilons, the
-rotary embedding with all its factors, multipliers, caps, biases, ties, and the length of the context. Made smaller: the
-number of layers, the vocabulary, the feed-forward width, the width of the hidden states where heads do not hang on it,
-and windows (`WINDOWS`), so that a short text is longer than they are; the windows of the whole model's graph are
-compared with its config apart (windows.py).
+Kept as they are: the size of heads and how many share keys, one layer of each kind, activation functions, norms and
+their epsilons, the rotary embedding with all its factors, multipliers, caps, biases, ties, and the length of the
+context. Made smaller: the number of layers, the vocabulary, the feed-forward width, the width of the hidden states (the
+number of heads with it where the one follows from the other, ALiBi excepted), and windows (`WINDOWS`), so that a short
+text is longer than they are; the windows of the whole model's graph are compared with its config apart (windows.py).
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,10 @@ LAYERS = 2  # at least; as many as it takes to have one of each kind
 VOCABULARY = 512
 FEED_FORWARD = 512
 HIDDEN = 256  # about; a multiple of the heads
+HEADS = 8  # where a head's size is the width of the hidden states by the number of heads
 WINDOW = 24  # tokens
 WINDOWS = ("sliding_window", "window_size")  # keys of configs
+_LAYER = re.compile(r"\.\d+\.")
 _FEED_FORWARD_KEYS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 _NOISE = 1_048_573  # random values made once and repeated; a prime, so that no two rows or heads are the same
 
@@ -124,22 +127,45 @@ def _keep_layers(config: PreTrainedConfig, layers: list[int]) -> None:
 
 
 def _narrow(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Narrower hidden states, where the model takes the size of its heads from a setting of its own."""
+    """Narrower hidden states: of as many heads where the model takes their size from a setting of its own, or of fewer.
+
+    The slopes of ALiBi hang on the number of heads.
+    """
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    width = 2 * heads * -(-HIDDEN // (2 * heads))
-    if width >= config.hidden_size:
-        return config
-    narrow = copy.deepcopy(config)
-    narrow.hidden_size, narrow.head_dim = width, size
     groups = getattr(config, "num_key_value_heads", None) or heads
-    wide = {heads * size, (heads + 2 * groups) * size}  # rows of the queries' projection
-    return narrow if wide & _matrix_sizes(narrow) else config
+    if narrow := _with_sizes(config, hidden_size=2 * heads * -(-HIDDEN // (2 * heads)), head_dim=size):
+        rows = {heads * size, (heads + 2 * groups) * size}  # of the queries' projection
+        if rows & _layer_widths(narrow):
+            return narrow
+    share = heads // groups
+    kept = share * max(1, HEADS // share)
+    if getattr(config, "alibi", False) or config.hidden_size != heads * size:
+        return config
+    grouped = {"num_key_value_heads": kept // share} if groups != heads else {}
+    narrow = _with_sizes(config, hidden_size=kept * size, num_attention_heads=kept, **grouped)
+    return narrow if narrow and _layer_widths(narrow) else config
 
 
-def _matrix_sizes(config: PreTrainedConfig) -> set[int]:
+def _with_sizes(config: PreTrainedConfig, hidden_size: int, **sizes: int) -> PreTrainedConfig | None:
+    """A copy with other sizes, or None if it would not be narrower."""
+    if hidden_size >= config.hidden_size:
+        return None
+    changed = copy.deepcopy(config)
+    if getattr(config, "word_embed_proj_dim", None) == config.hidden_size:  # OPT's
+        sizes["word_embed_proj_dim"] = hidden_size
+    if getattr(config, "num_key_value_heads", None) == config.num_attention_heads:
+        sizes.setdefault("num_key_value_heads", sizes.get("num_attention_heads", config.num_attention_heads))
+    for key, value in {"hidden_size": hidden_size, **sizes}.items():
+        setattr(changed, key, value)
+    return changed
+
+
+def _layer_widths(config: PreTrainedConfig) -> set[int]:
+    """Sizes of the matrices of decoder layers; none where the model cannot be built."""
     try:
-        model = name_parameters(config)
+        parameters = name_parameters(config).named_parameters()
     except Exception:  # whatever transformers makes of widths that do not fit each other
         return set()
-    return {size for parameter in model.parameters() if parameter.ndim == 2 for size in parameter.shape}
+    matrices = [value.shape for name, value in parameters if value.ndim == 2 and _LAYER.search(name)]
+    return {size for shape in matrices for size in shape}
