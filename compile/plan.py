@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint, CheckpointTensor
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names, tied_names
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph
@@ -43,18 +40,17 @@ class ModelPlan:
 
 
 def plan_model(
-    name: ModelName, folder: Path, wanted: TargetRecipe, recipe: Recipe, context_length: int, files: ExitStack
+    name: ModelName, checkpoint: Checkpoint, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
-    """Export the graph and find its weights; `files` keeps the shards open. Raises MxspecError for what cannot be."""
-    model = name_parameters(load_config(folder))
+    """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
+    model = name_parameters(checkpoint.config)
     exported = export_graph(
-        folder,
+        checkpoint.config,
         weight_format=choose_formats(model, wanted),
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
     )
-    checkpoint = files.enter_context(Checkpoint(folder))
     parameters = dict.fromkeys(source for spec in exported.weights for source in spec.sources)
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}

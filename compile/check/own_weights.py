@@ -27,7 +27,6 @@ from mxspec.compile.check.reference import (
     reads_alike_anywhere,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry, TensorEntry
@@ -61,13 +60,12 @@ class OwnWeights:
             )
 
 
-def own_error(folder: Path, entry: ModelEntry, checkpoint: Path) -> float | None:
+def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float | None:
     """The error of a model's logits with its stored weights, or None for a model too large to look.
 
     Raises CheckFailed where it is too large, or a tensor is not what transformers loads.
     """
-    with Checkpoint(checkpoint) as opened:
-        needed = sum(math.prod(tensor.shape) * 4 for tensor in opened.tensors.values())
+    needed = sum(math.prod(tensor.shape) * 4 for tensor in checkpoint.tensors.values())
     if needed > min(MOST_BYTES, available_memory() // 3):
         return None
     length = min(LENGTH, entry.context_length)
@@ -82,18 +80,17 @@ def available_memory() -> int:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Path, texts: Sequence[Text]) -> OwnWeights:
+def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> OwnWeights:
     """Read four texts with a model of the bundle in `folder` and with transformers.
 
     Raises CheckFailed where a stored tensor is not what transformers loads.
     """
-    config = load_config(checkpoint)
-    length = len(texts[0])
+    config, length = checkpoint.config, len(texts[0])
     session = Session(folder, entry.model_copy(update={"context_length": length}), entry.vocab_size, SLOTS)
     if not reads_alike_anywhere(config, entry.context_length):
         session.first_position = entry.context_length - length
     readings = list(read_texts(session, texts))
-    model = load_reference(checkpoint, config)
+    model = load_reference(checkpoint.folder, config)
     original = largest_difference(readings, oracle(model, session.first_position))
     with torch.no_grad():
         _store_weights(model, folder, entry, checkpoint)
@@ -101,16 +98,15 @@ def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Path, texts
     return OwnWeights(stored, original, TOLERANCE[entry.activations])
 
 
-def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Path) -> None:
+def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:
     """Put what the bundle stores in the place of the parameters that transformers loaded."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    with Checkpoint(checkpoint) as opened:
-        tensor_of = resolve_names(model, opened.tensors, parameters).tensor_of
+    tensor_of = resolve_names(model, checkpoint.tensors, parameters).tensor_of
     parameter_of = {tensor: parameter for parameter, tensor in tensor_of.items()}
     for tensor in entry.tensors:
         alone = len(tensor.sources) == 1 and tensor.name in parameters  # a tied head has values of its own
-        if missing := [source for source in tensor.sources if source not in opened.tensors]:
-            raise CheckFailed(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint} does not have")
+        if missing := [source for source in tensor.sources if source not in checkpoint.tensors]:
+            raise CheckFailed(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint.folder} does not have")
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
         if names:
             _replace(model, names, tensor, _stored_values(folder / entry.weights, tensor))
@@ -146,9 +142,10 @@ def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, 
 
 
 def _orientations(values: Values, begin: int, before: Values) -> Iterator[tuple[Values, float]]:
-    """The rows from `begin` on as they stand and transposed, where the shape allows it, each with its relative error."""
-    for matrix, shape in ((values, before.shape), (values, before.shape[::-1])):
-        piece = matrix[begin : begin + shape[0]]
+    """The rows from `begin` on, as they stand and transposed where shapes allow it; with the relative error of each."""
+    scale = float(np.linalg.norm(before)) or 1.0
+    for shape in (before.shape, before.shape[::-1]):
+        piece = values[begin : begin + shape[0]]
         if piece.shape == shape:
             found = np.ascontiguousarray(piece if shape == before.shape else piece.T)
-            yield found, float(np.linalg.norm(found - before) / max(np.linalg.norm(before), 1e-30))
+            yield found, float(np.linalg.norm(found - before)) / scale

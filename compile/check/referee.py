@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,14 +28,14 @@ from mxspec.compile.check.reference import (
 from mxspec.compile.check.twin import LOUD, QUIET, Scale, write_twin
 from mxspec.compile.check.windows import windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import architecture_name, load_config
+from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import ModelEntry, RefereeEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
-from mxspec.runtime.session import Session
+from mxspec.runtime.session import Session, session_options
 
 # Largest errors that arithmetic explains, as shares of the largest logit. Seen in 33 configs: up to 5.7e-6 and 7.8e-6.
 # The smallest that is wrong: an epsilon 5 % off shows 4e-4 (Gemma, quiet), GELU's tanh for its erf 9e-5 (loud).
@@ -59,12 +59,13 @@ class Twin:
 
     scale: Scale
     folder: Path
+    config: PreTrainedConfig
     readings: Mapping[int, list[Reading]]
     windows: tuple[int, ...]
 
     def compare(self, config: PreTrainedConfig | None = None) -> Difference:
         """The largest difference from transformers' forward; `config` in the place of the twin's own."""
-        model = load_reference(self.folder, config or load_config(self.folder))
+        model = load_reference(self.folder, config or self.config)
         found = [largest_difference(readings, oracle(model, first)) for first, readings in self.readings.items()]
         return max(found, key=lambda difference: difference.error)
 
@@ -96,19 +97,20 @@ def compile_twin(config: PreTrainedConfig, context_length: int, place: Path) -> 
         folder = place / scale.name
         folder.mkdir()
         write_twin(config, folder, scale)
-        with ExitStack() as files:
-            if plan is None:
-                plan = plan_model("target", folder, _PLAIN, _RECIPE, context_length, files)
-            tensors = files.enter_context(Checkpoint(folder)).tensors
-            sources = {parameter: tensors[source.name] for parameter, source in plan.sources.items()}
+        with Checkpoint(folder) as checkpoint:
+            plan = plan or plan_model("target", checkpoint, _PLAIN, _RECIPE, context_length)
+            sources = {name: checkpoint.tensors[source.name] for name, source in plan.sources.items()}
             entry = write_model(replace(plan, sources=sources), folder, lambda count: None).entry
-        yield Twin(scale, folder, _read(folder, entry, load_config(folder)), tuple(windows_of(plan.exported)))
+        readings = _read(folder, entry, checkpoint.config)
+        yield Twin(scale, folder, checkpoint.config, readings, tuple(windows_of(plan.exported)))
 
 
 def _read(folder: Path, entry: ModelEntry, config: PreTrainedConfig) -> dict[int, list[Reading]]:
     """What the graph says of texts at the beginning of the context, where that means anything, and at its end."""
     length = min(LENGTH, entry.context_length)
-    session = Session(folder, entry.model_copy(update={"context_length": length}), entry.vocab_size, SLOTS)
+    short, options = entry.model_copy(update={"context_length": length}), session_options()
+    options.log_severity_level = 4  # what fails is an error of ours, said once
+    session = Session(folder, short, entry.vocab_size, SLOTS, options)
     end = entry.context_length - length
     readings = {}
     for session.first_position in {0, end} if reads_alike_anywhere(config, entry.context_length) else {end}:

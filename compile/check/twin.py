@@ -47,7 +47,7 @@ class Scale:
 
 
 QUIET = Scale("quiet", gain=0.02, embedding=1e-3)  # so little reaches the norms that their epsilons show
-LOUD = Scale("loud", gain=2.4, embedding=0.3)  # attention is sharp, caps and activation functions are far from linear
+LOUD = Scale("loud", gain=1.5, embedding=0.3)  # attention is sharp, caps and activation functions are far from linear
 
 
 def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> None:
@@ -99,9 +99,7 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def layers_of_each_kind(config: PreTrainedConfig) -> list[int]:
-    """The first layer of each kind, and as many more from the first on as make `LAYERS`.
-
-    """
+    """The first layer of each kind, and as many more from the first on as make `LAYERS`."""
     first: dict[str, int] = {}
     for layer, kind in enumerate(layer_kinds(config)):
         first.setdefault(kind, layer)

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.safetensors_file import DTYPE_BYTES, StoredTensor, read_header
 from mxspec.formats.validation import parse_json
@@ -97,10 +98,14 @@ class CheckpointTensor:
 
 
 class Checkpoint:
-    """The tensors of a checkpoint directory by name; raises CheckpointError for what is missing or cut."""
+    """A checkpoint directory, opened: its configuration and its tensors by name, each read once.
+
+    Raises CheckpointError for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.config = load_config(folder)
         self.tensors: dict[str, CheckpointTensor] = {}
         self._files = ExitStack()
         try:

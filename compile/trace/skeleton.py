@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -52,7 +53,9 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
         raise UnsupportedModelError(f"{name}: its config.json sets {', '.join(settings)}, which cannot be compiled")
     with _parameters_without_values(), no_init_weights():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=attention, dtype=torch.float32
+            copy.deepcopy(config),  # transformers writes the attention's name into what it is given
+            attn_implementation=attention,
+            dtype=torch.float32,
         )
     model.tie_weights()  # part of the initialisation that was skipped
     return model.eval()

@@ -144,7 +144,7 @@ void test_quantisers_agree() {
     const std::vector<float> row = awkward_row(trial, random);
     const size_t rows = 1 + random() % 3;
     for (const bool int8 : {false, true}) {
-      const QuantisationRule rule{int8, 4, 64};
+      const QuantisationRule rule{int8, 4, 64, Starts::kSum};
       const Quantised expected = quantise<int16_t>(kQuantiseScalar.words, row, rule, rows, false);
       ordinary += expected.kind == RowKind::kOrdinary;
       check_quantised(expected, row, rule, rows);

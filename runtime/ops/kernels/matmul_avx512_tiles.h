@@ -244,7 +244,7 @@ constexpr MxKernels mx_kernels(std::index_sequence<kIndex...>) {
   MxKernels kernels = {};
   kernels.most_rows = kMostRows;
   kernels.group_rows = 12;
-  kernels.unsigned_weights = Decoder::kStarts;
+  kernels.starts = Decoder::kStarts ? Starts::kSum : Starts::kNone;
   (set_rows<kBits, Decoder, Dot, kIndex + 1>(kernels), ...);
   return kernels;
 }

@@ -51,7 +51,7 @@ struct MatmulCall {
   }
   QuantisedGroup quantised(size_t group, size_t block) const {
     const size_t before = blocks_before(group, block);
-    return {values + before * kBlock * value_size(), scales + before, bytes ? starts + before : nullptr};
+    return {values + before * kBlock * value_size(), scales + before, starts + before * starts_of_block(mx.starts)};
   }
   const float* copied(size_t group, size_t block) const {
     return reinterpret_cast<const float*>(values) + blocks_before(group, block) * kBlock;

@@ -16,6 +16,11 @@ from mxspec.formats.errors import CheckpointError
 VALUES = torch.randn(37, 10, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+
+
 def save(folder: Path, **tensors: torch.Tensor) -> Path:
     save_file(tensors, folder / "model.safetensors")
     return folder
@@ -59,6 +64,13 @@ def test_no_weights(tmp_path: Path) -> None:
     assert "neither model.safetensors nor" in refused(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
     assert "pickled weights only" in refused(tmp_path)
+
+
+def test_the_configuration_is_read_with_the_tensors(tmp_path: Path) -> None:
+    with Checkpoint(save(tmp_path, x=VALUES)) as checkpoint:
+        assert checkpoint.config.model_type == "llama"
+    (tmp_path / "config.json").unlink()
+    assert "no config.json" in refused(tmp_path)
 
 
 def test_an_index_that_lies(tmp_path: Path) -> None:
