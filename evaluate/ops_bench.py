@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from mxspec.evaluate.random_weights import random_tiles
 from mxspec.evaluate.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs, median
+from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime import ops
-from mxspec.runtime.ops.timing import ISAS, time_attention, time_matmul
+from mxspec.runtime.ops.timing import time_attention, time_matmul
 
 FORMATS = tuple(WEIGHT_FORMATS)
 ACTIVATIONS: tuple[Activations, ...] = ("int16", "int8")

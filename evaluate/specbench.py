@@ -18,10 +18,10 @@ from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import ops
 from mxspec.runtime.command import Group, print_json, read_text, report_console
-from mxspec.runtime.ops.timing import ISAS
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 

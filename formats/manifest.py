@@ -38,7 +38,8 @@ class TensorEntry(Strict):
     """One tensor of a weights file, and the checkpoint tensors it was made from.
 
     `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
-    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero.
+    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
+    the checkpoint was MX already, and its codes and scales are here bit for bit.
     """
 
     name: str
@@ -50,6 +51,7 @@ class TensorEntry(Strict):
     source_bytes: Count
     error: Annotated[float, Field(ge=0)] | None = None
     underflowed: Count = 0
+    own_codes: bool = False
 
 
 class RoundingEntry(Strict):

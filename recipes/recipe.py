@@ -119,7 +119,7 @@ class Recipe(Strict):
 
     def with_changes(self, **changes: Any) -> Self:
         """A copy with other values; `target` and `draft` take a dict of changes, and None leaves a value as it is."""
-        merged = self.as_dict()
+        merged = self.model_dump(mode="json", exclude_unset=True)  # what was left to the default stays so
         for key, value in changes.items():
             if isinstance(value, dict):
                 if given := {name: inner for name, inner in value.items() if inner is not None}:

@@ -8,15 +8,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, packed_shape
+from mxspec.formats.native import ISAS
+from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime.ops import library_path
 
-__all__ = ["ISAS", "read_loops", "time_attention", "time_matmul", "time_read"]
-
-ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512vbmi", "neon", "neondot")
-"""The values of MXSPEC_ISA; of those that a machine has, slowest first."""
-
-_ACTIVATIONS = ("int16", "int8")
+__all__ = ["read_loops", "time_attention", "time_matmul", "time_read"]
 
 
 @cache
@@ -67,7 +63,7 @@ def time_matmul(
     status = _library().mxspec_time_matmul(
         isa.encode(),
         WEIGHT_FORMATS[weight_format].native_id,
-        _ACTIVATIONS.index(activations),
+        ACTIVATIONS.index(activations),
         m,
         n,
         k,

@@ -180,8 +180,13 @@ size_t matmul_scratch_bytes(const MatmulShape& shape, const MatmulKind& kind) {
 
 void matmul(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands, Isa isa, void* scratch,
             const ParallelFor& parallel) {
+  multiply(shape, kind, operands, matmul_kernels(isa), scratch, parallel);
+}
+
+void multiply(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands,
+              const MatmulKernels& kernels, void* scratch, const ParallelFor& parallel) {
   if (shape.m == 0 || shape.n == 0) return;
-  MatmulCall call(shape, kind, operands, matmul_kernels(isa));
+  MatmulCall call(shape, kind, operands, kernels);
   const ScratchPlan plan(shape, kind);
   auto* memory = static_cast<uint8_t*>(scratch);
   memory += (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;

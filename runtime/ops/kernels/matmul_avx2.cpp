@@ -55,8 +55,8 @@ constinit const MxKernelsByBits kInt16Avx2 = {mx_kernels<4, Words<4>, AddWords, 
                                               mx_kernels<6, Words<6>, AddWords, 4, 4>(),
                                               mx_kernels<8, Words<8>, AddWords, 4, 4>()};
 // 255 * 127 * 2 leaves int16: rows of INT8 stay words.
-constinit const MxKernelsByBits kInt8Avx2 = {mx_kernels<4, Bytes<4>, AddBytes<8, 12>, 8, 6>(),
-                                             mx_kernels<6, Bytes<6>, AddBytes<2, 60>, 4, 4>(), {}};
+constinit const MxKernelsByBits kInt8Avx2 = {
+    mx_kernels<4, Bytes<4>, AddBytes<8, 12>, 8, 6>(), mx_kernels<6, Bytes<6>, AddBytes<2, 60>, 4, 4>(), {}};
 constinit const Fp16Kernels kFp16Avx2 = {
     .most_rows = 4,
     .group_rows = 4,

@@ -121,8 +121,7 @@ class Bytes {
  public:
   static constexpr bool kWords = false;
 
-  explicit Bytes(const WeightElement& element)
-      : table_(table_of(kBits == 6 ? element.high : element.unsigned_bytes)) {}
+  explicit Bytes(const WeightElement& element) : table_(table_of(kBits == 6 ? element.high : element.unsigned_bytes)) {}
 
   MXSPEC_INLINE __m256i operator()(__m256i codes) const {
     if constexpr (kBits == 8) {
@@ -206,8 +205,8 @@ MXSPEC_INLINE void add_block(float* acc, __m256i sums, float scale, __m256 weigh
   _mm256_storeu_ps(acc, _mm256_fmadd_ps(product, weight_scales, _mm256_loadu_ps(acc)));
 }
 
-// Weights that are held until they are multiplied, in vectors of eight outputs: where parts are short, all of a part, so
-// that one row's part at a time is under way; else one quad, for all rows at once.
+// Weights that are held until they are multiplied, in vectors of eight outputs: where parts are short, all of a part,
+// so that one row's part at a time is under way; else one quad, for all rows at once.
 template <class Dot, size_t kSides>
 struct Held {
   static constexpr size_t kQuads = Dot::kQuads < 8 ? Dot::kQuads : 1;

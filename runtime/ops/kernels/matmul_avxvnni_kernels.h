@@ -23,13 +23,15 @@ struct AddBytes {
 template <class Vnni>
 constexpr MxKernelsByBits int16_kernels() {
   using Dot = AddWords<Vnni>;
-  return {mx_kernels<4, Words<4>, Dot, 4, 4>(), mx_kernels<6, Words<6>, Dot, 4, 4>(), mx_kernels<8, Words<8>, Dot, 4, 4>()};
+  return {mx_kernels<4, Words<4>, Dot, 4, 4>(), mx_kernels<6, Words<6>, Dot, 4, 4>(),
+          mx_kernels<8, Words<8>, Dot, 4, 4>()};
 }
 
 template <class Vnni>
 constexpr MxKernelsByBits int8_kernels() {
   using Dot = AddBytes<Vnni>;
-  return {mx_kernels<4, Bytes<4>, Dot, 8, 6>(), mx_kernels<6, Bytes<6>, Dot, 8, 6>(), mx_kernels<8, Bytes<8>, Dot, 8, 6>()};
+  return {mx_kernels<4, Bytes<4>, Dot, 8, 6>(), mx_kernels<6, Bytes<6>, Dot, 8, 6>(),
+          mx_kernels<8, Bytes<8>, Dot, 8, 6>()};
 }
 
 }  // namespace

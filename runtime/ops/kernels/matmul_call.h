@@ -60,6 +60,10 @@ struct MatmulCall {
   const uint8_t* weight_scales(size_t tile) const { return row_tile(tile) + shape.k_blocks() * tile_code_bytes(); }
 };
 
+// matmul() with a given table.
+void multiply(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands,
+              const MatmulKernels& kernels, void* scratch, const ParallelFor& parallel);
+
 // Quantises or copies the rows of a group.
 void prepare_rows(const MatmulCall& call, size_t group);
 

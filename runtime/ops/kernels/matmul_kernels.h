@@ -90,6 +90,9 @@ struct MatmulKernels {
 // The table of an available instruction set.
 const MatmulKernels& matmul_kernels(Isa isa);
 
+// That of AVX-VNNI in the encoding of AVX-512 with VNNI, which matmul_kernels() gives where AVX-VNNI's own is missing.
+const MatmulKernels& avxvnni_kernels_of_avx512();
+
 // Its parts, each of one file compiled for it.
 extern const RowQuantisers kQuantiseScalar, kQuantiseAvx2, kQuantiseAvx512, kQuantiseNeon;
 extern const MxKernelsByBits kInt16Scalar, kInt16Avx2, kInt16AvxVnni, kInt16AvxVnniOfAvx512, kInt16Avx512,
