@@ -10,7 +10,10 @@ from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
 from mxspec.compile.check.context import choose_contexts
+from mxspec.compile.check.own_weights import own_error
 from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
+from mxspec.compile.check.referee import Verdict, judge
+from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
@@ -41,10 +44,17 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         recipe = recipe.with_changes(context_length=contexts["target"])
         note_shorter_draft(contexts, stages)
 
+        verdicts: dict[Checkpoint, Verdict] = {}  # a baseline has the target's
         plans = []
         for name, wanted in models.items():
+            checkpoint = checkpoints[name]
+            if checkpoint not in verdicts:
+                with stages.step(f"referee {name}"):
+                    verdicts[checkpoint] = judge(checkpoint.config, contexts[name])
             with stages.step(f"export {name}"):
-                plans.append(plan_model(name, checkpoints[name], wanted, recipe, contexts[name]))
+                plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
+                check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
+                plans.append(plan)
         known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
@@ -63,10 +73,14 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
         for plan in plans:
+            checkpoint = checkpoints[plan.name]
             with stages.step(f"check {plan.name}"):
                 complete = check_model(plan, writer.folder, entries[plan.name], known[plan.name])
                 if not complete:
-                    check_twin(plan, checkpoints[plan.name].config, models[plan.name], recipe)
+                    check_twin(plan, checkpoint.config, models[plan.name], recipe)
+                own = own_error(writer.folder, entries[plan.name], checkpoint)
+            referee = verdicts[checkpoint].entry.model_copy(update={"own": own})
+            entries[plan.name] = entries[plan.name].model_copy(update={"referee": referee})
 
         folder = checkpoints["target"].folder
         copy_tokenizer(folder, writer, contents)

@@ -70,6 +70,18 @@ class RoundingEntry(Strict):
     nearest: dict[str, str] = Field(default_factory=dict)
 
 
+class RefereeEntry(Strict):
+    """How far the graph's logits were from transformers' own in float32, as shares of the largest logit.
+
+    `quiet` and `loud`: a small twin of the model with random weights at two scales. `own`: the model itself with the
+    weights that it stores, where they fit in memory.
+    """
+
+    quiet: Annotated[float, Field(ge=0)]
+    loud: Annotated[float, Field(ge=0)]
+    own: Annotated[float, Field(ge=0)] | None = None
+
+
 class ModelEntry(Strict):
     """One compiled model: its two files, the figures a runtime plans with, and its tensors."""
 
@@ -88,6 +100,7 @@ class ModelEntry(Strict):
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
+    referee: RefereeEntry | None = None
 
     @field_validator("tensors")
     @classmethod
