@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,16 +16,25 @@ from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
+from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
-from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
+from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
-PLAIN = {"format": FP16_TILES, "formats": (), "keep_fp16": (), "activations": "int16"}  # of a baseline
+PLAIN = {  # what the recipe of a baseline says
+    "format": FP16_TILES,
+    "formats": (),
+    "keep_fp16": (),
+    "budget": None,
+    "max_ratio": None,
+    "allowed_formats": (),
+    "activations": "int16",
+}
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
 
@@ -38,16 +48,23 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         context_length = common_context(recipe, folders)
         recipe = recipe.with_changes(context_length=context_length)
 
+        place = output.absolute().with_name(f".{output.name}.rounding")
+        budgets: dict[ModelName, BudgetEntry] = {}
+        for name, wanted in models.items():
+            if wanted.has_budget:
+                model = Model(name, folders[name], wanted, recipe, place)
+                models[name], budgets[name] = meet_budget(model, context_length, writer.require_space, stages)
+
         plans = []
         for name, wanted in models.items():
             with stages.step(f"export {name}"):
                 plan = plan_model(name, folders[name], wanted, recipe, context_length, files)
+                plan = replace(plan, budget=budgets.get(name))
                 check_logits(name, vocabulary, plan.exported.vocab_size)
                 plans.append(plan)
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
-        place = output.absolute().with_name(f".{output.name}.rounding")
         rounded = {plan.name: round_model(plan, folders[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}

@@ -55,6 +55,7 @@ def write_graph(
         tensors=packed.entries,
         ignored=plan.ignored,
         rounding=rounded.entry,
+        budget=plan.budget,
     )
     return WrittenModel(entry, packed.sha256)
 
