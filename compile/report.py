@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from mxspec.compile.weights.budget.report import budget_line, budget_table
 from mxspec.formats.manifest import Manifest, ModelEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
@@ -77,8 +78,13 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
+        if own := sum(tensor.own_codes for tensor in entry.tensors):
+            console.print(f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit", highlight=False)
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
+        if entry.budget is not None:
+            console.print(budget_table(entry.budget))
+            console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
         for note in entry.notes:
             console.print(f"  {note}", highlight=False, soft_wrap=True)
         if entry.ignored:
@@ -169,6 +175,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "ignored": list(entry.ignored),
         "notes": list(entry.notes),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
+        "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
         "groups": [
             {
                 "name": group.name,
@@ -178,6 +185,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
                 "bytes": group.bytes,
                 "worst_error": group.worst_error,
                 "underflowed": group.underflowed,
+                "own_codes": sum(tensor.own_codes for tensor in group.tensors),
             }
             for group in group_tensors(entry.tensors)
         ],

@@ -210,12 +210,11 @@ def test_a_large_model_needs_no_memory(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "settings", "message"),
     [
-        ("bert", {}, "model type 'bert' is not carried"),
-        ("persimmon", {}, "model type 'persimmon' is not carried"),
-        ("mixtral", {}, r"is a mixture of experts \(num_local_experts: 8\)"),
-        ("gpt_oss", {}, "is a mixture of experts"),
+        ("bert", {}, "is an encoder, which sees what follows"),
+        ("mixtral", {"num_key_value_heads": 4}, r"is a mixture of experts \(num_local_experts: 8\)"),
+        ("gpt_oss", {"num_key_value_heads": 4}, "is a mixture of experts"),
         ("deepseek_v2", {"n_routed_experts": 0}, "is a model with multi-head latent attention"),
-        ("t5", {}, "is an encoder-decoder"),
+        ("t5", {}, "is an encoder with a decoder"),
         ("mamba", {}, "is a state-space model, with layers of linear_attention"),
         ("qwen3_next", {"num_hidden_layers": 4}, "is a hybrid, with layers of linear_attention"),
         ("llama", {"is_causal": False}, "is an encoder, which sees what follows"),
