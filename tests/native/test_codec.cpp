@@ -42,8 +42,8 @@ void use_isa(const char* isa) { setenv("MXSPEC_ISA", isa, 1); }
 
 std::vector<std::string> isas() {
   std::vector<std::string> found;
-  for (const Isa isa : kAllIsas)
-    if (mxspec_codec_isa(isa_name(isa))) found.emplace_back(isa_name(isa));
+  for (const mxspec::Isa isa : mxspec::kAllIsas)
+    if (mxspec_codec_isa(mxspec::isa_name(isa))) found.emplace_back(mxspec::isa_name(isa));
   return found;
 }
 
