@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from mxspec.compile.commands.emit import KINDS, check_place, emit, place_of, write
+from mxspec.compile.commands.emit import FORMS, check_place, emit, place_of, write
 from mxspec.compile.commands.inspect import inspect
 from mxspec.compile.commands.termination import termination_as_interrupt
-from mxspec.compile.interchange.folder import Kind
+from mxspec.compile.interchange.folder import Form
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
@@ -65,7 +65,7 @@ main.add_command(emit)
 @click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
 @click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
-@click.option("--emit", "emitted", type=click.Choice(KINDS), multiple=True, help="Then emit it, too; repeatable.")
+@click.option("--emit", "emitted", type=click.Choice(FORMS), multiple=True, help="Then emit it, too; repeatable.")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
 def compile_recipe(
     recipe: str,
@@ -85,7 +85,7 @@ def compile_recipe(
     k_max: int | None,
     context_length: int | None,
     force: bool,
-    emitted: tuple[Kind, ...],
+    emitted: tuple[Form, ...],
     json_output: bool,
 ) -> None:
     """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle."""
