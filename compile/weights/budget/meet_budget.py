@@ -144,8 +144,8 @@ def _choose(options: Sequence[Options], wanted: TargetRecipe, most: int | None) 
     if (chosen := within_loss(options, math.log(wanted.max_ratio))) is None:
         least = math.exp(sum(min(option.loss for option in product.values()) for product in options))
         raise RecipeError(
-            f"max_ratio: got {wanted.max_ratio:g}, expected at least {least:.6f}, predicted of the best formats allowed "
-            f"({', '.join(wanted.choices)}); allow a larger one, or fp16"
+            f"max_ratio: got {wanted.max_ratio:g}, expected at least {least:.6f}, predicted of the best formats "
+            f"allowed ({', '.join(wanted.choices)}); allow a larger one, or fp16"
         )
     return chosen
 
