@@ -1,10 +1,11 @@
 """Compare mxspec with llama.cpp on the same shape and the same cores, alternating.
 
     python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record build/records/llama_cpp.json
+    MXSPEC_ISA=avx2 python bench/compare_llama_cpp.py --ours mxfp6_e2m3/int8
 
-The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it); its model is a
-gguf file with random weights and no vocabulary, which its own bench tool runs. Ours is a bundle with random weights.
-Values do not matter for speed: both read every byte of every weight once a call.
+The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it), for the instruction
+set that mxspec uses; its model is a gguf file with random weights and no vocabulary, which its own bench tool runs.
+Ours are bundles with random weights. Values do not matter for speed: both read every byte of every weight once a call.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from mxspec.evaluate.model_bench import ModelBench
 from mxspec.evaluate.random_bundle import random_bundle
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES, Shape
+from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
+from mxspec.runtime import ops
 
 PACKAGE = "llama-cpp-python==0.3.36"
 CONSOLE = Console(stderr=True)
@@ -62,24 +65,40 @@ BATCH_TOKENS = 32  # written of each text, where there are several
 # --- the peer ---------------------------------------------------------------------------------------------------
 
 
-def build_peer(folder: Path) -> Path:
-    """The folder of llama-bench and llama-batched-bench, built from the sdist if they are not there yet."""
-    binaries = folder / "build" / "bin"
+NATIVE = "-DGGML_NATIVE=ON"
+BUILD_OPTIONS = {"avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON")}
+
+
+def build_peer(folder: Path, isa: str | None) -> Path:
+    """The folder of llama-bench and llama-batched-bench, built from the sdist if they are not there yet.
+
+    They use what the machine has, or where mxspec was told to use AVX2, that.
+    """
+    build = folder / (f"build-{isa}" if isa in BUILD_OPTIONS else "build")
+    binaries = build / "bin"
     tools = ("llama-bench", "llama-batched-bench")
     if not all((binaries / tool).exists() for tool in tools):
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
-        subprocess.run([*pip, "-d", folder, PACKAGE], check=True)
-        with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
-            archive.extractall(folder, filter="data")
-        options = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF")
-        subprocess.run(["cmake", "-S", source_of(folder), "-B", folder / "build", *options], check=True)
+        source = source_of(folder) or fetch_source(folder)
+        options = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF")
+        instructions = BUILD_OPTIONS.get(isa or "", (NATIVE,))
+        subprocess.run(["cmake", "-S", source, "-B", build, *options, *instructions], check=True)
         jobs = str(len(os.sched_getaffinity(0)))
-        subprocess.run(["cmake", "--build", folder / "build", "--target", *tools, "--parallel", jobs], check=True)
+        subprocess.run(["cmake", "--build", build, "--target", *tools, "--parallel", jobs], check=True)
     return binaries
 
 
-def source_of(folder: Path) -> Path:
-    return next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
+def fetch_source(folder: Path) -> Path:
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
+    subprocess.run([*pip, "-d", folder, PACKAGE], check=True)
+    with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    source = source_of(folder)
+    assert source is not None
+    return source
+
+
+def source_of(folder: Path) -> Path | None:
+    return next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"), None)
 
 
 def random_q6_k(rng: np.random.Generator, n: int, k: int) -> np.ndarray[Any, Any]:
@@ -142,7 +161,9 @@ def write_gguf(path: Path, shape: Shape, gguf: Any, weights: str) -> None:
 def peer_model(folder: Path, shape: Shape, weights: str) -> Path:
     path = folder / f"{shape.name}-{weights}.gguf"
     if not path.exists():
-        sys.path.insert(0, str(source_of(folder) / "gguf-py"))
+        source = source_of(folder)
+        assert source is not None
+        sys.path.insert(0, str(source / "gguf-py"))
         import gguf
 
         partial = path.with_suffix(".new")
@@ -172,6 +193,27 @@ def peer_batch_seconds(binaries: Path, model: Path, point: Point, threads: int) 
     return point.tokens / float(result["speed_tg"])
 
 
+# --- ours -------------------------------------------------------------------------------------------------------
+
+
+OURS: dict[str, tuple[str, Activations]] = {
+    f"{name}/{activations}": (name, activations) for name in WEIGHT_FORMATS for activations in taken_activations(name)
+}
+
+
+class Ours:
+    """A bundle of random weights, opened to be timed."""
+
+    def __init__(self, bundle: Path, threads: int) -> None:
+        self._calls, self._texts = ModelBench(bundle, threads), BatchBench(bundle, BATCH_TOKENS, acceptance=0.0)
+
+    def seconds(self, point: Point) -> float:
+        """Seconds of one call; of several texts, of a step of the engine."""
+        if point.texts > 1:
+            return self._texts.plain(point.texts).seconds / BATCH_TOKENS
+        return self._calls.seconds(point.tokens, point.cached, 1 if point.cached == 0 else point.tokens)
+
+
 # --- the comparison ---------------------------------------------------------------------------------------------
 
 
@@ -190,64 +232,81 @@ def measure(
     return trials
 
 
-def summarise(trials: dict[str, dict[str, list[float]]], points: tuple[Point, ...]) -> list[dict[str, Any]]:
+def summarise(
+    trials: dict[str, dict[str, list[float]]], points: tuple[Point, ...], peers: list[str]
+) -> list[dict[str, Any]]:
+    """Medians; `speedup` is ours over each peer, of the trials of one repetition, the median of these ratios."""
     rows = []
     for point in points:
-        seconds = {name: statistics.median(values) for name, values in trials[point.name].items()}
+        taken = trials[point.name]
+        ours = [name for name in taken if name not in peers]
         rows.append(
             {
                 "point": point.name,
                 "tokens": point.tokens,
                 "cached": point.cached,
-                "tokens_per_second": {name: point.tokens / s for name, s in seconds.items()},
-                "speedup": {name: s / seconds["mxspec"] for name, s in seconds.items() if name != "mxspec"},
-                "trials_seconds": trials[point.name],
+                "tokens_per_second": {n: point.tokens / statistics.median(s) for n, s in taken.items()},
+                "speedup": {n: {peer: ratio(taken[peer], taken[n]) for peer in peers} for n in ours},
+                "trials_seconds": taken,
             }
         )
     return rows
 
 
+def ratio(longer: list[float], shorter: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(longer, shorter, strict=True))
+
+
 def as_table(rows: list[dict[str, Any]], runners: list[str]) -> Table:
-    table = Table(title="tokens/s (mxspec's speedup)", title_justify="left")
+    table = Table(title="tokens/s (ours: over the peer)", title_justify="left")
     for column in ("", *runners):
         table.add_column(column, justify="right" if column else "left")
     for row in rows:
         cells = []
         for name in runners:
-            speedup = f" ({row['speedup'][name]:.2f} x)" if name in row["speedup"] else ""
-            cells.append(f"{row['tokens_per_second'][name]:.1f}{speedup}")
+            over = ", ".join(f"{speedup:.2f} x" for speedup in row["speedup"].get(name, {}).values())
+            cells.append(f"{row['tokens_per_second'][name]:.1f}" + (f" ({over})" if over else ""))
         table.add_row(row["point"], *cells)
     return table
 
 
 @click.command()
 @click.option("--shape", "shape_name", type=click.Choice(sorted(SHAPES)), default="tinyllama-1.1b", show_default=True)
+@click.option(
+    "--ours",
+    multiple=True,
+    default=["mxfp6_e3m2/int16", "mxfp6_e2m3/int8", "mxfp4_e2m1/int8"],
+    type=click.Choice(list(OURS)),
+    help="Weight format and activations of a bundle of ours (may be repeated).",
+)
 @click.option("--peer-format", "peer_formats", multiple=True, default=["q6_k"], type=click.Choice(["q6_k", "f16"]))
 @click.option("--threads", default=len(os.sched_getaffinity(0)), show_default="all cores")
 @click.option("--repetitions", default=3, show_default=True)
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/llama_cpp"), show_default=True)
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
 def main(
-    shape_name: str, peer_formats: tuple[str, ...], threads: int, repetitions: int, work: Path, record: Path | None
+    shape_name: str,
+    ours: tuple[str, ...],
+    peer_formats: tuple[str, ...],
+    threads: int,
+    repetitions: int,
+    work: Path,
+    record: Path | None,
 ) -> None:
     """Time mxspec and llama.cpp, alternating, on a model of random weights."""
     shape = SHAPES[shape_name]
     work.mkdir(parents=True, exist_ok=True)
-    binaries = build_peer(work)
-    bundle = random_bundle(shape, work)
-    calls, texts = ModelBench(bundle, threads), BatchBench(bundle, BATCH_TOKENS, acceptance=0.0)
-
-    def our_seconds(point: Point) -> float:
-        if point.texts > 1:
-            return texts.plain(point.texts).seconds / BATCH_TOKENS
-        return calls.seconds(point.tokens, point.cached, 1 if point.cached == 0 else point.tokens)
-
-    runners: dict[str, Callable[[Point], float]] = {"mxspec": our_seconds}
-    for weights in peer_formats:
+    binaries = build_peer(work, ops.instruction_set())
+    runners: dict[str, Callable[[Point], float]] = {}
+    for name in ours:
+        weight_format, activations = OURS[name]
+        runners[name] = Ours(random_bundle(shape, work, weight_format, activations=activations), threads).seconds
+    peers = [f"llama.cpp {weights}" for weights in peer_formats]
+    for weights, name in zip(peer_formats, peers, strict=True):
         model = peer_model(work, shape, weights)
-        runners[f"llama.cpp {weights}"] = lambda point, model=model: peer_seconds(binaries, model, point, threads)
+        runners[name] = lambda point, model=model: peer_seconds(binaries, model, point, threads)
     trials = measure(runners, POINTS, repetitions)
-    rows = summarise(trials, POINTS)
+    rows = summarise(trials, POINTS, peers)
     CONSOLE.print(as_table(rows, list(runners)))
     if record is not None:
         write_record(record, {"shape": shape_name, "threads": threads, "peer": PACKAGE, "points": rows})

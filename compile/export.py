@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile import passes
-from mxspec.compile.checkpoint.config import architecture_name, load_config
+from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes.flattenings import drop_flattenings
 from mxspec.compile.passes.gates import fuse_gates
@@ -34,20 +33,19 @@ _PREFIX = "model."  # of the wrapper that speaks the graph contract, in front of
 
 
 def export_graph(
-    checkpoint_dir: Path,
+    config: PreTrainedConfig,
     *,
     weight_format: Callable[[str], str],
     context_length: int,
     cache_dtype: str,
     activations: Activations = "int16",
 ) -> ExportedGraph:
-    """The graph of the checkpoint's architecture by the graph contract, and the list of the weights it wants.
+    """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. Only config.json is
-    read. Raises UnsupportedModelError where it cannot be done.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights
+    are read. Raises UnsupportedModelError where it cannot be done.
     """
-    config = load_config(checkpoint_dir)
     _check_context(config, context_length)
     call = CallInputs()
     with call.registered():

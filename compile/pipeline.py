@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
-from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.check.context import choose_contexts
+from mxspec.compile.check.own_weights import own_error
+from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
+from mxspec.compile.check.referee import Verdict, judge
+from mxspec.compile.check.windows import check_windows, windows_of
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
-from mxspec.compile.weights.write_model import write_model
+from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -42,100 +46,128 @@ VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir
 def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: bool, stages: Stages) -> Manifest:
     """Compile a pair into the directory `output`; raises MxspecError, and leaves nothing behind when it fails."""
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
-        folders = fetch_pair(recipe)
-        vocabulary = check_tokenizers(folders)
+        if writer.work.found_work:
+            stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
+        checkpoints = open_pair(recipe, files)
+        vocabularies = read_vocabularies(checkpoints, stages)
         models = list_models(recipe, with_baseline)
-        context_length = common_context(recipe, folders)
-        recipe = recipe.with_changes(context_length=context_length)
+        contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
+        recipe = recipe.with_changes(context_length=contexts["target"])
+        note_shorter_draft(contexts, stages)
 
-        place = output.absolute().with_name(f".{output.name}.rounding")
+        verdicts = judge_models(models, checkpoints, contexts, stages)
         budgets: dict[ModelName, BudgetEntry] = {}
+        place = writer.work.rounding
         for name, wanted in models.items():
             if wanted.has_budget:
-                model = Model(name, folders[name], wanted, recipe, place)
-                models[name], budgets[name] = meet_budget(model, context_length, writer.require_space, stages)
+                model = Model(name, checkpoints[name], wanted, recipe, place)
+                models[name], budgets[name] = meet_budget(model, contexts[name], writer.require_space, stages)
 
         plans = []
         for name, wanted in models.items():
+            checkpoint = checkpoints[name]
             with stages.step(f"export {name}"):
-                plan = plan_model(name, folders[name], wanted, recipe, context_length, files)
-                plan = replace(plan, budget=budgets.get(name))
-                check_logits(name, vocabulary, plan.exported.vocab_size)
-                plans.append(plan)
+                plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
+                check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
+                plans.append(replace(plan, budget=budgets.get(name)))
+        known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
-        rounded = {plan.name: round_model(plan, folders[plan.name], recipe, place, stages) for plan in plans}
+        rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
         for plan in plans:
             with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
-                written = write_model(plan, writer.folder, advance, rounded[plan.name])
+                journal = writer.work.journal(weights_name(plan))
+                written = write_model(plan, writer.folder, advance, rounded[plan.name], journal)
+            if written.taken_over:
+                stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by the run before")
             entry = entries[plan.name] = written.entry
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
         for plan in plans:
+            checkpoint = checkpoints[plan.name]
             with stages.step(f"check {plan.name}"):
-                complete = check_model(plan, writer.folder, entries[plan.name], vocabulary.size)
+                complete = check_model(plan, writer.folder, entries[plan.name], known[plan.name])
                 if not complete:
-                    check_twin(plan, folders[plan.name], models[plan.name], recipe)
+                    check_twin(plan, checkpoint.config, models[plan.name], recipe)
+                own = own_error(writer.folder, entries[plan.name], checkpoint)
+            referee = verdicts[checkpoint].entry.model_copy(update={"own": own})
+            entries[plan.name] = entries[plan.name].model_copy(update={"referee": referee})
 
-        copy_tokenizer(folders["target"], writer, contents)
+        folder = checkpoints["target"].folder
+        copy_tokenizer(folder, writer, contents)
         manifest = Manifest(
             name=recipe.name,
             k_max=recipe.k_max,
             recipe=recipe.as_dict(),
             models=entries,
-            tokenizer=read_special_tokens(folders["target"], contents[TOKENIZER].sha256, vocabulary.size),
-            sampling=read_sampling(folders["target"]),
+            tokenizer=read_special_tokens(folder, contents[TOKENIZER].sha256, known["target"]),
+            sampling=read_sampling(folder),
             files=contents,
             versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
         )
+        if not manifest.tokenizer.eos_token_ids:
+            stages.note("warning: neither generation_config.json nor config.json names a token that ends a text")
         writer.publish(manifest)
-        shutil.rmtree(place, ignore_errors=True)
     return manifest
 
 
-def fetch_pair(recipe: Recipe) -> dict[ModelName, Path]:
-    """Directories of the checkpoints; the baseline is made from the target's."""
-    target = fetch_checkpoint(recipe, recipe.target.checkpoint, recipe.target.revision)
-    draft = fetch_checkpoint(recipe, recipe.draft.checkpoint, recipe.draft.revision)
-    return {"target": target, "draft": draft, "baseline": target}
+def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
+    """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's."""
+
+    def open_model(model: TargetRecipe) -> Checkpoint:
+        return files.enter_context(Checkpoint(fetch_checkpoint(recipe, model.checkpoint, model.revision)))
+
+    target = open_model(recipe.target)
+    opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
+    if recipe.draft is not None:
+        opened["draft"] = open_model(recipe.draft)
+    return opened
 
 
-def check_tokenizers(folders: dict[ModelName, Path]) -> Vocabulary:
-    """The vocabulary that both models share; raises PairError if they do not."""
-    target = Vocabulary.read(folders["target"])
-    check_pair(target, Vocabulary.read(folders["draft"]))
-    return target
+def judge_models(
+    models: Iterable[ModelName],
+    checkpoints: Mapping[ModelName, Checkpoint],
+    contexts: Mapping[ModelName, int],
+    stages: Stages,
+) -> dict[Checkpoint, Verdict]:
+    """What the referee says of each checkpoint; a baseline is of the target's."""
+    verdicts: dict[Checkpoint, Verdict] = {}
+    for name in models:
+        if checkpoints[name] not in verdicts:
+            with stages.step(f"referee {name}"):
+                verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name])
+    return verdicts
+
+
+def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:
+    """Each model's tokens; raises PairError where target and draft do not share them."""
+    target = Vocabulary.read(checkpoints["target"].folder)
+    read: dict[ModelName, Vocabulary] = {"target": target, "baseline": target}
+    if "draft" in checkpoints:
+        read["draft"] = Vocabulary.read(checkpoints["draft"].folder)
+        if difference := check_pair(target, read["draft"]):
+            stages.note(f"warning: {difference}")
+    return read
 
 
 def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRecipe]:
     """What to compile, and how; the baseline is the target with every matrix in fp16."""
-    models: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
+    models: dict[ModelName, TargetRecipe] = {"target": recipe.target}
+    if recipe.draft is not None:
+        models["draft"] = recipe.draft
     if with_baseline:
         models["baseline"] = recipe.target.model_copy(update=PLAIN)
     return models
 
 
-def common_context(recipe: Recipe, folders: dict[ModelName, Path]) -> int:
-    """The recipe's context length, or the most that both models know; raises RecipeError where one knows less."""
-    pair: tuple[ModelName, ...] = ("target", "draft")
-    limits = {name: getattr(load_config(folders[name]), "max_position_embeddings", None) for name in pair}
-    known = {name: limit for name, limit in limits.items() if limit}
-    if recipe.context_length is None:
-        if not known:
-            raise UnsupportedModelError(
-                "neither model says how many positions it knows; set context_length in the recipe"
-            )
-        return int(min(known.values()))
-    for name, limit in known.items():
-        if recipe.context_length > limit:
-            raise RecipeError(
-                f"context_length: got {recipe.context_length}, but the {name} knows {limit} positions; "
-                f"expected at most {min(known.values())}"
-            )
-    return recipe.context_length
+def note_shorter_draft(contexts: dict[ModelName, int], stages: Stages) -> None:
+    """Say so where texts grow beyond the draft."""
+    whole, draft = contexts["target"], contexts.get("draft", contexts["target"])
+    if draft < whole:
+        stages.note(f"warning: the draft knows {draft} of {whole} positions: beyond them nothing is drafted")
 
 
 def copy_tokenizer(folder: Path, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:

@@ -29,6 +29,10 @@ class Stages:
         self._console = console
         self.seconds: dict[str, float] = {}
 
+    def note(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """A stage of unknown length."""

@@ -6,8 +6,6 @@ and decoded as a trained one would be, so the speed is that of the shape. The te
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,16 +45,17 @@ def random_bundle(
     path = folder / f"{shape.name}-{target_format}{suffix}.bundle"
     if path.exists():
         return path
+    draft = DraftRecipe(checkpoint="random")
     recipe = Recipe(
         name=shape.name,
         k_max=k_max,
         context_length=shape.context_length,
         prefill_chunk=512,
         target=TargetRecipe(checkpoint="random", format=target_format, activations=activations),
-        draft=DraftRecipe(checkpoint="random"),
+        draft=draft,
     )
     shapes: dict[ModelName, Shape] = {"target": shape, "draft": draft_shape(shape)}
-    wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
+    wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
     entries: dict[ModelName, ModelEntry] = {}
     contents: dict[str, FileEntry] = {}
     with BundleWriter(path) as writer:
@@ -82,22 +81,20 @@ def random_bundle(
 
 
 def plan_random(name: ModelName, shape: Shape, wanted: TargetRecipe, recipe: Recipe) -> ModelPlan:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(config_of(shape)))
-        exported = export_graph(
-            Path(folder),
-            weight_format=lambda parameter: wanted.format,
-            context_length=shape.context_length,
-            cache_dtype=recipe.cache_dtype,
-            activations=wanted.activations,
-        )
+    exported = export_graph(
+        config_of(shape),
+        weight_format=lambda parameter: wanted.format,
+        context_length=shape.context_length,
+        cache_dtype=recipe.cache_dtype,
+        activations=wanted.activations,
+    )
     layout = plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in exported.weights])
     lengths = specializations(name, recipe, shape.context_length)
     return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
 
-def config_of(shape: Shape) -> dict[str, Any]:
-    config = LlamaConfig(
+def config_of(shape: Shape) -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
@@ -105,8 +102,8 @@ def config_of(shape: Shape) -> dict[str, Any]:
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         max_position_embeddings=shape.context_length,
+        architectures=["LlamaForCausalLM"],
     )
-    return {**config.to_dict(), "architectures": ["LlamaForCausalLM"]}
 
 
 def write_random_model(plan: ModelPlan, folder: Path) -> WrittenModel:

@@ -12,15 +12,16 @@ import numpy as np
 from rich.table import Table
 
 from mxspec.evaluate import batch_bench, model_bench, ops_bench, profile_bench, speculate_bench
+from mxspec.evaluate.bench_tables import attention_table, model_table, products_table
 from mxspec.evaluate.profile_table import call_table
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.weight_format import Activations
+from mxspec.formats.native import ISAS
+from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import ops
 from mxspec.runtime.command import Group, print_json, read_text, report_console
-from mxspec.runtime.ops.timing import ISAS
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 
@@ -44,6 +45,8 @@ def shape_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.argument("bundle", required=False, type=click.Path(path_type=Path)),
         click.option("--shape", type=click.Choice(sorted(SHAPES)), help="A bundle of random weights, in its place."),
+        click.option("--format", "weight_format", type=click.Choice(USER_NAMES), help="Of its matrices. [mxfp6_e3m2]"),
+        click.option("--activations", type=click.Choice(ACTIVATIONS), help="Of its products. [int16]"),
         click.option(
             "--work",
             type=click.Path(file_okay=False, path_type=Path),
@@ -55,10 +58,14 @@ def shape_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def choose_bundle(bundle: Path | None, shape: str | None, work: Path) -> Path:
+def choose_bundle(
+    bundle: Path | None, shape: str | None, weight_format: str | None, activations: Activations | None, work: Path
+) -> Path:
     if (bundle is None) == (shape is None):
         raise MxspecError("expected either BUNDLE or --shape")
     if bundle is not None:
+        if weight_format or activations:
+            raise MxspecError("--format and --activations go with --shape; a bundle has its own")
         return bundle
     try:
         from mxspec.evaluate.random_bundle import random_bundle
@@ -66,7 +73,10 @@ def choose_bundle(bundle: Path | None, shape: str | None, work: Path) -> Path:
         raise MxspecError(f"--shape exports a graph, which needs {error.name}: pip install mxspec[compile]") from None
     assert shape is not None
     work.mkdir(parents=True, exist_ok=True)
-    return random_bundle(SHAPES[shape], work)
+    weight_format, activations = named_by_user(weight_format or "mxfp6_e3m2"), activations or "int16"
+    if activations not in (taken := taken_activations(weight_format)):
+        raise MxspecError(f"--activations: got {activations}, but products of {weight_format} take {', '.join(taken)}")
+    return random_bundle(SHAPES[shape], work, weight_format, activations=activations)
 
 
 def finish(result: dict[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
@@ -96,7 +106,7 @@ def bench_ops(
     json_output: bool,
     record: Path | None,
 ) -> None:
-    """Time the packed product and attention alone, on every instruction set, beside a plain read loop."""
+    """Time the packed product and attention alone, on every instruction set, each call beside a plain read."""
     if threads is not None:
         ops.set_threads(threads)
     console = report_console(json_output=json_output)
@@ -109,44 +119,7 @@ def bench_ops(
             repetitions,
             status.update,
         )
-    title = f"a[rows, {result['k']}] x packed[{result['n']}, {result['k']}], {result['threads']} threads; "
-    table = Table(
-        "format",
-        "activations",
-        "instructions",
-        "rows",
-        "us a call",
-        "GB/s",
-        "of read",
-        "G multiply-adds/s",
-        title=title + f"plain read: {result['read_bytes_per_second'] / 1e9:.1f} GB/s",
-        title_justify="left",
-    )
-    for row in result["products"]:
-        table.add_row(
-            row["format"],
-            row["activations"],
-            row["isa"],
-            str(row["rows"]),
-            f"{row['seconds'] * 1e6:.1f}",
-            f"{row['bytes_per_second'] / 1e9:.2f}",
-            f"{row['share_of_read']:.1%}",
-            f"{row['multiply_adds_per_second'] / 1e9:.1f}",
-        )
-    attention = Table(
-        "attention",
-        "rows",
-        "cached",
-        "us a call",
-        "over reading the cache",
-        title=f"{ops_bench.HEADS} heads, {ops_bench.KV_HEADS} of keys, of {ops_bench.HEAD_SIZE}; fp16 caches in turns",
-        title_justify="left",
-    )
-    for row in result["attention"]:
-        attention.add_row(
-            row["isa"], str(row["rows"]), str(row["cached"]), f"{row['seconds'] * 1e6:.1f}", f"{row['over_read']:.2f}"
-        )
-    finish(result, (table, attention), json_output, record)
+    finish(result, (products_table(result), attention_table(result)), json_output, record)
 
 
 @main.command("model")
@@ -156,6 +129,8 @@ def bench_ops(
 def bench_model(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     repetitions: int,
     threads: int | None,
@@ -165,34 +140,9 @@ def bench_model(
     """Time a whole target: decoding, scoring, prefill, loading, memory."""
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         result = model_bench.measure(path, threads, repetitions, status.update)
-    table = Table(
-        "tokens a call",
-        "cached",
-        "ms",
-        "tok/s",
-        "GB/s",
-        "of read",
-        "over S = 1",
-        title=(
-            f"{path.name}, {result['threads']} threads; weights {result['weight_bytes'] / 1e6:.0f} MB, plain read "
-            f"{result['read_bytes_per_second'] / 1e9:.1f} GB/s, load {result['load_seconds']:.2f} s, anonymous memory "
-            f"{result['anonymous_bytes'] / 1e6:.0f} MB ({result['anonymous_share']:.2f} of the weights file)"
-        ),
-        title_justify="left",
-    )
-    for row in result["calls"]:
-        table.add_row(
-            str(row["tokens"]),
-            str(row["cached"]),
-            f"{row['seconds'] * 1e3:.2f}",
-            f"{row['tokens_per_second']:.1f}",
-            f"{row['bytes_per_second'] / 1e9:.2f}",
-            f"{row['share_of_read']:.1%}",
-            f"{row['over_one_token']:.2f}",
-        )
-    finish(result, [table], json_output, record)
+    finish(result, [model_table(path.name, result)], json_output, record)
 
 
 @main.command("profile")
@@ -200,12 +150,14 @@ def bench_model(
 @click.option(
     "--rows", multiple=True, type=click.IntRange(min=1), help="Tokens a call (may be repeated).  [default: 1, 8]"
 )
-@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="Behind so many.  [default: 128, 1000]")
+@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="After so many.  [default: 128, 1000]")
 @click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
 @common_options
 def bench_profile(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     rows: tuple[int, ...],
     cached: tuple[int, ...],
@@ -217,7 +169,7 @@ def bench_profile(
     """Say where the time of a target's call goes: kinds of nodes, between them, outside the session."""
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         result = profile_bench.measure(path, threads, repetitions, rows, cached, status.update)
     finish(result, [call_table(call, result) for call in result["calls"]], json_output, record)
 
@@ -233,6 +185,8 @@ def bench_profile(
 def bench_speculate(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     text_file: Path | None,
     prompts: int,
@@ -248,7 +202,7 @@ def bench_speculate(
         ops.set_threads(threads)
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         token_ids = read_tokens(path, text_file, prompts)
         bench = speculate_bench.SpeculateBench(
             path, speculate_bench.prompts_of(token_ids, prompts), new_tokens, acceptance
@@ -299,7 +253,7 @@ def bench_speculate(
 def turns_table(result: dict[str, Any]) -> Table:
     """What taking turns on the same threads costs both models."""
     turns = result["turns"]
-    table = Table("a step in turns", "us", "over alone")
+    table = Table("a step, alternating", "us", "over alone")
     for name in ("target", "draft"):
         table.add_row(name, f"{turns[f'{name}_seconds'] * 1e6:.1f}", f"{turns[f'{name}_over_alone']:.3f}")
     both = turns["target_seconds"] + turns["draft_seconds"]
@@ -316,6 +270,8 @@ def turns_table(result: dict[str, Any]) -> Table:
 def bench_batch(
     bundle: Path | None,
     shape: str | None,
+    weight_format: str | None,
+    activations: Activations | None,
     work: Path,
     new_tokens: int,
     acceptance: float,
@@ -327,7 +283,7 @@ def bench_batch(
     """Time 1, 2, 4 and 8 texts at once: beside what their calls allow, at every K, and a second turn."""
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
-        path = choose_bundle(bundle, shape, work)
+        path = choose_bundle(bundle, shape, weight_format, activations, work)
         bench = batch_bench.BatchBench(path, new_tokens, acceptance, threads)
         result = batch_bench.measure(bench, repetitions, status.update)
     table = Table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.console import Console
@@ -11,12 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mxspec.evaluate.accuracy import Comparison, compare_models
+from mxspec.evaluate.logits import as_table as logits_table
+from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.record import write_record
+from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
-from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.command import Group, print_json, read_text, report_console
 from mxspec.runtime.engine import Engine
 
+MODELS: tuple[ModelName, ...] = get_args(ModelName)
 MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
 
 
@@ -72,6 +76,45 @@ def accuracy(
         raise CheckFailed(
             f"perplexity ratio: got {comparison.ratio:.5f}, expected at most {result['max_ratio']}: "
             "keep sensitive tensors in fp16 (speccompile --keep-fp16) or use mxfp6_e2m3"
+        )
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--model", type=click.Choice(MODELS), default="target", show_default=True, help="Of the bundle.")
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text.  [default: random tokens]")
+@click.option("--tokens", type=click.IntRange(min=2), help="Length of each of the four texts.  [default: 72]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+def logits(
+    bundle: Path,
+    checkpoint: Path,
+    model: ModelName,
+    text_file: Path | None,
+    tokens: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, the folder that it was made from.
+
+    The largest difference of the logits as a share of the largest, read as prompts, steps, scored rows and after a
+    rollback; exit code 2 when it is beyond what half-precision caches explain. Needs memory for the checkpoint's
+    weights in float32, and all processor cores.
+    """
+    text = None if text_file is None else read_text(text_file, "--text")
+    console = report_console(json_output=json_output)
+    result = measure_logits(Bundle.open(bundle), model, checkpoint, text, tokens)
+    if record is not None:
+        write_record(record, result)
+    if json_output:
+        print_json(result)
+    else:
+        console.print(logits_table(result))
+    if not result["passed"]:
+        raise CheckFailed(
+            f"{model}: differs from transformers with the same weights by {result['error_stored_weights']:.1e} of the "
+            f"largest logit, expected at most {result['tolerance']:g}: the bundle is wrong"
         )
 
 

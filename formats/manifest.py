@@ -39,7 +39,8 @@ class TensorEntry(Strict):
     """One tensor of a weights file, and the checkpoint tensors it was made from.
 
     `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
-    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero.
+    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
+    the checkpoint was MX already, and its codes and scales are here bit for bit.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TensorEntry(Strict):
     source_bytes: Count
     error: Annotated[float, Field(ge=0)] | None = None
     underflowed: Count = 0
+    own_codes: bool = False
 
 
 class RoundingEntry(Strict):
@@ -67,6 +69,18 @@ class RoundingEntry(Strict):
     seed: Count = 0
     damping: Annotated[float, Field(ge=0)] | None = None
     nearest: dict[str, str] = Field(default_factory=dict)
+
+
+class RefereeEntry(Strict):
+    """How far the graph's logits were from transformers' own in float32, as shares of the largest logit.
+
+    `quiet` and `loud`: a small twin of the model with random weights at two scales. `own`: the model itself with the
+    weights that it stores, where they fit in memory.
+    """
+
+    quiet: Annotated[float, Field(ge=0)]
+    loud: Annotated[float, Field(ge=0)]
+    own: Annotated[float, Field(ge=0)] | None = None
 
 
 class ProductEntry(Strict):
@@ -118,10 +132,11 @@ class ModelEntry(Strict):
     cache_dtype: Literal["float16", "float32"]
     vocab_size: Positive
     context_length: Positive
-    specializations: tuple[Positive, ...]
+    specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
+    referee: RefereeEntry | None = None
     budget: BudgetEntry | None = None
 
     @field_validator("tensors")
@@ -170,9 +185,8 @@ class Manifest(Strict):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        for name in ("target", "draft"):
-            if name not in self.models:
-                raise ValueError(f"models: {name!r} is missing")
+        if "target" not in self.models:
+            raise ValueError("models: 'target' is missing")
         for name in self.files:
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
@@ -184,10 +198,11 @@ class Manifest(Strict):
                 if name in owners:
                     raise ValueError(f"models.{model}: file {name!r} already belongs to {owners[name]}")
                 owners[name] = model
-            if entry.vocab_size < self.tokenizer.vocab_size:
+            if model != "draft" and entry.vocab_size < self.tokenizer.vocab_size:
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
+            _check_lengths(model, entry, self.tokenizer.vocab_size)
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):
@@ -214,3 +229,18 @@ class Manifest(Strict):
     def to_json(self) -> str:
         """The text of manifest.json."""
         return self.model_dump_json(indent=1) + "\n"
+
+
+def _check_lengths(model: ModelName, entry: ModelEntry, tokens: int) -> None:
+    """Positions and calls stay within the tables: a table by token has a row for each token, others are by position."""
+    longest = max(entry.specializations)
+    if longest > entry.context_length:
+        raise ValueError(f"models.{model}: specialization {longest} in a context of {entry.context_length}")
+    for tensor in entry.tensors:
+        computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
+        needed = entry.context_length if computed else min(entry.context_length, tokens)
+        if (computed or tensor.format == "fp16") and len(tensor.shape) == 2 and tensor.shape[0] < needed:
+            raise ValueError(
+                f"models.{model}: context_length {entry.context_length}, but table {tensor.name!r} has "
+                f"{tensor.shape[0]} rows"
+            )

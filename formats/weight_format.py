@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from mxspec.formats.errors import did_you_mean
 
 Activations = Literal["int16", "int8"]
+ACTIVATIONS: tuple[Activations, ...] = get_args(Activations)
+"""What products can make of their rows."""
 
 TILE_ROWS = 16
 """Output rows of a tile."""

@@ -121,7 +121,7 @@ class DraftRecipe(TargetRecipe):
 
 
 class Recipe(Strict):
-    """A whole recipe. Without `context_length` the bundle takes what both models know.
+    """A whole recipe. Without `context_length` the bundle takes what the target knows, without `draft` it has none.
 
     `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
@@ -138,14 +138,14 @@ class Recipe(Strict):
     calibration_tokens: Positive = 32768
     seed: Annotated[int, Field(ge=0)] = 0
     target: TargetRecipe
-    draft: DraftRecipe
+    draft: DraftRecipe | None = None
     _folder: Path = PrivateAttr(default=Path())
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
         if self.rounding == "gptq" and self.calibrate is None:
             raise ValueError("rounding 'gptq' needs `calibrate`, a text file like those that the model will see")
-        if self.calibrate is None and (self.target.has_budget or self.draft.has_budget):
+        if self.calibrate is None and any(model.has_budget for model in (self.target, self.draft) if model):
             raise ValueError("a budget needs `calibrate`, a text file like those that the model will see")
         return self
 
@@ -167,10 +167,11 @@ class Recipe(Strict):
 
     def with_changes(self, **changes: Any) -> Self:
         """A copy with other values; `target` and `draft` take a dict of changes, and None leaves a value as it is."""
-        merged = self.as_dict()
+        merged = self.model_dump(mode="json", exclude_unset=True)  # what was left to the default stays so
         for key, value in changes.items():
             if isinstance(value, dict):
-                merged[key] |= {name: inner for name, inner in value.items() if inner is not None}
+                if given := {name: inner for name, inner in value.items() if inner is not None}:
+                    merged[key] = (merged[key] or {}) | given
             elif value is not None:
                 merged[key] = value
         try:

@@ -23,6 +23,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime import ops
+from mxspec.runtime.agreement import check_agreement
 from mxspec.runtime.sampling.shape import Logits
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names it from 3.13 on
@@ -61,6 +62,8 @@ class Session:
     ) -> None:
         """Load a model of the bundle in `folder`; logits from `real_vocab` on are padding and never shown.
 
+        A model that knows fewer tokens, as a draft may, reads token 0 in place of those and never says them.
+
         options: of session_options(), changed. Raises BundleError where ONNX Runtime does not load it, MxspecError
         where the address space does not hold the caches.
         """
@@ -68,6 +71,7 @@ class Session:
         self.real_vocab = real_vocab
         self.slots = slots
         self.capacity = entry.context_length
+        self.first_position = 0  # of every text; a check reads the end of a long context without filling it
         self.chunk = max(entry.specializations)  # tokens a call, where there are many
         path = folder / entry.graph
         try:
@@ -76,11 +80,12 @@ class Session:
             )
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise BundleError(f"{path}: ONNX Runtime does not load it: {error}") from None
+        check_agreement(path, self.session, INPUTS, entry)
         self._binding = self.session.io_binding()
         self._memory: list[mmap.mmap] = []  # of each cache
         self.caches = {name: self._make_cache() for name in _cache_names(entry)}
         self._values = [self._bind_cache(name, cache) for name, cache in self.caches.items()]
-        self._inputs = {name: _Input(self._binding, name, dtype) for name, dtype in _INPUTS.items()}
+        self._inputs = {name: _Input(self._binding, name, dtype) for name, dtype in INPUTS.items()}
         self._logits = _Output(self._binding, "logits", entry.vocab_size)
 
     @classmethod
@@ -93,7 +98,7 @@ class Session:
     def run(self, parts: Sequence[Part]) -> Logits:
         """One call: append each part's tokens to its slot; float32[sum of rows, real_vocab] in the order of the parts.
 
-        The result is the session's own buffer: the next call writes over it. At least one row is wanted in all.
+        The result is mostly the session's own buffer: the next call writes over it. At least one row is wanted in all.
         """
         counts = [len(part.tokens) for part in parts]
         tokens, rows = sum(counts), sum(part.rows for part in parts)
@@ -102,9 +107,13 @@ class Session:
             "past the end"
         )
         fill = self._inputs
-        fill["input_ids"].of(1, tokens)[0] = list(chain.from_iterable(part.tokens for part in parts))
+        ids = fill["input_ids"].of(1, tokens)
+        ids[0] = list(chain.from_iterable(part.tokens for part in parts))
+        if self.real_vocab > self.entry.vocab_size:
+            ids[ids >= self.entry.vocab_size] = 0
+        begins = [self.first_position + part.past for part in parts]
         fill["position_ids"].of(1, tokens)[0] = list(
-            chain.from_iterable(range(part.past, part.past + count) for part, count in zip(parts, counts, strict=True))
+            chain.from_iterable(range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
         )
         fill["slots"].of(len(parts))[:] = [part.slot for part in parts]
         fill["past_lengths"].of(len(parts))[:] = [part.past for part in parts]
@@ -115,6 +124,9 @@ class Session:
         )
         logits = self._logits.of(rows)
         self.session.run_with_iobinding(self._binding)
+        if self.real_vocab > self.entry.vocab_size:
+            unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
+            return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab]
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
@@ -162,7 +174,7 @@ def _cache_names(entry: ModelEntry) -> list[str]:
     return [f"{kind}.{layer}" for layer in range(entry.layers) for kind in ("key", "value")]
 
 
-_INPUTS: dict[str, type[np.integer[Any]]] = {
+INPUTS: dict[str, type[np.integer[Any]]] = {
     "input_ids": np.int64,
     "position_ids": np.int64,
     "slots": np.int32,

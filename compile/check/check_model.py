@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
+
+from transformers import PreTrainedConfig
 
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.check.twin import write_twin
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelEntry
@@ -26,14 +28,15 @@ def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: in
     return small
 
 
-def check_twin(plan: ModelPlan, checkpoint: Path, wanted: TargetRecipe, recipe: Recipe) -> None:
-    """Compile a small twin of a model and run that at all lengths. Raises CheckFailed."""
+def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe) -> None:
+    """Compile a small twin of a model of this configuration and run that at all lengths. Raises CheckFailed."""
     wanted = wanted.model_copy(
-        update={"formats": (), "keep_fp16": ()}
-    )  # their patterns may name layers that the twin lacks
-    with tempfile.TemporaryDirectory(prefix="mxspec-twin-") as place, ExitStack() as files:
+        update={"format": plan.weight_format, "formats": (), "keep_fp16": ()}
+    )  # their patterns may name layers that the twin lacks, and its weights are not MX yet
+    with tempfile.TemporaryDirectory(prefix="mxspec-twin-") as place:
         folder = Path(place)
-        write_twin(checkpoint, folder)
-        twin = plan_model(plan.name, folder, wanted, recipe, plan.exported.context_length, files)
-        entry = write_model(twin, folder, lambda count: None).entry
+        write_twin(config, folder)
+        with Checkpoint(folder) as checkpoint:
+            twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length)
+            entry = write_model(twin, folder, lambda count: None).entry
         check_specializations(folder, entry, entry.vocab_size, twin.specializations)

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
+from mxspec.compile.checkpoint.config import one_line
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 
@@ -27,9 +28,8 @@ def name_parameters(config: PreTrainedConfig) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    except (ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {reason}") from None
+    except Exception as error:  # whatever a class makes of values that it does not expect
+        raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {one_line(error)}") from None
     model.tie_weights()
     return model
 
@@ -41,7 +41,7 @@ def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterab
     missing, UnsupportedModelError where transformers would have to compute a parameter from several tensors.
     """
     tensors = list(tensors)
-    found, computed = _rename(model, tensors)
+    found, computed = rename(model, tensors)
     twins = tied_names(model)
     tensor_of: dict[str, str] = {}
     for parameter in wanted:
@@ -66,7 +66,7 @@ def tied_names(model: PreTrainedModel) -> dict[str, set[str]]:
     return {name: names for names in groups.values() for name in names}
 
 
-def _rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Tensors by the parameter they are, and tensors that would first be merged or split by the parameter they go into.
 
     The order of rules is that of transformers.core_model_loading.convert_and_load_state_dict_in_model (5.23).

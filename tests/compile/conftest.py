@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.export import ExportedGraph, WeightSpec, export_graph
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import pack_values
@@ -134,7 +135,9 @@ def tiny_export(
     @cache
     def export(name: str, weight_format: str, cache_dtype: str) -> ExportedGraph:
         path, _ = tiny_checkpoint(name)
-        return export_graph(path, weight_format=lambda _: weight_format, context_length=96, cache_dtype=cache_dtype)
+        return export_graph(
+            load_config(path), weight_format=lambda _: weight_format, context_length=96, cache_dtype=cache_dtype
+        )
 
     return export
 

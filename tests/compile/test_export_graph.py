@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from transformers import AutoConfig
 
+from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.export import ExportedGraph, export_graph
 from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
 
@@ -20,7 +21,7 @@ Exports = Callable[[str, str, str], ExportedGraph]
 def export(
     path: Path, weight_format: Callable[[str], str] = lambda _: "mxfp6_e3m2", context: int = 96
 ) -> ExportedGraph:
-    return export_graph(path, weight_format=weight_format, context_length=context, cache_dtype="float16")
+    return export_graph(load_config(path), weight_format=weight_format, context_length=context, cache_dtype="float16")
 
 
 def write_config(path: Path, model_type: str, **settings: object) -> Path:

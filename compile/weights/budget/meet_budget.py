@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters
-from mxspec.compile.plan import ModelPlan, choose_formats, plan_model
+from mxspec.compile.plan import ModelPlan, choose_formats, own_formats, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.choose import Options, within_bytes, within_loss
 from mxspec.compile.weights.budget.product import Product, list_products, product_entry
@@ -37,7 +36,7 @@ class Model:
     """Which model gets formats, how its recipe wants them, and where its checkpoint and our own files are."""
 
     name: ModelName
-    checkpoint: Path
+    checkpoint: Checkpoint
     wanted: TargetRecipe
     recipe: Recipe
     place: Path
@@ -51,32 +50,35 @@ def meet_budget(
     Raises RecipeError for a budget that cannot be met, MxspecError for a bad text, a damaged checkpoint or a model
     that is not a list of decoder layers.
     """
-    with ExitStack() as files:
-        with stages.step(f"outline {model.name}"):
-            plan = _outline(model, context_length, files)
-        products = list_products(plan, model.wanted.choices, _fixed_formats(model))
-        most = _most_bytes(products, model.wanted)
-        text = _read_text(model, context_length)
-        require_space(_scratch_bytes(plan, products, text))
-        losses = _measure(model, plan, products, text, stages)
+    with stages.step(f"outline {model.name}"):
+        plan = _outline(model, context_length)
+    products = list_products(plan, model.wanted.choices, _fixed_formats(model))
+    most = _most_bytes(products, model.wanted)
+    text = _read_text(model, context_length)
+    require_space(_scratch_bytes(plan, products, text))
+    losses = _measure(model, plan, products, text, stages)
     options = [product.options(losses) for product in products]
     chosen = _choose(options, model.wanted, most)
     return _with_formats(model.wanted, products, chosen), _describe(model, products, options, chosen, text)
 
 
-def _outline(model: Model, context_length: int, files: ExitStack) -> ModelPlan:
+def _outline(model: Model, context_length: int) -> ModelPlan:
     """A plan whose products are those of a model in one format: one that no pattern asks for."""
     asked = {kind for _, kind in model.wanted.formats}
     uniform = next((kind for kind in model.wanted.choices if kind not in asked), model.wanted.choices[0])
     wanted = model.wanted.model_copy(update={"format": uniform})
-    return plan_model(model.name, model.checkpoint, wanted, model.recipe, context_length, files)
+    return plan_model(model.name, model.checkpoint, wanted, model.recipe, context_length)
 
 
 def _fixed_formats(model: Model) -> Callable[[str], str]:
     """The format that patterns give to a parameter, or "" where they say nothing."""
-    return choose_formats(
-        name_parameters(load_config(model.checkpoint)), model.wanted.model_copy(update={"format": ""})
-    )
+    named = name_parameters(model.checkpoint.config)
+    if own := own_formats(named, model.checkpoint):
+        raise RecipeError(
+            f"budget: {next(iter(own))} and {len(own) - 1} others are MX in the checkpoint and keep their format; "
+            "leave the budget out"
+        )
+    return choose_formats(named, model.wanted.model_copy(update={"format": ""}), own)
 
 
 def _most_bytes(products: Sequence[Product], wanted: TargetRecipe) -> int | None:
@@ -95,7 +97,7 @@ def _most_bytes(products: Sequence[Product], wanted: TargetRecipe) -> int | None
 
 
 def _read_text(model: Model, context_length: int) -> CalibrationText:
-    tokenizer = load_tokenizer(model.checkpoint / TOKENIZER)
+    tokenizer = load_tokenizer(model.checkpoint.folder / TOKENIZER)
     recipe = model.recipe
     tokens = recipe.calibration_tokens if recipe.rounding == "gptq" else min(SCORED_TOKENS, recipe.calibration_tokens)
     return read_calibration(recipe.calibration_file(), tokenizer, tokens, context_length, recipe.seed)
@@ -106,7 +108,7 @@ def _measure(
 ) -> Losses:
     store = RoundingStore(model.place / f"{model.name}-budget")
     sensitivity = Sensitivity(
-        model=LayeredModel(load_config(model.checkpoint), plan.sources),
+        model=LayeredModel(model.checkpoint.config, plan.sources),
         sources=plan.sources,
         formats={name: product.formats for product in products for name in product.matrices},
         rounding=model.recipe.rounding,

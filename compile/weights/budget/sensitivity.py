@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.weights.budget.loss import Values, head_losses, layer_losses, lossy, rounding_errors
 from mxspec.compile.weights.budget.tape import Tape
 from mxspec.compile.weights.rounding.forward import LayeredModel
@@ -50,7 +50,7 @@ class Sensitivity:
     """
 
     model: LayeredModel
-    sources: Mapping[str, CheckpointTensor]
+    sources: Mapping[str, Source]
     formats: Mapping[str, Sequence[str]]
     rounding: Rounding
     store: RoundingStore

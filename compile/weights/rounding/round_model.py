@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.plan import ModelPlan
 from mxspec.compile.progress import Stages
+from mxspec.compile.weights.pack import own_codes
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING
@@ -23,7 +24,7 @@ from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 
-def round_model(plan: ModelPlan, checkpoint: Path, recipe: Recipe, place: Path, stages: Stages) -> RoundedModel:
+def round_model(plan: ModelPlan, checkpoint: Checkpoint, recipe: Recipe, place: Path, stages: Stages) -> RoundedModel:
     """What the packer needs; with `gptq` the matrices themselves, in a folder below `place`.
 
     A run that was killed goes on there at its layer. Raises MxspecError for a bad text or a damaged checkpoint.
@@ -33,12 +34,12 @@ def round_model(plan: ModelPlan, checkpoint: Path, recipe: Recipe, place: Path, 
         return TO_NEAREST
     if recipe.rounding == "scale":
         return RoundedModel(RoundingEntry(method="scale"), search=True)
-    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
+    tokenizer = load_tokenizer(checkpoint.folder / TOKENIZER)
     length = plan.exported.context_length
     text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
     store = RoundingStore(place / f"{plan.name}-{_key(plan, formats, text)}")
     try:
-        model = LayeredModel(load_config(checkpoint), plan.sources)
+        model = LayeredModel(checkpoint.config, plan.sources)
     except UnsupportedModelError as error:
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, str(error))))
     rounder = ModelRounder(model, plan.sources, formats, store)
@@ -67,8 +68,13 @@ def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
 
 
 def mx_formats(plan: ModelPlan) -> dict[str, str]:
-    """The format of each matrix that gets an MX format, by parameter name."""
-    return {parameter: spec.format for spec in _mx_matrices(plan) for parameter in spec.sources}
+    """The format of each matrix that is to be rounded to an MX format, by parameter name."""
+    return {
+        parameter: spec.format
+        for spec in _mx_matrices(plan)
+        for parameter in spec.sources
+        if not own_codes(plan.sources[parameter], spec)
+    }
 
 
 def _mx_matrices(plan: ModelPlan) -> list[WeightSpec]:

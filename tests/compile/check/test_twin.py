@@ -42,28 +42,26 @@ def test_shrink_knows_other_names_of_the_sizes() -> None:
 
 
 def test_a_twin_is_a_checkpoint(tmp_path: Path) -> None:
-    folder, twin = tmp_path / "large", tmp_path / "twin"
-    AutoConfig.for_model("llama", **LARGE).save_pretrained(folder)
-    twin.mkdir()
-    write_twin(folder, twin)
-    with Checkpoint(twin) as checkpoint:
+    write_twin(AutoConfig.for_model("llama", **LARGE), tmp_path)
+    with Checkpoint(tmp_path) as checkpoint:
         assert checkpoint.tensors["model.layers.1.mlp.up_proj.weight"].shape == (512, 64)
         assert abs(checkpoint.tensors["lm_head.weight"].read_rows(0, 512).std() * 8 - 1) < 0.01
 
 
-def test_the_twin_is_run_at_all_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    AutoConfig.for_model("gpt2", n_layer=3, n_embd=32, n_head=2, n_positions=64, vocab_size=600).save_pretrained(
-        tmp_path
-    )
+def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = AutoConfig.for_model("gpt2", n_layer=3, n_embd=32, n_head=2, n_positions=64, vocab_size=600)
     ran: list[tuple[int, ...]] = []
+    formats: list[str] = []
 
     def run(folder: Path, entry: ModelEntry, vocab_size: int, lengths: Sequence[int]) -> None:
         ran.append(tuple(lengths))
+        formats.append(entry.format)
         check_specializations(folder, entry, vocab_size, lengths)
 
     monkeypatch.setattr(check_model, "check_specializations", run)
     wanted = TargetRecipe(checkpoint="x", keep_fp16=("*.h.2.*",))  # a layer that the twin does not have
     recipe = Recipe(name="x", k_max=3, prefill_chunk=8, target=wanted, draft=DraftRecipe(checkpoint="x"))
-    plan: Any = SimpleNamespace(name="target", exported=SimpleNamespace(context_length=32))
-    check_twin(plan, tmp_path, wanted, recipe)
+    plan: Any = SimpleNamespace(name="target", weight_format="mxfp4_e2m1", exported=SimpleNamespace(context_length=32))
+    check_twin(plan, large, wanted, recipe)
     assert ran == [(1, 4, 8)]
+    assert formats == ["mxfp4_e2m1"]  # the plan's, which is the checkpoint's own where that is MX

@@ -39,6 +39,7 @@ def stream(
 ) -> tuple[PackedWeights, dict[str, npt.NDArray[Any]], list[int]]:
     """Pack a checkpoint of these tensors; the table, what the reference library reads from the file, the progress."""
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
     advances: list[int] = []
     with Checkpoint(folder) as checkpoint:
         layout = plan_weights(specs, checkpoint.tensors)

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint, CheckpointTensor
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.text import CalibrationText
@@ -25,10 +24,10 @@ class Opened:
 
     sources: dict[str, CheckpointTensor]
     oracle: PreTrainedModel
-    folder: Path
+    config: PreTrainedConfig
 
     def layered(self) -> LayeredModel:
-        return LayeredModel(load_config(self.folder), self.sources)
+        return LayeredModel(self.config, self.sources)
 
 
 @pytest.fixture
@@ -39,10 +38,10 @@ def open_tiny(tiny_checkpoint: Callable[[str], tuple[Path, PreTrainedModel]]) ->
         def open_(name: str) -> Opened:
             folder, oracle = tiny_checkpoint(name)
             checkpoint = files.enter_context(Checkpoint(folder))
-            model = name_parameters(load_config(folder))
+            model = name_parameters(checkpoint.config)
             found = resolve_names(model, checkpoint.tensors, [parameter for parameter, _ in model.named_parameters()])
             sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in found.tensor_of.items()}
-            return Opened(sources, oracle, folder)
+            return Opened(sources, oracle, checkpoint.config)
 
         yield open_
 
