@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,15 +21,24 @@ from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
+from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
-from mxspec.compile.weights.write_model import write_model
+from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
+from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
-PLAIN = {"format": FP16_TILES, "formats": (), "keep_fp16": (), "activations": "int16"}  # of a baseline
+PLAIN = {  # what the recipe of a baseline says
+    "format": FP16_TILES,
+    "formats": (),
+    "keep_fp16": (),
+    "budget": None,
+    "max_ratio": None,
+    "allowed_formats": (),
+    "activations": "int16",
+}
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
 
@@ -35,6 +46,8 @@ VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir
 def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: bool, stages: Stages) -> Manifest:
     """Compile a pair into the directory `output`; raises MxspecError, and leaves nothing behind when it fails."""
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
+        if writer.work.found_work:
+            stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
         checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
         models = list_models(recipe, with_baseline)
@@ -42,28 +55,34 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         recipe = recipe.with_changes(context_length=contexts["target"])
         note_shorter_draft(contexts, stages)
 
-        verdicts: dict[Checkpoint, Verdict] = {}  # a baseline has the target's
+        verdicts = judge_models(models, checkpoints, contexts, stages)
+        budgets: dict[ModelName, BudgetEntry] = {}
+        place = writer.work.rounding
+        for name, wanted in models.items():
+            if wanted.has_budget:
+                model = Model(name, checkpoints[name], wanted, recipe, place)
+                models[name], budgets[name] = meet_budget(model, contexts[name], writer.require_space, stages)
+
         plans = []
         for name, wanted in models.items():
             checkpoint = checkpoints[name]
-            if checkpoint not in verdicts:
-                with stages.step(f"referee {name}"):
-                    verdicts[checkpoint] = judge(checkpoint.config, contexts[name])
             with stages.step(f"export {name}"):
                 plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
                 check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
-                plans.append(plan)
+                plans.append(replace(plan, budget=budgets.get(name)))
         known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
-        place = output.absolute().with_name(f".{output.name}.rounding")
         rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
         for plan in plans:
             with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
-                written = write_model(plan, writer.folder, advance, rounded[plan.name])
+                journal = writer.work.journal(weights_name(plan))
+                written = write_model(plan, writer.folder, advance, rounded[plan.name], journal)
+            if written.taken_over:
+                stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by the run before")
             entry = entries[plan.name] = written.entry
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
@@ -92,7 +111,6 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         if not manifest.tokenizer.eos_token_ids:
             stages.note("warning: neither generation_config.json nor config.json names a token that ends a text")
         writer.publish(manifest)
-        shutil.rmtree(place, ignore_errors=True)
     return manifest
 
 
@@ -107,6 +125,21 @@ def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
     if recipe.draft is not None:
         opened["draft"] = open_model(recipe.draft)
     return opened
+
+
+def judge_models(
+    models: Iterable[ModelName],
+    checkpoints: Mapping[ModelName, Checkpoint],
+    contexts: Mapping[ModelName, int],
+    stages: Stages,
+) -> dict[Checkpoint, Verdict]:
+    """What the referee says of each checkpoint; a baseline is of the target's."""
+    verdicts: dict[Checkpoint, Verdict] = {}
+    for name in models:
+        if checkpoints[name] not in verdicts:
+            with stages.step(f"referee {name}"):
+                verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name])
+    return verdicts
 
 
 def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:

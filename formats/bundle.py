@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +28,10 @@ class Bundle:
     def open(cls, path: str | Path) -> Bundle:
         """Read the manifest and check sizes, offsets, overlaps, holes, names and keys; raises BundleError."""
         folder = Path(path)
-        if not folder.is_dir():
-            raise BundleError(f"{folder}: no such directory; a bundle is what speccompile writes")
         try:
+            if not folder.is_dir():
+                found = "is a file, and a bundle a directory" if os.path.lexists(folder) else "no such directory"
+                raise BundleError(f"{found}; a bundle is what speccompile writes")
             manifest = _read_manifest(folder)
             _check_files(folder, manifest)
             for entry in manifest.models.values():
@@ -84,10 +86,23 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def check_replaceable(folder: Path) -> None:
+    """Raise BundleError unless a folder holds a manifest of ours and no file that the manifest does not name."""
+    try:
+        if folder.is_symlink() or not folder.is_dir():
+            raise BundleError("it is no folder")
+        _check_surplus(folder, _read_manifest(folder))
+        below = next((path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink()), None)
+        if below is not None:
+            raise BundleError(f"{below!r} is a folder")
+    except BundleError as problem:
+        raise BundleError(f"{folder} exists and is no bundle: {problem}; --force replaces only bundles") from None
+
+
 def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
-    if not path.is_file():
+    if not os.path.lexists(folder / MANIFEST):
         raise BundleError(f"{MANIFEST} is missing; this is not a bundle, or half of one")
+    path = _file_inside(folder, MANIFEST)
     if path.stat().st_size > MANIFEST_LIMIT:
         raise BundleError(f"{MANIFEST}: {path.stat().st_size} bytes, at most {MANIFEST_LIMIT} expected")
     return Manifest.parse(path.read_bytes())
@@ -95,21 +110,32 @@ def _read_manifest(folder: Path) -> Manifest:
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
     """The folder holds the files of the manifest, in their sizes, inside it, and nothing else."""
-    root = folder.resolve()
-    present = {path.name for path in folder.iterdir()} - {MANIFEST}
     for name, entry in manifest.files.items():
-        if name not in present:
+        if not os.path.lexists(folder / name):
             raise BundleError(f"file {name!r} is missing")
-        path = (folder / name).resolve()
-        if path.parent != root:
-            raise BundleError(f"file {name!r} is a link to {path}, outside the bundle")
-        if not path.is_file():
-            raise BundleError(f"{name!r} is not a file")
-        if path.stat().st_size != entry.bytes:
-            raise BundleError(f"file {name!r}: {path.stat().st_size} bytes, the manifest says {entry.bytes}")
-    surplus = sorted(present - manifest.files.keys())
+        size = _file_inside(folder, name).stat().st_size
+        if size != entry.bytes:
+            raise BundleError(f"file {name!r}: {size} bytes, the manifest says {entry.bytes}")
+    _check_surplus(folder, manifest)
+
+
+def _file_inside(folder: Path, name: str) -> Path:
+    """The regular file of that name; a link may lead to another file of the folder."""
+    try:
+        path = (folder / name).resolve(strict=True)
+    except (OSError, RuntimeError):  # Python below 3.13 says RuntimeError for a loop
+        raise BundleError(f"file {name!r} is a link that leads nowhere") from None
+    if path.parent != folder.resolve():
+        raise BundleError(f"file {name!r} is a link to {path}, outside the bundle")
+    if not path.is_file():
+        raise BundleError(f"{name!r} is not a file")
+    return path
+
+
+def _check_surplus(folder: Path, manifest: Manifest) -> None:
+    surplus = {path.name for path in folder.iterdir()} - manifest.files.keys() - {MANIFEST}
     if surplus:
-        raise BundleError(f"file {surplus[0]!r} is not in the manifest; remove it or compile again")
+        raise BundleError(f"file {min(surplus)!r} is not in the manifest; remove it or compile again")
 
 
 def _check_weights(folder: Path, entry: ModelEntry) -> None:

@@ -1,10 +1,10 @@
-"""Writes a bundle: a folder that is seen under its name only when it is whole, and has a manifest."""
+"""Writes a bundle so that a half one is never seen under its name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from mxspec.formats.bundle import file_sha256
+from mxspec.formats.bundle import check_replaceable, file_sha256
 from mxspec.formats.folder_writer import FolderWriter
 from mxspec.formats.manifest import MANIFEST, FileEntry, Manifest
 
@@ -13,7 +13,7 @@ class BundleWriter(FolderWriter):
     """The folder of a bundle in the making; an existing bundle is refused, or with `force` replaced."""
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
-        super().__init__(path, marker=MANIFEST, kind="bundle", force=force)
+        super().__init__(path, kind="bundle", check_replaceable=check_replaceable, force=force)
 
     def entry(self, name: str, sha256: str | None = None) -> FileEntry:
         """Size and hash of a file written to the folder; it is hashed here unless the hash is known."""
@@ -22,4 +22,4 @@ class BundleWriter(FolderWriter):
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest, flush, and rename the folder to its place, over an old bundle only now."""
-        self.publish_with(manifest.to_json())
+        self.publish_with(MANIFEST, manifest.to_json())

@@ -4,44 +4,63 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from mxspec.formats.errors import BundleError
+from mxspec.formats.work_folder import WorkFolder
 
 
 class FolderWriter:
     """A folder beside `path` to fill; `publish` renames it to `path`, leaving the `with` block without that removes it.
 
-    An existing `path` is refused, or with `force` replaced by `publish` if it holds the file `marker`: if it is such
-    a folder, in words a `kind`. Raises BundleError.
+    An existing `path` is refused, or with `force` replaced by `publish` where `check_replaceable` finds it to be such
+    a folder, in words a `kind`. Raises BundleError, also for an OSError that comes up in the block: a disk that is full
+    or fails is the user's to mend.
     """
 
-    def __init__(self, path: Path, *, marker: str, kind: str, force: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, kind: str, check_replaceable: Callable[[Path], None], force: bool = False
+    ) -> None:
         self.path = path.absolute()
-        self._marker, self._kind, self._force = marker, kind, force
-        self.folder = self.path  # set by __enter__
+        self._kind, self._check_replaceable, self._force = kind, check_replaceable, force
+        self._published = False
 
     def __enter__(self) -> Self:
         self.check_place()
+        self._work = WorkFolder(self.path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.partial-", dir=self.path.parent))
-            self.folder.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would stay on the finished folder
-        except OSError as problem:
-            raise BundleError(f"{self.path}: {problem.strerror}") from None
+            self._work.enter()
+        except OSError as error:
+            self._work.leave(keep_rounding=True)
+            raise self._write_error(error) from None
+        except BaseException:
+            self._work.leave(keep_rounding=True)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.folder != self.path:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._work.leave(keep_rounding=not self._published)
+        if isinstance(value, OSError):
+            raise self._write_error(value) from None
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are written."""
+        return self._work.bundle
+
+    @property
+    def work(self) -> WorkFolder:
+        """What stands beside the files while they are made."""
+        return self._work
 
     def require_space(self, bytes_needed: int) -> None:
         """Raise BundleError unless the disk has room for `bytes_needed`."""
+        bytes_needed -= sum(file.stat().st_size for file in self.folder.iterdir())  # of a run that was killed
         free = shutil.disk_usage(self.folder).free
         if free < bytes_needed:
             raise BundleError(
@@ -49,42 +68,33 @@ class FolderWriter:
                 "free; make room or choose another place with -o"
             )
 
-    def publish_with(self, text: str) -> None:
-        """Write the marker file, flush, and rename the folder to its place, over an old one only now."""
-        with (self.folder / self._marker).open("x") as file:
-            file.write(text)
+    def publish_with(self, name: str, text: str) -> None:
+        """Write a last file of this text, flush, and rename the folder to its place, over an old one only now."""
+        with (self.folder / name).open("xb") as file:
+            file.write(text.encode())
         for path in (*self.folder.iterdir(), self.folder):
             _flush(path)
         self.check_place()
-        retired = self.folder.with_name(self.folder.name.replace(".partial-", ".old-"))
-        replaces = self.path.exists()
         try:
-            if replaces:
-                self.path.rename(retired)
-            self.folder.rename(self.path)
-        except BaseException:
-            if retired.exists() and not self.path.exists():
-                retired.rename(self.path)
-            raise
-        self.folder = self.path
+            self._work.publish(replace=os.path.lexists(self.path))
+        except FileExistsError:
+            raise BundleError(
+                f"{self.path} appeared while the {self._kind} was made; choose another place with -o"
+            ) from None
+        self._published = True
         _flush(self.path.parent)
-        if replaces:
-            shutil.rmtree(retired, ignore_errors=True)
 
     def check_place(self) -> None:
         """Raise BundleError where something lies at `path` that may not be replaced."""
-        if not self.path.exists() and not self.path.is_symlink():
+        if not os.path.lexists(self.path):
             return
         if not self._force:
             raise BundleError(f"{self.path} exists; choose another place with -o, or replace it with --force")
-        if self.path.is_symlink() or not (self.path / self._marker).is_file():
-            raise BundleError(f"{self.path} exists and is no {self._kind}; --force replaces only {self._kind}s")
+        self._check_replaceable(self.path)
 
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    def _write_error(self, error: OSError) -> BundleError:
+        where = error.filename2 or error.filename or self.path  # the second is where a copy goes
+        return BundleError(f"{where}: {error.strerror or error}; nothing was written to {self.path}")
 
 
 def _flush(path: Path) -> None:

@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 KMax = Annotated[int, Field(gt=0, le=LARGEST_K)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Nats = Annotated[float, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
@@ -82,6 +83,41 @@ class RefereeEntry(Strict):
     own: Annotated[float, Field(ge=0)] | None = None
 
 
+class ProductEntry(Strict):
+    """One product of the graph, and the format that was chosen for it, or `fixed` by a pattern.
+
+    `saved_bytes` counts from its largest allowed format; `loss` is predicted, in nats a token, `losses` in each format.
+    `loss_a_byte` is what it would lose by going from its largest to its smallest allowed format, a byte saved.
+    """
+
+    name: str
+    format: str
+    fixed: bool = False
+    bytes: Positive
+    saved_bytes: Count
+    loss: Nats
+    loss_a_byte: Nats
+    losses: dict[str, Nats]
+
+
+class BudgetEntry(Strict):
+    """Which budget formats were chosen by, bits a weight or a ratio of perplexity, and what that led to.
+
+    `predicted_ratio` is of perplexity, from losses on `tokens` tokens of a text with this hash, from places and with
+    labels that `seed` chose. `products` are in the order of their `loss_a_byte`, the most sensitive first.
+    """
+
+    budget_bits: Annotated[float, Field(gt=0)] | None = None
+    max_ratio: Annotated[float, Field(gt=1)] | None = None
+    allowed_formats: tuple[str, ...]
+    reached_bits: Annotated[float, Field(gt=0)]
+    predicted_ratio: Annotated[float, Field(ge=1)]
+    text_sha256: Sha256
+    tokens: Positive
+    seed: Count
+    products: tuple[ProductEntry, ...]
+
+
 class ModelEntry(Strict):
     """One compiled model: its two files, the figures a runtime plans with, and its tensors."""
 
@@ -96,11 +132,12 @@ class ModelEntry(Strict):
     cache_dtype: Literal["float16", "float32"]
     vocab_size: Positive
     context_length: Positive
-    specializations: tuple[Positive, ...]
+    specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
     referee: RefereeEntry | None = None
+    budget: BudgetEntry | None = None
 
     @field_validator("tensors")
     @classmethod
@@ -165,6 +202,7 @@ class Manifest(Strict):
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
+            _check_lengths(model, entry, self.tokenizer.vocab_size)
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):
@@ -191,3 +229,18 @@ class Manifest(Strict):
     def to_json(self) -> str:
         """The text of manifest.json."""
         return self.model_dump_json(indent=1) + "\n"
+
+
+def _check_lengths(model: ModelName, entry: ModelEntry, tokens: int) -> None:
+    """Positions and calls stay within the tables: a table by token has a row for each token, others are by position."""
+    longest = max(entry.specializations)
+    if longest > entry.context_length:
+        raise ValueError(f"models.{model}: specialization {longest} in a context of {entry.context_length}")
+    for tensor in entry.tensors:
+        computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
+        needed = entry.context_length if computed else min(entry.context_length, tokens)
+        if (computed or tensor.format == "fp16") and len(tensor.shape) == 2 and tensor.shape[0] < needed:
+            raise ValueError(
+                f"models.{model}: context_length {entry.context_length}, but table {tensor.name!r} has "
+                f"{tensor.shape[0]} rows"
+            )

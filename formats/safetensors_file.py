@@ -15,7 +15,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,7 @@ DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
+_READ_BYTES = 1 << 20
 _PADDING = re.compile(r"padding\.\d+")
 
 
@@ -149,14 +151,46 @@ def plan_layout(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> Layout:
 
 
 class SafetensorsWriter:
-    """Writes the tensors of a layout in their order, each in as many pieces as the caller likes, hashing on the way."""
+    """Writes the tensors of a layout in their order, each in as many pieces as the caller likes, hashing on the way.
 
-    def __init__(self, path: Path, layout: Layout) -> None:
-        self._pending = list(reversed(layout.tensors))
+    `finished`: of a file that was begun before, the `sha256` it had after each tensor; the first `kept` of them stay as
+    they are, what comes after them is cut off. An OSError names the file.
+    """
+
+    def __init__(self, path: Path, layout: Layout, finished: Sequence[str] = ()) -> None:
+        self._path = path
         self._left = 0
         self._hash = hashlib.sha256()
-        self._file = path.open("xb", buffering=0)
-        self._write(layout.header)
+        self._file = path.open("r+b" if finished else "xb", buffering=0)
+        self.kept, last = self._take_over(layout.tensors, finished) if finished else (0, -1)
+        self._pending = list(reversed(layout.tensors[last + 1 :]))
+        if not self.kept:
+            self._write(layout.header)
+
+    def _take_over(self, tensors: Sequence[StoredTensor], finished: Sequence[str]) -> tuple[int, int]:
+        """How many tensors are still as they were, and the index of the last; the file ends there afterwards."""
+        kept, last, end = 0, -1, 0
+        real = [(index, tensor) for index, tensor in enumerate(tensors) if not tensor.is_padding]
+        for (index, tensor), sha256 in zip(real, finished, strict=False):
+            digest = self._hash.copy()
+            self._hash_next(digest, tensor.offset + tensor.bytes - end)
+            if digest.hexdigest() != sha256:
+                break
+            self._hash, kept, last, end = digest, kept + 1, index, tensor.offset + tensor.bytes
+        if self._file.seek(0, os.SEEK_END) > end:
+            self._file.truncate(end)
+        self._file.seek(end)
+        return kept, last
+
+    def _hash_next(self, digest: hashlib._Hash, count: int) -> None:
+        while count and (piece := self._file.read(min(count, _READ_BYTES))):
+            digest.update(piece)
+            count -= len(piece)
+
+    @property
+    def sha256(self) -> str:
+        """Of the file as far as it was written."""
+        return self._hash.hexdigest()
 
     def begin(self, name: str) -> None:
         """Start the next tensor, which must be `name`; padding before it is written here."""
@@ -179,15 +213,24 @@ class SafetensorsWriter:
         """Flush to disk and close; the SHA-256 of the whole file."""
         assert not self._pending, f"{self._pending[-1].name} is missing"
         assert self._left == 0, f"{self._left} bytes of the last tensor are missing"
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return self._hash.hexdigest()
+        with self._naming_errors():
+            os.fsync(self._file.fileno())
+            self._file.close()
+        return self.sha256
 
     def _write(self, piece: memoryview | bytes) -> None:
         self._hash.update(piece)
         view = memoryview(piece)
-        while view.nbytes:
-            view = view[self._file.write(view) :]
+        with self._naming_errors():
+            while view.nbytes:
+                view = view[self._file.write(view) :]
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def __enter__(self) -> Self:
         return self

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections import Counter
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mxspec.formats.errors import MxspecError, did_you_mean
+
+_PLAIN_WORDS = (  # pydantic's sentences in our form
+    (r"^\w+ should be ", "expected "),
+    (r"^\w+ should ", "expected to "),
+    ("less than or equal to", "at most"),
+    ("greater than or equal to", "at least"),
+    ("greater than", "more than"),
+    ("a valid integer", "a whole number"),
+    ("a valid string", "text"),
+    (" after validation, not [0-9]+", ""),
+)
 
 
 class Strict(BaseModel):
@@ -17,23 +31,30 @@ class Strict(BaseModel):
 
 
 def parse_json(text: bytes | str, what: str, error: type[MxspecError]) -> Any:
-    """Parse JSON; duplicate keys, NaN, trailing data and absurd nesting raise `error` naming `what`."""
-
-    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = dict(pairs)
-        if len(keys) != len(pairs):
-            names = [key for key, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"key {twice!r} stands there twice")
-        return keys
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not a JSON number")
-
+    """Parse JSON; duplicate keys, NaN, infinities, trailing data and absurd nesting raise `error` naming `what`."""
     try:
-        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as problem:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise error(f"{what}: not valid JSON: {problem}") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"key {shorten(twice)} stands there twice")
+    return keys
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:40]} is too large for a number")
+    return value
 
 
 def first_problem(problems: ValidationError, model: type[BaseModel]) -> str:
@@ -43,11 +64,13 @@ def first_problem(problems: ValidationError, model: type[BaseModel]) -> str:
     location = [str(part) for part in worst["loc"]]
     where = ".".join(location)
     if worst["type"] == "extra_forbidden":
-        return f"unknown key {where!r}{did_you_mean(location[-1], _known_keys(model, location[:-1]))}"
+        return f"unknown key {shorten(where)}{did_you_mean(location[-1], _known_keys(model, location[:-1]))}"
     if worst["type"] == "missing":
-        return f"key {where!r} is missing"
+        return f"key {shorten(where)} is missing"
     message = worst["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}, got {_shorten(worst['input'])}" if where else message
+    for pattern, plain in _PLAIN_WORDS:
+        message = re.sub(pattern, plain, message)
+    return f"{where[:200]}: {message}, got {shorten(worst['input'])}" if where else message
 
 
 def _known_keys(model: type[BaseModel], location: list[str]) -> list[str]:
@@ -72,6 +95,7 @@ def _item_type(kind: Any) -> Any:
     return arguments[-1] if arguments else None
 
 
-def _shorten(value: Any) -> str:
+def shorten(value: Any) -> str:
+    """How a value of a file looks in an error: its first 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

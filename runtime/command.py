@@ -26,9 +26,11 @@ from rich.console import Console
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED
 from mxspec.runtime.output import OutputError, checked_output
+from mxspec.runtime.plain_console import PlainConsole, visible
 
 EXIT_BAD_INPUT = 1
 EXIT_CHECK_FAILED = 2
+LONGEST_ERROR = 1000  # characters: the name of a tensor can have a million
 EXIT_NOBODY_READS = 141  # 128 + SIGPIPE, as a shell reports it
 
 
@@ -72,7 +74,8 @@ class Group(Command, click.Group):
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    line = visible(" ".join(message.split()))
+    click.echo(f"error: {line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + '…'}", err=True)
     sys.exit(exit_code)
 
 
@@ -86,7 +89,7 @@ def read_text(path: Path, option: str) -> str:
 
 def report_console(*, json_output: bool = False) -> Console:
     """Where tables and progress go: standard output on a terminal, standard error when output is piped or is JSON."""
-    return Console(stderr=json_output or not sys.stdout.isatty())
+    return PlainConsole(stderr=json_output or not sys.stdout.isatty())
 
 
 def print_json(report: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime import ops
+from mxspec.runtime.agreement import check_agreement
 from mxspec.runtime.sampling.shape import Logits
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names it from 3.13 on
@@ -79,11 +80,12 @@ class Session:
             )
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise BundleError(f"{path}: ONNX Runtime does not load it: {error}") from None
+        check_agreement(path, self.session, INPUTS, entry)
         self._binding = self.session.io_binding()
         self._memory: list[mmap.mmap] = []  # of each cache
         self.caches = {name: self._make_cache() for name in _cache_names(entry)}
         self._values = [self._bind_cache(name, cache) for name, cache in self.caches.items()]
-        self._inputs = {name: _Input(self._binding, name, dtype) for name, dtype in _INPUTS.items()}
+        self._inputs = {name: _Input(self._binding, name, dtype) for name, dtype in INPUTS.items()}
         self._logits = _Output(self._binding, "logits", entry.vocab_size)
 
     @classmethod
@@ -172,7 +174,7 @@ def _cache_names(entry: ModelEntry) -> list[str]:
     return [f"{kind}.{layer}" for layer in range(entry.layers) for kind in ("key", "value")]
 
 
-_INPUTS: dict[str, type[np.integer[Any]]] = {
+INPUTS: dict[str, type[np.integer[Any]]] = {
     "input_ids": np.int64,
     "position_ids": np.int64,
     "slots": np.int32,

@@ -15,7 +15,7 @@ from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.safetensors_file import read_header
-from mxspec.formats.validation import parse_json
+from mxspec.formats.validation import parse_json, shorten
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -89,20 +89,26 @@ def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, So
 
 
 def _shards(folder: Path) -> dict[str, set[str]]:
-    """Shard files, and the tensors that the index says are in each."""
+    """Shard files, and the tensors that the index says are in each; a single file goes first, as in transformers."""
     index = folder / INDEX
-    if not index.is_file():
-        if not (folder / WEIGHTS).is_file():
-            pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
-            hint = "; it has pickled weights only: save it again with safe_serialization" if pickled else ""
-            raise CheckpointError(f"{folder}: neither {WEIGHTS} nor {INDEX}{hint}")
+    if (folder / WEIGHTS).is_file():
         return {WEIGHTS: set()}
-    match parse_json(index.read_bytes(), str(index), CheckpointError):
+    if not index.is_file():
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
+        hint = "; it has pickled weights only: save it again with safe_serialization" if pickled else ""
+        raise CheckpointError(f"{folder}: neither {WEIGHTS} nor {INDEX}{hint}")
+    try:
+        text = index.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{index}: {error.strerror}") from None
+    match parse_json(text, str(index), CheckpointError):
         case {"weight_map": dict(weight_map)} if weight_map:
             shards: dict[str, set[str]] = {}
             for name, shard in weight_map.items():
-                if not isinstance(shard, str) or Path(shard).name != shard:
-                    raise CheckpointError(f"{index}: shard {shard!r} of tensor {name!r} is not a plain file name")
+                if not isinstance(shard, str) or not shard or Path(shard).name != shard or "\0" in shard:
+                    raise CheckpointError(
+                        f"{index}: shard {shorten(shard)} of tensor {shorten(name)} is not a plain file name"
+                    )
                 shards.setdefault(shard, set()).add(name)
             return shards
         case _:

@@ -1,28 +1,155 @@
-"""What config.json says about a checkpoint."""
+"""What config.json says about a checkpoint: settings, and never a word about which code is to run."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
+from mxspec.formats.validation import parse_json, shorten
 
 CONFIG = "config.json"
+CONFIG_LIMIT = 16 << 20  # bytes; honest ones have some thousand
+
+# Labels of classifiers (num_labels: 10**9 would fill the memory) and what says nothing about the model.
+_NO_SETTINGS = ("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type")
+_DISPATCH = ("_implementation", "_plan")  # the ends of keys that choose code, such as attn_implementation
+_LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
+    ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
+    1 << 24,
+)
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 
 
 def load_config(checkpoint_dir: Path) -> PreTrainedConfig:
-    """The checkpoint's configuration. Raises CheckpointError for none, UnsupportedModelError for strange ones."""
-    if not (checkpoint_dir / CONFIG).is_file():
-        raise CheckpointError(f"no config.json in {checkpoint_dir}: expected a transformers checkpoint directory")
+    """The checkpoint's configuration, without what would choose or run code.
+
+    Raises CheckpointError for none and for one whose values make no sense, UnsupportedModelError for a model that is
+    no plain decoder, or none that transformers has.
+    """
+    path = checkpoint_dir / CONFIG
+    return make_config(read_settings(path), str(path))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The object in a config.json. Raises CheckpointError for anything else."""
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint_dir, local_files_only=True)
-    except (ValueError, KeyError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnsupportedModelError(f"transformers cannot read {checkpoint_dir / CONFIG}: {reason}") from error
+        if not path.is_file():
+            raise CheckpointError(f"no {path.name} in {path.parent}: expected a transformers checkpoint directory")
+        if path.stat().st_size > CONFIG_LIMIT:
+            raise CheckpointError(f"{path}: {path.stat().st_size} bytes, at most {CONFIG_LIMIT} expected")
+        text = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
+    found = parse_json(text, str(path), CheckpointError)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: expected an object with a model_type, got {shorten(found)}")
+    return found
+
+
+def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
+    """transformers' configuration of these settings; `where` they are from goes into errors, load_config's."""
+    kind = _class_of(settings, where)
+    kept = _without_dispatch(settings)
+    for key in kept:
+        part = inspect.getattr_static(kind, key, None)
+        if callable(part) or isinstance(part, classmethod | staticmethod) or key in ("attribute_map", "sub_configs"):
+            raise CheckpointError(f"{where}: {shorten(key)} is not a setting, but a part of transformers' own class")
+    _check_sizes(kept, kind.attribute_map, where)
+    try:
+        config: PreTrainedConfig = kind.from_dict(kept)
+    except Exception as error:  # transformers' checks have no common base, and some values pass them and fail later
+        raise CheckpointError(f"{where}: {one_line(error)}") from None
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{where}: {config.model_type} is an encoder with a decoder, not a plain decoder")
+    _check_heads(config, where)
+    _check_functions(config, where)
     return config
 
 
 def architecture_name(config: PreTrainedConfig) -> str:
     """Such as LlamaForCausalLM; the model type where a configuration does not say."""
     return str((config.architectures or [config.model_type])[0])
+
+
+def one_line(error: Exception) -> str:
+    """What an error of transformers says, in one line without its lists of all that there is."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text.split(" Model type should be one of")[0].removeprefix("Class validation error for validator ")
+    return text.removeprefix("Validation error for ")[:200]
+
+
+def _class_of(settings: dict[str, Any], where: str) -> type[PreTrainedConfig]:
+    """The class of the model type, read from the settings before transformers sees them: no code of theirs is asked."""
+    model_type = settings.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{where}: model_type: got {shorten(model_type)}, expected the name of an architecture")
+    if model_type == "mistral" and "layer_types" in settings:
+        model_type = "ministral"  # as AutoConfig has it
+    if model_type not in CONFIG_MAPPING:
+        own = "; the code that the checkpoint brings is never run" if "auto_map" in settings else ""
+        raise UnsupportedModelError(f"{where}: transformers has no model type {shorten(model_type)}{own}")
+    kind: type[PreTrainedConfig] = CONFIG_MAPPING[model_type]
+    if settings.get("is_encoder_decoder", getattr(kind, "is_encoder_decoder", False)) is True:
+        raise UnsupportedModelError(f"{where}: {model_type} is an encoder with a decoder, not a plain decoder")
+    return kind
+
+
+def _without_dispatch(settings: Any) -> Any:
+    """The settings, and those of models inside, without keys that choose code or speak of transformers' own state."""
+    if not isinstance(settings, dict):
+        return settings
+    return {
+        key: _without_dispatch(value)
+        for key, value in settings.items()
+        if not key.startswith("_") and not key.endswith(_DISPATCH) and key not in _NO_SETTINGS
+    }
+
+
+def _check_sizes(settings: dict[str, Any], names: dict[str, str], where: str) -> None:
+    """Raise CheckpointError for sizes that no model has; `names` are this architecture's own for some of them."""
+    for key, largest in _LARGEST.items():
+        for name in dict.fromkeys((key, names.get(key, key))):
+            value = settings.get(name)
+            if value is None or isinstance(value, list):  # not said, or one a layer
+                continue
+            if type(value) is not int or not 1 <= value <= largest:
+                raise CheckpointError(f"{where}: {name}: got {shorten(value)}, expected 1 to {largest}")
+
+
+def _check_heads(config: PreTrainedConfig, where: str) -> None:
+    hidden, heads, kv_heads = (
+        getattr(config, key, None) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    )
+    if not isinstance(heads, int):
+        return
+    if isinstance(hidden, int) and getattr(config, "head_dim", None) is None and hidden % heads:
+        raise CheckpointError(f"{where}: num_attention_heads: {heads} heads do not divide hidden_size {hidden}")
+    if isinstance(kv_heads, int) and heads % kv_heads:
+        raise CheckpointError(f"{where}: num_key_value_heads: {kv_heads} do not divide {heads} attention heads")
+
+
+def _check_functions(config: PreTrainedConfig, where: str) -> None:
+    for key in _ACTIVATIONS:
+        value = getattr(config, key, None)
+        if value is not None and (not isinstance(value, str) or value not in ACT2FN):
+            raise CheckpointError(f"{where}: {key}: transformers has no function {shorten(value)}")
+    _check_rope(getattr(config, "rope_parameters", None), where)
+
+
+def _check_rope(parameters: Any, where: str) -> None:
+    """Parameters of one rope, or of one for each kind of layer."""
+    if not isinstance(parameters, dict):
+        return
+    for value in parameters.values():
+        _check_rope(value, where)
+    kind = parameters.get("rope_type", "default")
+    if kind != "default" and (not isinstance(kind, str) or kind not in ROPE_INIT_FUNCTIONS):
+        known = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
+        raise CheckpointError(f"{where}: rope_type: got {shorten(kind)}, expected one of {known}")

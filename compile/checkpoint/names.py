@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
+from mxspec.compile.checkpoint.config import one_line
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 
@@ -27,9 +28,8 @@ def name_parameters(config: PreTrainedConfig) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    except (ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {reason}") from None
+    except Exception as error:  # whatever a class makes of values that it does not expect
+        raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {one_line(error)}") from None
     model.tie_weights()
     return model
 

@@ -84,7 +84,10 @@ class CheckpointTensor:
     def _read(self, values: npt.NDArray[Any], offset: int) -> None:
         view = values.data.cast("B")
         while view.nbytes:
-            got = os.preadv(self.descriptor, [view], offset)
+            try:
+                got = os.preadv(self.descriptor, [view], offset)
+            except OSError as error:
+                raise CheckpointError(f"{self.shard}: tensor {self.name!r}: {error.strerror}") from None
             if got == 0:
                 raise CheckpointError(f"{self.shard} became shorter while tensor {self.name!r} was read")
             view, offset = view[got:], offset + got

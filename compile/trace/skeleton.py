@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.checkpoint.config import architecture_name, one_line
 from mxspec.formats.errors import UnsupportedModelError
 
 _UNSUPPORTED_SETTINGS = (
@@ -52,10 +52,12 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
     if settings := [setting for setting in _UNSUPPORTED_SETTINGS if getattr(config, setting, None)]:
         raise UnsupportedModelError(f"{name}: its config.json sets {', '.join(settings)}, which cannot be compiled")
     with _parameters_without_values(), no_init_weights():
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            copy.deepcopy(config),  # transformers writes the attention's name into what it is given
-            attn_implementation=attention,
-            dtype=torch.float32,
-        )
+        own = copy.deepcopy(config)  # transformers writes the attention's name into what it is given
+        try:
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                own, attn_implementation=attention, dtype=torch.float32
+            )
+        except Exception as error:  # whatever a class makes of values that it does not expect
+            raise UnsupportedModelError(f"{name}: transformers cannot build it: {one_line(error)}") from None
     model.tie_weights()  # part of the initialisation that was skipped
     return model.eval()

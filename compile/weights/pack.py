@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
@@ -14,6 +17,7 @@ import numpy.typing as npt
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.weights.convert import convert
+from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.overlap import WriteBehind, read_ahead
 from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.compile.weights.rounding.scale import pack_best
@@ -33,10 +37,11 @@ Advance = Callable[[int], object]  # told the bytes of the checkpoint that are d
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """What became of the weights: the manifest's table, and the hash of the file."""
+    """What became of the weights: the manifest's table, the hash of the file, and how many a killed run had packed."""
 
     entries: tuple[TensorEntry, ...]
     sha256: str
+    taken_over: int = 0
 
 
 def plan_weights(specs: Sequence[WeightSpec], sources: Sources) -> Layout:
@@ -53,13 +58,29 @@ def pack_weights(
     path: Path,
     advance: Advance,
     rounded: RoundedModel = TO_NEAREST,
+    journal: Path | None = None,
 ) -> PackedWeights:
-    """Write the weights file. Raises CheckpointError naming the tensor that cannot be packed."""
-    entries = []
+    """Write the weights file, going on where the `journal` of a run that was killed ends.
+
+    Raises CheckpointError naming the tensor that cannot be packed.
+    """
     offsets = layout.offsets
-    with SafetensorsWriter(path, layout) as writer:
+    with ExitStack() as files:
+        log = (
+            None
+            if journal is None
+            else files.enter_context(Journal(journal, _identity(specs, sources, layout, rounded)))
+        )
+        finished = [] if log is None else log.finished
+        if not finished:
+            path.unlink(missing_ok=True)
+        writer = files.enter_context(SafetensorsWriter(path, layout, [tensor.sha256 for tensor in finished]))
+        entries = [tensor.entry for tensor in finished[: writer.kept]]
+        if log is not None:
+            log.keep(writer.kept)
+        advance(sum(entry.source_bytes for entry in entries))
         with WriteBehind() as behind:
-            for spec in specs:
+            for spec in specs[writer.kept :]:
                 behind(writer.begin, spec.name)
                 statistics = PackStatistics()
                 for parameter in spec.sources:
@@ -69,7 +90,22 @@ def pack_weights(
                 if spec.value is not None:
                     behind(writer.append, np.ascontiguousarray(spec.value).tobytes())
                 entries.append(_entry(spec, [sources[parameter] for parameter in spec.sources], offsets, statistics))
-        return PackedWeights(tuple(entries), writer.finish())
+                if log is not None:
+                    behind(log.add, entries[-1], writer)
+        return PackedWeights(tuple(entries), writer.finish(), writer.kept)
+
+
+def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rounded: RoundedModel) -> str:
+    """A hash of all that the bytes of a weights file depend on."""
+    digest = hashlib.sha256(layout.header)
+    digest.update(f"{version('mxspec')} {rounded.entry!r} {rounded.search}\n".encode())
+    for spec in specs:
+        digest.update(f"{spec!r}\n".encode())
+        if spec.value is not None:
+            digest.update(np.ascontiguousarray(spec.value).tobytes())
+        for source in (sources[parameter] for parameter in spec.sources):
+            digest.update(f"{source.name} {source.dtype} {source.shape} {source.identity}\n".encode())
+    return digest.hexdigest()
 
 
 def format_name(spec: WeightSpec) -> str:

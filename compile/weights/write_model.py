@@ -15,16 +15,26 @@ from mxspec.formats.manifest import ModelEntry
 
 @dataclass(frozen=True, slots=True)
 class WrittenModel:
-    """A model on disk: its manifest entry, and the hash of its weights, which were hashed on the way."""
+    """A model on disk: its manifest entry, the hash of its weights, and how many tensors a killed run had packed."""
 
     entry: ModelEntry
     weights_sha256: str
+    taken_over: int = 0
 
 
-def write_model(plan: ModelPlan, folder: Path, advance: Advance, rounded: RoundedModel = TO_NEAREST) -> WrittenModel:
-    """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` is told the checkpoint bytes that are done."""
+def write_model(
+    plan: ModelPlan,
+    folder: Path,
+    advance: Advance,
+    rounded: RoundedModel = TO_NEAREST,
+    journal: Path | None = None,
+) -> WrittenModel:
+    """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` is told the checkpoint bytes that are done.
+
+    With a `journal`, a run that was killed is gone on with.
+    """
     path = folder / weights_name(plan)
-    packed = pack_weights(plan.exported.weights, plan.sources, plan.layout, path, advance, rounded)
+    packed = pack_weights(plan.exported.weights, plan.sources, plan.layout, path, advance, rounded, journal)
     return write_graph(plan, folder, packed, rounded)
 
 
@@ -55,8 +65,9 @@ def write_graph(
         tensors=packed.entries,
         ignored=plan.ignored,
         rounding=rounded.entry,
+        budget=plan.budget,
     )
-    return WrittenModel(entry, packed.sha256)
+    return WrittenModel(entry, packed.sha256, packed.taken_over)
 
 
 def point_into(weights: str, plan: ModelPlan) -> None:

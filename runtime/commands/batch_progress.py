@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from mxspec.runtime.commands.progress import error_console, watched
+from mxspec.runtime.plain_console import visible
 
 NAMED = 10  # bad lines that the last line names
 
@@ -96,9 +97,9 @@ class BatchProgress:
     def note(self, text: str) -> None:
         """A line of its own, above the bar."""
         if self._watched:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(text, highlight=False, soft_wrap=True)
         else:
-            click.echo(text, err=True)
+            click.echo(visible(text), err=True)
 
 
 class _Speed(ProgressColumn):

@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from mxspec.runtime.plain_console import PlainConsole
+
 if TYPE_CHECKING:
     from mxspec.runtime.handle import Handle
 
@@ -42,7 +44,7 @@ def watched() -> bool:
 
 def error_console() -> Console:
     """Standard error."""
-    return Console(stderr=True)
+    return PlainConsole(stderr=True)
 
 
 def _show(over: threading.Event, line: Callable[[], RenderableType]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def test_no_folder_and_no_manifest(tmp_path: Path) -> None:
         (b"[]", "schema version None"),
         (b'{"schema_version": 2, "schema_version": 2}', "'schema_version' stands there twice"),
         (b'{"schema_version": NaN}', "NaN is not a JSON number"),
+        (b'{"schema_version": 1e999}', "1e999 is too large for a number"),
+        (b'{"schema_version": -1e999}', "-1e999 is too large for a number"),
         (b'{"schema_version": 2}', "key 'name' is missing"),
         (b'{"schema_version": true}', "schema version True"),
         (b'{"schema_version": 1}', "schema version 1, this mxspec reads 2; compile the bundle again"),
@@ -98,6 +101,12 @@ def set_tensor(**values: object) -> Callable[[Json], object]:
     return lambda manifest: manifest["models"]["target"]["tensors"][1].update(values)
 
 
+def table(name: str, *, sources: Sequence[str] = (), rows: int = 64) -> list[Json]:
+    kind, size = ("fp16", 2) if sources else ("float32", 4)
+    entry = {"name": name, "sources": sources, "format": kind, "shape": [rows, 8], "offset": 0, "source_bytes": 0}
+    return [{**entry, "bytes": 8 * rows * size}]
+
+
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
@@ -107,7 +116,7 @@ def set_tensor(**values: object) -> Callable[[Json], object]:
         (lambda m: m.update(k_max=0), "k_max"),
         (lambda m: m.update(k_max="4"), "k_max"),
         (lambda m: m.update(k_max=4.5), "k_max"),
-        (lambda m: m.update(k_max=10**9), "k_max: Input should be less than or equal to 64, got 1000000000"),
+        (lambda m: m.update(k_max=10**9), "k_max: expected at most 64, got 1000000000"),
         (lambda m: m["sampling"].update(temprature=1), "(did you mean 'temperature'?)"),
         (lambda m: m["sampling"].update(temperature=-0.1), "sampling.temperature"),
         (lambda m: m["sampling"].update(top_k=-1), "sampling.top_k"),
@@ -119,7 +128,21 @@ def set_tensor(**values: object) -> Callable[[Json], object]:
         (lambda m: m["models"].update(tarjet=m["models"].pop("target")), "tarjet"),
         (lambda m: m["models"]["draft"].update(graph="target.onnx"), "already belongs to target"),
         (lambda m: m["models"]["draft"].update(graph="other.onnx"), "'other.onnx' is not in files"),
-        (lambda m: m["models"]["draft"].update(layers=-1), "models.draft.layers"),
+        (lambda m: m["models"]["draft"].update(layers=-1), "models.draft.layers: expected more than 0, got -1"),
+        (lambda m: m["models"]["draft"].update(cache_dtype="int8"), "expected 'float16' or 'float32', got 'int8'"),
+        (
+            lambda m: m["models"]["draft"].update(specializations=[]),
+            "expected to have at least 1 item",
+        ),
+        (lambda m: m["models"]["draft"].update(specializations=[65]), "specialization 65 in a context of 64"),
+        (
+            lambda m: m["models"]["target"].update(context_length=10**12, tensors=table("rotary_emb.cos")),
+            "context_length 1000000000000, but table 'rotary_emb.cos' has 64 rows",
+        ),
+        (
+            lambda m: m["models"]["target"].update(context_length=65, tensors=table("wpe", sources=["wpe"], rows=39)),
+            "context_length 65, but table 'wpe' has 39 rows",
+        ),
         (lambda m: m["models"]["target"].update(vocab_size=39), "39 logits for a tokenizer of 40 ids"),
         (lambda m: m["tokenizer"].update(eos_token_ids=[40]), "id 40 of 40"),
         (lambda m: m["tokenizer"].update(sha256="0" * 64), "not the hash that files gives"),
@@ -158,6 +181,45 @@ def test_links_out_of_the_bundle(bundle_path: Path) -> None:
     (bundle_path / "target.onnx").rename(outside)
     (bundle_path / "target.onnx").symlink_to(outside)
     assert "outside the bundle" in refused(bundle_path)
+
+
+def test_a_manifest_out_of_the_bundle(bundle_path: Path) -> None:
+    outside = bundle_path.parent / "manifest.json"
+    (bundle_path / "manifest.json").rename(outside)
+    (bundle_path / "manifest.json").symlink_to(outside)
+    assert "'manifest.json' is a link to" in refused(bundle_path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "target.onnx", "draft.safetensors"])
+def test_links_that_lead_nowhere(bundle_path: Path, name: str) -> None:
+    for target in (name, "missing"):  # a loop, and a hole
+        (bundle_path / name).unlink()
+        (bundle_path / name).symlink_to(target)
+        assert f"file {name!r} is a link that leads nowhere" in refused(bundle_path)
+
+
+def test_a_loop_of_links_in_place_of_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "x.bundle").symlink_to("x.bundle")
+    refused(tmp_path / "x.bundle")
+
+
+def test_a_file_in_place_of_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "x.bundle").touch()
+    assert "is a file, and a bundle a directory" in refused(tmp_path / "x.bundle")
+
+
+def test_a_name_too_long_for_any_file(tmp_path: Path) -> None:
+    assert "File name too long" in refused(tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize("name", ["k_max", "other"])
+def test_a_manifest_of_many_keys_takes_no_quadratic_time(bundle_path: Path, name: str) -> None:
+    """429 kB of them took 15 s."""
+    pairs = [*(f'"key{i}": 1' for i in range(50_000)), f'"{name}": 3', '"k_max": 4']
+    (bundle_path / "manifest.json").write_text("{" + ",".join(pairs) + "}")
+    began = time.process_time()
+    assert ("'k_max' stands there twice" if name == "k_max" else "schema version None") in refused(bundle_path)
+    assert time.process_time() - began < 1
 
 
 def test_a_folder_in_place_of_a_file(bundle_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
+import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from mxspec.formats import rename, work_folder
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import BundleError
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout, read_header
+from mxspec.formats.work_folder import WorkFolder
 
 
 def names(folder: Path) -> list[str]:
@@ -53,7 +60,66 @@ def test_force_replaces_nothing_but_bundles(tmp_path: Path, kind: str, small_bun
     assert names(tmp_path) == before
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, BundleError])
+@pytest.mark.parametrize("manifest", [b'{"manifest_version": 3, "name": "tab counter"}', b"", None])
+def test_force_replaces_no_folder_with_somebody_elses_manifest(
+    bundle_path: Path, manifest: bytes | None, small_bundle: Callable[..., Path]
+) -> None:
+    """A browser extension beside a thesis; and a whole bundle beside a thesis."""
+    (bundle_path / "thesis.tex").write_text("years of work")
+    if manifest is not None:
+        (bundle_path / "manifest.json").write_bytes(manifest)
+    before = names(bundle_path)
+    with pytest.raises(BundleError, match=r"is no bundle: .*; --force replaces only bundles"):
+        small_bundle(bundle_path, force=True)
+    assert names(bundle_path) == before
+    assert names(bundle_path.parent) == ["small.bundle"]
+
+
+def test_force_replaces_no_bundle_with_a_folder_under_the_name_of_a_file(
+    bundle_path: Path, small_bundle: Callable[..., Path]
+) -> None:
+    (bundle_path / "target.onnx").unlink()
+    (bundle_path / "target.onnx").mkdir()
+    (bundle_path / "target.onnx" / "thesis.tex").touch()
+    with pytest.raises(BundleError, match=r"'target\.onnx' is a folder"):
+        small_bundle(bundle_path, force=True)
+    assert names(bundle_path / "target.onnx") == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("system", ["as it is", "old"])
+@pytest.mark.parametrize("kind", ["bundle", "file", "link"])
+def test_what_appears_late_is_not_replaced(
+    tmp_path: Path, kind: str, system: str, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system == "old":
+        monkeypatch.setattr(rename, "_renameat2", lambda source, target, flags: False)
+    elsewhere = small_bundle(tmp_path / "other" / "first.bundle", name="first")
+    place = tmp_path / "place" / "x.bundle"
+    check = BundleWriter._check_place
+
+    def appears(writer: BundleWriter) -> None:
+        check(writer)
+        if writer.path == place and place.parent.exists():  # the second check, just before the renaming
+            if kind == "bundle":
+                shutil.copytree(elsewhere, place)
+            elif kind == "file":
+                place.write_text("precious")
+            else:
+                place.symlink_to(elsewhere)
+
+    monkeypatch.setattr(BundleWriter, "_check_place", appears)
+    monkeypatch.setattr(os.path, "lexists", lambda path, real=os.path.lexists: path != place and real(path))
+    with pytest.raises(BundleError, match="appeared"):
+        small_bundle(place)
+    monkeypatch.undo()
+    assert names(place.parent) == ["x.bundle"]
+    if kind == "file":
+        assert place.read_text() == "precious"
+    else:
+        assert Bundle.open(place).manifest.name == "first"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BundleError])
 def test_nothing_is_left_when_the_work_fails(bundle_path: Path, error: type[BaseException]) -> None:
     def work() -> None:
         with BundleWriter(bundle_path, force=True) as writer:
@@ -69,18 +135,109 @@ def test_nothing_is_left_when_the_work_fails(bundle_path: Path, error: type[Base
 def test_the_old_bundle_returns_when_the_rename_fails(
     bundle_path: Path, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = Path.rename
-
-    def interrupted(path: Path, target: Path) -> Path:
-        if ".partial-" in path.name:
-            raise KeyboardInterrupt
-        return rename(path, target)
-
+    """Where the system cannot exchange two names, there are two renames, and an interrupt may come between them."""
+    monkeypatch.setattr(work_folder, "exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small_bundle(bundle_path, force=True, name="second")
     assert names(bundle_path.parent) == ["small.bundle"]
     assert Bundle.open(bundle_path).manifest.name == "small"
+
+
+def interrupted(path: Path, target: Path, rename: Callable[[Path, Path], Path] = Path.rename) -> Path:
+    if path.name == "bundle":
+        raise KeyboardInterrupt
+    return rename(path, target)
+
+
+def test_a_kill_between_two_renames_is_mended_by_the_next_start(
+    bundle_path: Path, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(work_folder, "exchange", lambda one, other: False)
+        patch.setattr(Path, "rename", interrupted)
+        for cleanup in ("_recover", "leave"):  # a killed process does neither
+            patch.setattr(WorkFolder, cleanup, lambda *arguments, **options: None)
+        with pytest.raises(KeyboardInterrupt):
+            small_bundle(bundle_path, force=True, name="second")
+        assert not bundle_path.exists()
+        close_locks(bundle_path)
+    with pytest.raises(BundleError, match="--force"):
+        small_bundle(bundle_path)
+    assert Bundle.open(bundle_path).manifest.name == "small"
+    assert names(bundle_path.parent) == ["small.bundle"]
+
+
+def close_locks(path: Path) -> None:
+    """As the end of a process does."""
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}") == str(path.with_name(f"{path.name}.partial") / "lock"):
+                os.close(int(number))
+
+
+def test_replacing_leaves_no_moment_without_a_bundle(
+    bundle_path: Path, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One exchange, and never a rename that takes the old bundle away first."""
+    monkeypatch.setattr(Path, "rename", lambda path, target: pytest.fail(f"{path} was renamed to {target}"))
+    small_bundle(bundle_path, force=True, name="second")
+    assert Bundle.open(bundle_path).manifest.name == "second"
+    assert names(bundle_path.parent) == ["small.bundle"]
+
+
+def test_one_place_has_one_writer(tmp_path: Path, small_bundle: Callable[..., Path]) -> None:
+    place = tmp_path / "x.bundle"
+    with BundleWriter(place) as first:
+        (first.folder / "half").touch()
+        with pytest.raises(BundleError, match="is being written by another speccompile"):
+            small_bundle(place)
+        assert names(first.folder) == ["half"]
+    small_bundle(place)
+    assert names(tmp_path) == ["x.bundle"]
+
+
+def test_what_a_kill_left_is_cleared_away(tmp_path: Path, small_bundle: Callable[..., Path]) -> None:
+    work = tmp_path / "x.bundle.partial"
+    (work / "bundle" / "folder").mkdir(parents=True)
+    for name in ("lock", "bundle/target.safetensors", "bundle/manifest.json", "bundle/folder/file"):
+        (work / name).write_text("left")
+    small_bundle(tmp_path / "x.bundle")
+    Bundle.open(tmp_path / "x.bundle").verify()
+    assert names(tmp_path) == ["x.bundle"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_a_strangers_folder_is_not_worked_in(tmp_path: Path, kind: str, small_bundle: Callable[..., Path]) -> None:
+    work = tmp_path / "x.bundle.partial"
+    if kind == "folder":
+        work.mkdir()
+        (work / "thesis.tex").touch()
+    elif kind == "file":
+        work.touch()
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        work.symlink_to(tmp_path / "elsewhere")
+    before = names(tmp_path)
+    with pytest.raises(BundleError, match="move it away"):
+        small_bundle(tmp_path / "x.bundle")
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EFBIG])
+def test_write_errors_are_one_line_and_leave_nothing(bundle_path: Path, code: int) -> None:
+    def write(path: Path) -> None:
+        with BundleWriter(path, force=True) as writer:
+            (writer.folder / "half").touch()
+            raise OSError(code, os.strerror(code), str(writer.folder / "target.onnx"))
+
+    with pytest.raises(BundleError) as caught:
+        write(bundle_path)
+    assert re.fullmatch(
+        rf".*target\.onnx: {os.strerror(code)}; nothing was written to {bundle_path}", str(caught.value)
+    )
+    assert names(bundle_path.parent) == ["small.bundle"]
+    Bundle.open(bundle_path).verify()
 
 
 def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +281,37 @@ def test_the_writer_refuses_disorder(tmp_path: Path) -> None:
             writer.begin("b")
         with pytest.raises(AssertionError, match="is missing"):
             writer.finish()
+
+
+def write_file(path: Path, finished: list[str]) -> tuple[list[str], SafetensorsWriter]:
+    """Three tensors, the hash after each."""
+    layout = plan_layout([(name, "U8", (70,)) for name in "abc"])
+    with SafetensorsWriter(path, layout, finished) as writer:
+        hashes = finished[: writer.kept]
+        for name in "abc"[writer.kept :]:
+            writer.begin(name)
+            writer.append(name.encode() * 70)
+            hashes.append(writer.sha256)
+        assert writer.finish() == hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashes, writer
+
+
+@pytest.mark.parametrize("damaged", [None, "a", "b", "c", "header"])
+@pytest.mark.parametrize("length", [None, 0, 5, -1, -65, -200])
+def test_a_file_that_was_begun_is_gone_on_with_as_far_as_it_is_whole(
+    tmp_path: Path, damaged: str | None, length: int | None
+) -> None:
+    path = tmp_path / "x.safetensors"
+    hashes, _ = write_file(path, [])
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    ends = {name: whole.rfind(name.encode() * 70) + 70 for name in "abc"}
+    if damaged is not None:
+        content[ends.get(damaged, 20) - 1] ^= 1
+    path.write_bytes(content[:length])
+    _, writer = write_file(path, hashes[:2])
+    assert path.read_bytes() == whole
+    there = len(content[:length])
+    intact = [name for name in "ab" if ends[name] <= there]
+    expected = {"header": 0, "a": 0, "b": min(1, len(intact))}.get(damaged or "", len(intact))
+    assert writer.kept == expected

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.formats.errors import CheckpointError
@@ -85,6 +86,21 @@ def test_an_index_that_lies(tmp_path: Path) -> None:
     assert "no weight_map" in refused(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("{")
     assert "not valid JSON" in refused(tmp_path)
+
+
+def test_a_single_file_goes_before_an_index_beside_it(tmp_path: Path) -> None:
+    """As in transformers: the index is stale, for whoever wrote the file did not write it."""
+    config = GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=8, vocab_size=12)
+    old, new = GPT2LMHeadModel(config), GPT2LMHeadModel(config)
+    old.save_pretrained(tmp_path, max_shard_size="1KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    new.save_pretrained(tmp_path / "new")
+    (tmp_path / "new" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path).transformer.wpe.weight
+    with Checkpoint(tmp_path) as checkpoint:
+        np.testing.assert_array_equal(
+            checkpoint.tensors["transformer.wpe.weight"].read_rows(0, 8), theirs.detach().numpy()
+        )
 
 
 def test_a_tensor_in_two_shards(tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+"""Text of strangers on a terminal: what a manifest, a checkpoint or a template says is shown, and never obeyed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+# C0 and C1 (an ESC moves the cursor, and on some terminals more), and what turns the direction of writing.
+_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """The text with its control characters written out, newlines and tabs excepted."""
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class PlainConsole(Console):
+    """A console for which square brackets and colons are what they are: every string it is given is plain text.
+
+    All of rich comes through `render_str`: lines, titles and cells of tables. What is to be styled is given as Text.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """The text without markup and emoji codes, control characters written out."""
+        return super().render_str(visible(text), **options | {"markup": False, "emoji": False})

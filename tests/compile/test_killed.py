@@ -1,0 +1,115 @@
+"""A compile that is killed, or that the disk fails: nothing half is seen, and the next start goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxspec.compile import pipeline
+from mxspec.compile.weights import write_model as write_model_module
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.errors import BundleError
+from tests.compile.test_cli import failed, speccompile, write_pair
+
+# Kills itself when the draft's third tensor is begun, as the system does when memory is short.
+KILLED = """
+import os, signal, sys
+from mxspec.formats.safetensors_file import SafetensorsWriter
+begin, begun = SafetensorsWriter.begin, []
+def kill(writer, name):
+    begun.append((writer._path.name, name))
+    if [file for file, _ in begun].count("draft.safetensors") == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin(writer, name)
+SafetensorsWriter.begin = kill
+from mxspec.compile.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pair(tmp_path_factory.mktemp("pair"), "gpt2")
+
+
+def test_a_killed_compile_goes_on_at_its_tensor(recipe: Path, tmp_path: Path) -> None:
+    place, work = tmp_path / "x.bundle", tmp_path / "x.bundle.partial"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(recipe), "-o", str(place)], capture_output=True, timeout=120, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert os.listdir(tmp_path) == [work.name]
+    target = (work / "bundle" / "target.safetensors").stat()
+    result = speccompile(recipe, "-o", place, "--json")
+    assert result.exit_code == 0, result.output
+    assert f"{work} was left by a run that did not end" in " ".join(result.stderr.split())
+    count = len(Bundle.open(place).manifest.models["target"].tensors)
+    assert f"{count} tensors of the target were packed by the run before" in result.stderr
+    assert "2 tensors of the draft were packed by the run before" in result.stderr
+    now = (place / "target.safetensors").stat()
+    assert (now.st_ino, now.st_mtime_ns) == (target.st_ino, target.st_mtime_ns)  # not a byte was written again
+    assert os.listdir(tmp_path) == [place.name]
+    Bundle.open(place).verify()
+    plain = tmp_path / "plain.bundle"
+    assert speccompile(recipe, "-o", plain).exit_code == 0
+    files = [json.loads((path / "manifest.json").read_text())["files"] for path in (place, plain)]
+    assert files[0] == files[1]
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Writing beyond `size` bytes fails here with EFBIG, as it does with ENOSPC on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def limited(call: Callable[..., Any], size: int) -> Callable[..., Any]:
+    def limit(*arguments: Any, **options: Any) -> Any:
+        with largest_file(size):
+            return call(*arguments, **options)
+
+    return limit
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "file"),
+    [
+        (write_model_module, "pack_weights", "target.safetensors"),
+        (write_model_module.ir, "save", "target.onnx"),
+    ],
+)
+def test_a_disk_that_is_full(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, file: str
+) -> None:
+    monkeypatch.setattr(owner, name, limited(getattr(owner, name), 3000))
+    place = tmp_path / "x.bundle"
+    line = failed(speccompile(recipe, "-o", place))
+    assert "File too large" in line
+    assert line.endswith(f"nothing was written to {place}")
+    assert file in line or file == "target.onnx"  # who writes the graph does not say where
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_has_no_room_for_the_tokenizer(recipe: Path, tmp_path: Path) -> None:
+    def copy() -> None:
+        with BundleWriter(tmp_path / "x.bundle") as writer, largest_file(100):
+            pipeline.copy_tokenizer(recipe.parent / "target", writer, {})
+
+    with pytest.raises(BundleError, match=r"bundle/tokenizer\.json: File too large; nothing was written"):
+        copy()
+    assert os.listdir(tmp_path) == []
