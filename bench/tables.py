@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "bench" / "records"  # those that depend on the machine in a folder for each instruction set
+ROWS = (1, 2, 4, 8, 16, 128)  # of the products in a table
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 
 
@@ -39,6 +40,22 @@ def source(*records: dict[str, Any]) -> str:
     machine = f"{cpu}, {first['machine']['cores']} cores"
     commands = "; ".join(f"`{r['command']}`" for r in records)
     return f"\n\nFrom {commands} on {machine}, commit {first['commit']}."
+
+
+def spread(median: str, quartiles: Sequence[float] | None, unit: float) -> str:
+    """`142 ± 4`: half of what the middle half of the trials spans; records of before it was noted have none."""
+    if quartiles is None:
+        return median
+    low, high = quartiles
+    digits = len(median.partition(".")[2])
+    return f"{median} ± {(high - low) / 2 * unit:.{digits}f}"
+
+
+SPREAD = "\n\n± is half of what the middle half of the trials spans."
+
+
+def spread_of(found: Sequence[dict[str, Any]]) -> str:
+    return SPREAD if "seconds_quartiles" in found[0] else ""
 
 
 def accuracy() -> str:
@@ -69,44 +86,54 @@ def accuracy() -> str:
 def ops(isa: str) -> str:
     found = record(f"{isa}/ops")
     products = [p for p in found["result"]["products"] if p["isa"] == isa]
-    rows = [
-        [
-            f"{p['format']}, {p['rows']} rows",
-            f"{p['seconds'] * 1e6:.0f}",
-            f"{p['bytes_per_second'] / 1e9:.1f}",
-            f"{p['share_of_read']:.0%}",
-        ]
-        for p in products
-        if p["rows"] in (1, 2, 4, 8, 16, 128) and p["format"] != "mxfp6_e2m3"
-    ]
-    read = found["result"]["read_bytes_per_second"] / 1e9
-    return markdown(["product", "us a call", "GB/s", f"of the {read:.1f} GB/s that a read gives"], rows) + source(found)
+    counts = [m for m in ROWS if any(p["rows"] == m for p in products)]
+    lines: dict[tuple[str, str], dict[int, str]] = {}
+    for p in products:
+        microseconds = spread(f"{p['seconds'] * 1e6:.0f}", p.get("seconds_quartiles"), 1e6)
+        line = lines.setdefault((p["format"], activations(p)), {})
+        line[p["rows"]] = f"{microseconds} ({p['share_of_read']:.0%})"
+    rows = [[*names, *(line[m] for m in counts)] for names, line in lines.items()]
+    read = f"\n\nA plain read gives {found['result']['read_bytes_per_second'] / 1e9:.1f} GB/s."
+    header = ["us a call (of a read)", "activations", *(f"{m} row{'s' * (m > 1)}" for m in counts)]
+    return markdown(header, rows) + read + spread_of(products) + source(found)
+
+
+def activations(product: dict[str, Any]) -> str:
+    """Records of before there was a choice do not say."""
+    kind: str = product.get("activations", "float32" if product["format"] == "fp16" else "int16")
+    return kind
 
 
 def attention(isa: str) -> str:
     found = record(f"{isa}/ops")
+    calls = [a for a in found["result"]["attention"] if a["isa"] == isa]
     rows = [
-        [f"{a['rows']} behind {a['cached']:,}", f"{a['seconds'] * 1e6:.0f}", f"{a['over_read']:.2f}"]
-        for a in found["result"]["attention"]
-        if a["isa"] == isa
+        [
+            f"{a['rows']} after {a['cached']:,} cached",
+            spread(f"{a['seconds'] * 1e6:.0f}", a.get("seconds_quartiles"), 1e6),
+            spread(f"{a['over_read']:.2f}", a.get("over_read_quartiles"), 1),
+        ]
+        for a in calls
     ]
-    return markdown(["rows", "us a call", "over reading the cache"], rows) + source(found)
+    return markdown(["rows", "us a call", "over reading the cache"], rows) + spread_of(calls) + source(found)
 
 
 def model(isa: str) -> str:
     found = record(f"{isa}/model_tinyllama")
+    calls = found["result"]["calls"]
     rows = [
         [
-            f"{c['tokens']} behind {c['cached']:,}",
-            f"{c['seconds'] * 1e3:.2f}",
+            f"{c['tokens']} after {c['cached']:,} cached",
+            spread(f"{c['seconds'] * 1e3:.2f}", c.get("seconds_quartiles"), 1e3),
             f"{c['tokens_per_second']:.1f}",
             f"{c['bytes_per_second'] / 1e9:.1f}",
             f"{c['share_of_read']:.0%}",
             f"{c['over_one_token']:.2f}",
         ]
-        for c in found["result"]["calls"]
+        for c in calls
     ]
-    return markdown(["tokens a call", "ms", "tok/s", "GB/s", "of read", "over one token"], rows) + source(found)
+    header = ["tokens a call", "ms", "tok/s", "GB/s", "of a read", "over one token"]
+    return markdown(header, rows) + spread_of(calls) + source(found)
 
 
 def profile(isa: str) -> str:
@@ -119,10 +146,11 @@ def profile(isa: str) -> str:
         cells = [f"{part['seconds'] * 1e6:,.0f} ({part['share']:.1%})" for part in parts]
         rows.append([line["name"], str(line["nodes"] or ""), *cells])
     nodes = str(sum(line["nodes"] for line in lines))
-    read = f"reading alone, at {result['read_bytes_per_second'] / 1e9:.1f} GB/s"
-    for name, key in (("all", "profiled_seconds"), ("without the profiler", "seconds"), (read, "ideal_seconds")):
-        rows.append([name, "" if name == read else nodes, *(f"{c[key] * 1e6:,.0f}" for c in calls)])
-    header = ["us a call (share)", "nodes", *(f"{c['tokens']} behind {c['cached']:,}" for c in calls)]
+    for name, key in (("all", "profiled_seconds"), ("without the profiler", "seconds")):
+        rows.append([name, nodes, *(f"{c[key] * 1e6:,.0f}" for c in calls)])
+    reads = [f"{c['ideal_seconds'] * 1e6:,.0f} ({c['read_bytes'] / c['ideal_seconds'] / 1e9:.1f} GB/s)" for c in calls]
+    rows.append(["reading alone", "", *reads])
+    header = ["us a call (share)", "nodes", *(f"{c['tokens']} after {c['cached']:,} cached" for c in calls)]
     return markdown(header, rows) + source(found)
 
 
@@ -211,11 +239,11 @@ def soak() -> str:
 
 
 def turns(result: dict[str, Any]) -> str:
-    """What target and draft cost in turns; nothing for records of before this was measured."""
+    """What target and draft cost when they alternate; nothing for records of before this was measured."""
     if "turns" not in result:
         return ""
     over = result["turns"]["over_alone"]
-    return f"\n\nA step of the target and one of the draft take {over:.2f} x as long in turns as alone."
+    return f"\n\nA step of the target and one of the draft take {over:.2f} x as long alternating as alone."
 
 
 def compiling() -> str:

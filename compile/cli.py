@@ -1,30 +1,49 @@
-"""speccompile: compile a pair of checkpoints into a bundle, or look into one."""
+"""speccompile: compile a pair of checkpoints into a bundle, look into one, or write it for other programs."""
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import click
 
+from mxspec.compile.commands.emit import KINDS, check_place, emit, place_of, write
+from mxspec.compile.commands.inspect import inspect
+from mxspec.compile.commands.termination import termination_as_interrupt
+from mxspec.compile.interchange.folder import Kind
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import CheckFailed, MxspecError
+from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.recipe import ROUNDINGS, Recipe, find_recipe
-from mxspec.runtime.command import Command, print_json, report_console
+from mxspec.runtime.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
 _ACTIVATIONS = click.Choice(ACTIVATIONS)
 
 
-@click.command(cls=Command)
-@click.argument("recipe", required=False)
+class _CompileByDefault(Group):
+    """Takes whatever is no command for a recipe, or an option of compiling one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = bool(args) and (args[0] in self.commands or args[0] in self.get_help_option_names(ctx))
+        return super().parse_args(ctx, args if known else ["compile", *args])
+
+
+@click.group(cls=_CompileByDefault, subcommand_metavar="RECIPE | COMMAND [ARGS]...")
+def main() -> None:
+    """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle; or do something with one.
+
+    `speccompile RECIPE` is short for `speccompile compile RECIPE`, whose --help lists its options.
+    """
+
+
+main.add_command(inspect)
+main.add_command(emit)
+
+
+@main.command("compile", cls=Command)
+@click.argument("recipe")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
@@ -46,44 +65,10 @@ _ACTIVATIONS = click.Choice(ACTIVATIONS)
 @click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
 @click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
-@click.option("--inspect", type=click.Path(path_type=Path), metavar="BUNDLE", help="Show what a bundle holds.")
-@click.option("--verify", is_flag=True, help="With --inspect: hash every file.")
+@click.option("--emit", "emitted", type=click.Choice(KINDS), multiple=True, help="Then emit it, too; repeatable.")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
-def main(recipe: str | None, inspect: Path | None, verify: bool, json_output: bool, **options: Any) -> None:
-    """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle."""
-    if (recipe is None) == (inspect is None):
-        raise click.UsageError("give either a RECIPE to compile or --inspect BUNDLE")
-    if inspect is not None:
-        _refuse_compile_options(options)
-        _inspect(inspect, verify=verify, json_output=json_output)
-    elif verify:
-        raise click.UsageError("--verify goes with --inspect BUNDLE")
-    else:
-        assert recipe is not None
-        _compile(recipe, json_output=json_output, **options)
-
-
-def _refuse_compile_options(options: dict[str, Any]) -> None:
-    given = [name for name, value in options.items() if value not in (None, False, ())]
-    if given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} goes with a RECIPE, not with --inspect")
-
-
-def _inspect(path: Path, *, verify: bool, json_output: bool) -> None:
-    bundle = Bundle.open(path)
-    changed = list(bundle.changed_files()) if verify else []
-    if json_output:
-        print_json(as_json(path, bundle.manifest) | ({"changed_files": changed} if verify else {}))
-    else:
-        print_report(path, bundle.manifest, report_console())
-    if changed:
-        raise CheckFailed(f"bundle {path}: SHA-256 differs for {', '.join(changed)}; compile it again")
-    if verify and not json_output:
-        report_console().print(f"all {len(bundle.manifest.files)} files are what speccompile wrote")
-
-
-def _compile(
-    name: str,
+def compile_recipe(
+    recipe: str,
     *,
     output: Path | None,
     target_format: str | None,
@@ -100,9 +85,11 @@ def _compile(
     k_max: int | None,
     context_length: int | None,
     force: bool,
+    emitted: tuple[Kind, ...],
     json_output: bool,
 ) -> None:
-    recipe = Recipe.load(find_recipe(name)).with_changes(
+    """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle."""
+    wanted = Recipe.load(find_recipe(recipe)).with_changes(
         k_max=k_max,
         context_length=context_length,
         rounding=rounding,
@@ -117,7 +104,7 @@ def _compile(
         },
         draft={"format": draft_format, "activations": draft_activations},
     )
-    output = output or Path(f"{recipe.name}.bundle")
+    output = output or Path(f"{wanted.name}.bundle")
     try:
         from mxspec.compile.pipeline import compile_bundle
         from mxspec.compile.progress import Stages
@@ -127,8 +114,12 @@ def _compile(
     console = report_console(json_output=json_output)
     start = time.perf_counter()
     stages = Stages(console)
-    with _termination_as_interrupt():
-        manifest = compile_bundle(recipe, output, with_baseline=with_baseline, force=force, stages=stages)
+    with termination_as_interrupt():
+        for kind in emitted:
+            check_place(kind, place_of(output, kind), force=force)
+        manifest = compile_bundle(wanted, output, with_baseline=with_baseline, force=force, stages=stages)
+        for kind in emitted:
+            write(kind, Bundle.open(output), place_of(output, kind), force=force, console=console, stages=stages)
     seconds = time.perf_counter() - start
     if json_output:
         times = {name: round(value, 3) for name, value in stages.seconds.items()}
@@ -136,17 +127,3 @@ def _compile(
     else:
         print_report(output, manifest, console)
         console.print(f"compiled in {seconds:.1f} s")
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Have SIGTERM end the work as Ctrl-C does, so that a half-written bundle is removed."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

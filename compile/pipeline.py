@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
-from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
+from mxspec.compile.check.context import choose_contexts
+from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
@@ -18,7 +19,6 @@ from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -35,17 +35,17 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         if writer.work.found_work:
             stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
         checkpoints = open_pair(recipe, files)
-        vocabulary = check_tokenizers(checkpoints)
+        vocabularies = read_vocabularies(checkpoints, stages)
         models = list_models(recipe, with_baseline)
-        context_length = common_context(recipe, checkpoints)
-        recipe = recipe.with_changes(context_length=context_length)
+        contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
+        recipe = recipe.with_changes(context_length=contexts["target"])
+        note_shorter_draft(contexts, stages)
 
         plans = []
         for name, wanted in models.items():
             with stages.step(f"export {name}"):
-                plan = plan_model(name, checkpoints[name], wanted, recipe, context_length)
-                check_logits(name, vocabulary, plan.exported.vocab_size)
-                plans.append(plan)
+                plans.append(plan_model(name, checkpoints[name], wanted, recipe, contexts[name]))
+        known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
@@ -64,7 +64,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
         for plan in plans:
             with stages.step(f"check {plan.name}"):
-                complete = check_model(plan, writer.folder, entries[plan.name], vocabulary.size)
+                complete = check_model(plan, writer.folder, entries[plan.name], known[plan.name])
                 if not complete:
                     check_twin(plan, checkpoints[plan.name].config, models[plan.name], recipe)
 
@@ -75,55 +75,56 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             k_max=recipe.k_max,
             recipe=recipe.as_dict(),
             models=entries,
-            tokenizer=read_special_tokens(folder, contents[TOKENIZER].sha256, vocabulary.size),
+            tokenizer=read_special_tokens(folder, contents[TOKENIZER].sha256, known["target"]),
             sampling=read_sampling(folder),
             files=contents,
             versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
         )
+        if not manifest.tokenizer.eos_token_ids:
+            stages.note("warning: neither generation_config.json nor config.json names a token that ends a text")
         writer.publish(manifest)
     return manifest
 
 
 def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
     """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's."""
-    folders = [fetch_checkpoint(recipe, model.checkpoint, model.revision) for model in (recipe.target, recipe.draft)]
-    target, draft = (files.enter_context(Checkpoint(folder)) for folder in folders)
-    return {"target": target, "draft": draft, "baseline": target}
+
+    def open_model(model: TargetRecipe) -> Checkpoint:
+        return files.enter_context(Checkpoint(fetch_checkpoint(recipe, model.checkpoint, model.revision)))
+
+    target = open_model(recipe.target)
+    opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
+    if recipe.draft is not None:
+        opened["draft"] = open_model(recipe.draft)
+    return opened
 
 
-def check_tokenizers(checkpoints: dict[ModelName, Checkpoint]) -> Vocabulary:
-    """The vocabulary that both models share; raises PairError if they do not."""
+def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:
+    """Each model's tokens; raises PairError where target and draft do not share them."""
     target = Vocabulary.read(checkpoints["target"].folder)
-    check_pair(target, Vocabulary.read(checkpoints["draft"].folder))
-    return target
+    read: dict[ModelName, Vocabulary] = {"target": target, "baseline": target}
+    if "draft" in checkpoints:
+        read["draft"] = Vocabulary.read(checkpoints["draft"].folder)
+        if difference := check_pair(target, read["draft"]):
+            stages.note(f"warning: {difference}")
+    return read
 
 
 def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRecipe]:
     """What to compile, and how; the baseline is the target with every matrix in fp16."""
-    models: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
+    models: dict[ModelName, TargetRecipe] = {"target": recipe.target}
+    if recipe.draft is not None:
+        models["draft"] = recipe.draft
     if with_baseline:
         models["baseline"] = recipe.target.model_copy(update=PLAIN)
     return models
 
 
-def common_context(recipe: Recipe, checkpoints: dict[ModelName, Checkpoint]) -> int:
-    """The recipe's context length, or the most that both models know; raises RecipeError where one knows less."""
-    pair: tuple[ModelName, ...] = ("target", "draft")
-    limits = {name: getattr(checkpoints[name].config, "max_position_embeddings", None) for name in pair}
-    known = {name: limit for name, limit in limits.items() if limit}
-    if recipe.context_length is None:
-        if not known:
-            raise UnsupportedModelError(
-                "neither model says how many positions it knows; set context_length in the recipe"
-            )
-        return int(min(known.values()))
-    for name, limit in known.items():
-        if recipe.context_length > limit:
-            raise RecipeError(
-                f"context_length: got {recipe.context_length}, but the {name} knows {limit} positions; "
-                f"expected at most {min(known.values())}"
-            )
-    return recipe.context_length
+def note_shorter_draft(contexts: dict[ModelName, int], stages: Stages) -> None:
+    """Say so where texts grow beyond the draft."""
+    whole, draft = contexts["target"], contexts.get("draft", contexts["target"])
+    if draft < whole:
+        stages.note(f"warning: the draft knows {draft} of {whole} positions: beyond them nothing is drafted")
 
 
 def copy_tokenizer(folder: Path, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from transformers import PreTrainedModel
 
-from mxspec.compile.checkpoint.checkpoint import Checkpoint, CheckpointTensor
-from mxspec.compile.checkpoint.names import name_parameters, resolve_names, tied_names
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_names, tied_names
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph
 from mxspec.compile.weights.pack import plan_weights
-from mxspec.formats.errors import RecipeError, did_you_mean
+from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.safetensors_file import Layout
 from mxspec.formats.weight_format import FP16_TILES, Activations
@@ -27,7 +29,7 @@ class ModelPlan:
     name: ModelName
     weight_format: str
     exported: ExportedGraph
-    sources: Mapping[str, CheckpointTensor]
+    sources: Mapping[str, Source]
     ignored: tuple[str, ...]
     layout: Layout
     specializations: tuple[int, ...]
@@ -44,9 +46,10 @@ def plan_model(
 ) -> ModelPlan:
     """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
     model = name_parameters(checkpoint.config)
+    own = own_formats(model, checkpoint)
     exported = export_graph(
         checkpoint.config,
-        weight_format=choose_formats(model, wanted),
+        weight_format=choose_formats(model, wanted, own),
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
@@ -56,7 +59,7 @@ def plan_model(
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
     return ModelPlan(
         name=name,
-        weight_format=wanted.format,
+        weight_format=main_format(wanted, own),
         exported=exported,
         sources=sources,
         ignored=resolved.ignored,
@@ -72,8 +75,39 @@ def specializations(name: ModelName, recipe: Recipe, context_length: int) -> tup
     return tuple(sorted(length for length in lengths if length <= context_length))
 
 
-def choose_formats(model: PreTrainedModel, wanted: TargetRecipe) -> Callable[[str], str]:
-    """The format of a matrix by its parameter name; RecipeError for a pattern that names no matrix."""
+def own_formats(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, str]:
+    """The formats of the parameters that are MX in the checkpoint. Raises CheckpointError where tied ones differ."""
+    found, _ = rename(model, list(checkpoint.tensors))
+    own: dict[str, str] = {}
+    for parameter, names in tied_names(model).items():
+        sources = [checkpoint.tensors[found[name]] for name in sorted(names) if name in found]
+        formats = {source.format if isinstance(source, MxTensor) else None for source in sources}
+        if len(formats) > 1:
+            held = " and ".join(repr(source.name) for source in sources)
+            raise CheckpointError(f"{held} are one parameter by config.json, but they are not stored in one format")
+        if (format_name := next(iter(formats), None)) is not None:
+            own[parameter] = format_name
+    return own
+
+
+def main_format(wanted: TargetRecipe, own: Mapping[str, str]) -> str:
+    """The model's format in a word: what was asked for, or else that of most matrices which are MX already."""
+    if not own or _asked_format(wanted) is not None:
+        return wanted.format
+    return Counter(own.values()).most_common(1)[0][0]
+
+
+def _asked_format(wanted: TargetRecipe) -> str | None:
+    """The model's format if it was asked for, and not merely the default."""
+    return wanted.format if "format" in wanted.model_fields_set else None
+
+
+def choose_formats(model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[str, str]) -> Callable[[str], str]:
+    """The format of a matrix by its parameter name: that of its codes in the checkpoint if it has any, or the recipe's.
+
+    Raises RecipeError for a pattern that names no matrix, and, when a matrix's format is asked for, where the recipe
+    asks to round codes a second time.
+    """
     names = tied_names(model)
     matrices = sorted(name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.ndim == 2)
     rules = [(pattern, FP16_TILES) for pattern in wanted.keep_fp16] + list(wanted.formats)
@@ -84,6 +118,12 @@ def choose_formats(model: PreTrainedModel, wanted: TargetRecipe) -> Callable[[st
 
     def weight_format(parameter: str) -> str:
         matching = (kind for pattern, kind in rules if any(fnmatchcase(name, pattern) for name in names[parameter]))
-        return next(matching, wanted.format)
+        asked, held = next(matching, _asked_format(wanted)), own.get(parameter)
+        if asked is not None and held not in (None, asked) and asked != FP16_TILES:
+            raise RecipeError(
+                f"{parameter} is {held} in the checkpoint, and {asked} would round it a second time: leave its format "
+                f"out of the recipe, or give {held} or fp16"
+            )
+        return asked or held or wanted.format
 
     return weight_format

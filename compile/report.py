@@ -77,6 +77,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
+        if own := sum(tensor.own_codes for tensor in entry.tensors):
+            console.print(f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit", highlight=False)
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
         if entry.ignored:
@@ -175,6 +177,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
                 "bytes": group.bytes,
                 "worst_error": group.worst_error,
                 "underflowed": group.underflowed,
+                "own_codes": sum(tensor.own_codes for tensor in group.tensors),
             }
             for group in group_tensors(entry.tensors)
         ],

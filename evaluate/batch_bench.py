@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.evaluate.speculate_bench import GuidedDrafter
+from mxspec.evaluate.speculate_bench import GuidedDrafter, draft_of
 from mxspec.runtime import ops
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.engine import Engine
@@ -68,7 +68,7 @@ class BatchBench:
         vocab = self.engine.bundle.manifest.tokenizer.vocab_size
         self.prompts = [rng.integers(0, vocab, CACHED).tolist() for _ in range(max(TEXTS))]
         self._plain: dict[tuple[int, ...], Sequence[int]] = {}
-        self.guided = GuidedDrafter(self.engine.draft, self._plain, acceptance)
+        self.guided = GuidedDrafter(draft_of(self.engine), self._plain, acceptance)
 
     def write(self, texts: int, k: K = 0, *, drafter: Drafter | None = None, **settings: Any) -> Answered:
         """Write so many texts together; their prompts, but for the last token, have been read before."""

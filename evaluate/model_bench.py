@@ -1,4 +1,4 @@
-"""Times of one model's calls: so many tokens in one call, behind so many in the cache."""
+"""Times of one model's calls: so many tokens in one call, after so many in the cache."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.evaluate.memory import anonymous_bytes
+from mxspec.evaluate.read_ceiling import Pair, ReadCeiling, describe_pairs, median, pieces_of_file
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime import ops
-from mxspec.runtime.ops.timing import time_read
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.session import Session
 
 STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
 PREFILLS = (128, 512)
 CACHED = (128, 1000)
-READ_BYTES = 512 << 20  # of the plain read loop: far more than the caches hold
 CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes their median
 
 
@@ -60,11 +59,17 @@ class CallBench:
         self.reader.rollback(cached)
         return seconds
 
-    def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
-        """Median seconds of calls of `tokens` tokens behind `cached`; logits of the last `rows` (all, by default)."""
+    def seconds(self, tokens: int, cached: int) -> float:
+        """Median seconds of calls of `tokens` tokens after `cached`, with logits of all."""
         self.fill(cached)
-        ids, rows = self.random_ids(tokens), rows or tokens
-        return float(np.median([self.time_call(ids, rows) for _ in repeated()]))
+        ids = self.random_ids(tokens)
+        return median([self.time_call(ids, tokens) for _ in repeated()])
+
+    def pairs(self, tokens: int, cached: int, rows: int, ceiling: ReadCeiling) -> list[Pair]:
+        """Calls of `tokens` tokens after `cached`, each beside a read of as many bytes; logits of the last `rows`."""
+        self.fill(cached)
+        ids = self.random_ids(tokens)
+        return [Pair(self.time_call(ids, rows), self.weight_bytes / ceiling.bytes_per_second()) for _ in repeated(2)]
 
     def random_ids(self, count: int) -> list[int]:
         """Tokens of a text that means nothing, which takes no other time."""
@@ -81,6 +86,7 @@ class ModelBench(CallBench):
         opened = Bundle.open(bundle)
         super().__init__(Reader(Session.of(opened, "target", 1)))
         self.load_seconds = time.perf_counter() - began
+        self.weights_path = opened.weights_path("target")
         self.weights_file_bytes = opened.manifest.files[self.entry.weights].bytes
 
 
@@ -96,7 +102,7 @@ def repeated(calls: int = 1, most: int | None = None) -> Iterator[int]:
 def seconds_in_turns(
     benches: Sequence[CallBench], tokens: int, cached: int, most: int | None = None
 ) -> NDArray[np.float64]:
-    """float64[calls, benches], seconds of calls of `tokens` tokens behind `cached` that the models take in turns."""
+    """float64[calls, benches], seconds of calls of `tokens` tokens after `cached`, the models alternating."""
     for bench in benches:
         bench.fill(cached)
     ids = [bench.random_ids(tokens) for bench in benches]
@@ -109,51 +115,47 @@ def seconds_in_turns(
 
 
 def measure(
-    bundle: Path, threads: int | None, repetitions: int, told: Callable[[str], object] = lambda text: None
+    bundle: Path, threads: int | None, repetitions: int, progress: Callable[[str], object] = lambda text: None
 ) -> dict[str, Any]:
-    """Time all calls and the plain read loop in turns; medians, and every trial."""
+    """Time all calls, each beside a plain read of the weights' file; medians and quartiles over all calls."""
     before = anonymous_bytes()
     bench = ModelBench(bundle, threads)
     longest = bench.reader.session.capacity
     points = [(s, c) for c in CACHED for s in STEPS if s + c <= longest] + [(p, 0) for p in PREFILLS if p <= longest]
-    data = np.ones(READ_BYTES, np.uint8)
-    trials: dict[tuple[int, int], list[float]] = {point: [] for point in points}
-    reads = []
+    ceiling = ReadCeiling(pieces_of_file(bench.weights_path))
+    trials: dict[tuple[int, int], list[list[Pair]]] = {point: [] for point in points}
     for repetition in range(repetitions):
-        told(f"repetition {repetition + 1} of {repetitions}")
-        reads.append(READ_BYTES / float(np.median(time_read(data, 3))))
+        progress(f"repetition {repetition + 1} of {repetitions}")
         for tokens, cached in points:
             rows = 1 if tokens in PREFILLS else tokens
-            trials[tokens, cached].append(bench.seconds(tokens, cached, rows))
-    anonymous = anonymous_bytes() - before - READ_BYTES
-    bandwidth = float(np.median(reads))
+            trials[tokens, cached].append(bench.pairs(tokens, cached, rows, ceiling))
+    anonymous = anonymous_bytes() - before
     file_bytes = bench.weights_file_bytes
+    reads = [pair.read_seconds for found in trials.values() for pairs in found for pair in pairs]
     return {
         "threads": ops.threads(),
         "weight_bytes": bench.weight_bytes,
         "weights_file_bytes": file_bytes,
-        "read_bytes_per_second": bandwidth,
-        "read_trials": reads,
+        "read_bytes_per_second": bench.weight_bytes / median(reads),
+        "read_loop": ceiling.loop,
         "load_seconds": bench.load_seconds,
         "anonymous_bytes": anonymous,
         "anonymous_share": anonymous / file_bytes,
-        "calls": [_describe(bench, point, trials, bandwidth) for point in points],
+        "calls": [_describe(bench, point, trials) for point in points],
     }
 
 
 def _describe(
-    bench: ModelBench, point: tuple[int, int], trials: dict[tuple[int, int], list[float]], bandwidth: float
+    bench: ModelBench, point: tuple[int, int], trials: dict[tuple[int, int], list[list[Pair]]]
 ) -> dict[str, Any]:
     tokens, cached = point
-    seconds = float(np.median(trials[point]))
-    one = trials.get((1, cached), trials[1, CACHED[0]])
+    found = describe_pairs(trials[point])
+    one = describe_pairs(trials.get((1, cached), trials[1, CACHED[0]]))
     return {
         "tokens": tokens,
         "cached": cached,
-        "seconds": seconds,
-        "tokens_per_second": tokens / seconds,
-        "bytes_per_second": bench.weight_bytes / seconds,
-        "share_of_read": bench.weight_bytes / seconds / bandwidth,
-        "over_one_token": seconds / float(np.median(one)),
-        "trials_seconds": trials[point],
+        "tokens_per_second": tokens / found["seconds"],
+        "bytes_per_second": bench.weight_bytes / found["seconds"],
+        "over_one_token": found["seconds"] / one["seconds"],
+        **found,
     }

@@ -1,7 +1,8 @@
-"""The packed product and attention alone, beside what the memory gives in the same run."""
+"""The packed product and attention alone, each call beside a plain read of as many bytes."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.evaluate.random_weights import random_tiles
+from mxspec.evaluate.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs, median
+from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime import ops
-from mxspec.runtime.ops.timing import ISAS, time_attention, time_matmul, time_read
+from mxspec.runtime.ops.timing import time_attention, time_matmul
 
 FORMATS = tuple(WEIGHT_FORMATS)
 ACTIVATIONS: tuple[Activations, ...] = ("int16", "int8")
 ROWS = (1, 2, 4, 8, 16, 128, 512)
-BEYOND_CACHES = 256 << 20  # bytes of all matrices that are read in turns, so that none is still in a cache
+BEYOND_CACHES = 256 << 20  # bytes of what is worked on alternately, so that nothing is still in a cache
 SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection
 HEADS, KV_HEADS, HEAD_SIZE = 32, 4, 64  # of TinyLlama-1.1B
-LAYERS = 88  # caches that take turns: four times as many as it has, so that none is still in a cache of the machine
 CACHED = (128, 1000)
 ATTENTION_ROWS = (1, 8)
 PREFILL_ROWS = 64  # from here on a trial takes long enough alone
@@ -72,92 +74,104 @@ def measure(
     activations: Sequence[Activations] = ACTIVATIONS,
     rows: Sequence[int] = ROWS,
     repetitions: int = 5,
-    told: Callable[[str], object] = lambda text: None,
+    progress: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Any]:
-    """Time every case and the plain read loop in turns; medians, and every trial."""
+    """Time every case, each call beside a plain read; medians and quartiles over all calls."""
     n, k = SHAPE
-    matrices = {f: random_matrices(f, n, k) for f in formats}
-    wanted = cases(available(isas), formats, activations, rows)
     values = np.random.default_rng(1).standard_normal((max(rows), k), np.float32)
-    trials: dict[Case, list[float]] = {case: [] for case in wanted}
-    reads: list[float] = []
+    ceilings = {name: ReadCeiling(_pieces(random_matrices(name, n, k))) for name in formats}
+    trials: dict[Case, list[list[Pair]]] = {case: [] for case in cases(available(isas), formats, activations, rows)}
     for repetition in range(repetitions):
-        told(f"repetition {repetition + 1} of {repetitions}")
-        for weight_format, packed in matrices.items():
-            reads.append(packed.nbytes / float(np.median(time_read(packed, 3))))
-            for case in wanted:
-                if case.weight_format == weight_format:
-                    calls = 3 if case.rows >= PREFILL_ROWS or case.isa == "scalar" else len(packed)
-                    seconds = time_matmul(
-                        weight_format,
-                        packed,
-                        n,
-                        values[: case.rows].copy(),
-                        activations=case.activations,
-                        isa=case.isa,
-                        repetitions=calls,
-                    )
-                    assert seconds is not None
-                    trials[case].append(float(np.median(seconds)))
-    bandwidth = float(np.median(reads))
+        progress(f"repetition {repetition + 1} of {repetitions}")
+        for case, found in trials.items():
+            found.append(time_product(case, ceilings[case.weight_format], values[: case.rows].copy()))
+    bytes_of = {name: ceiling.pieces[0].nbytes for name, ceiling in ceilings.items()}
+    reads = [bytes_of[c.weight_format] / p.read_seconds for c, found in trials.items() for p in itertools.chain(*found)]
     return {
-        "attention": measure_attention(isas, repetitions, told),
         "threads": ops.threads(),
         "n": n,
         "k": k,
-        "read_bytes_per_second": bandwidth,
-        "read_trials": reads,
-        "products": [_describe(case, trials[case], matrices, bandwidth, (n, k)) for case in wanted],
+        "read_bytes_per_second": median(reads),
+        "read_loops": {name: ceiling.loop for name, ceiling in ceilings.items()},
+        "products": [_describe(case, found, bytes_of[case.weight_format], n * k) for case, found in trials.items()],
+        "attention": measure_attention(isas, repetitions, progress),
     }
 
 
-def _describe(
-    case: Case,
-    trials: list[float],
-    matrices: dict[str, NDArray[np.uint8]],
-    bandwidth: float,
-    shape: tuple[int, int],
-) -> dict[str, Any]:
-    seconds = float(np.median(trials))
-    bytes_per_second = matrices[case.weight_format][0].nbytes / seconds
+def time_product(case: Case, ceiling: ReadCeiling, values: NDArray[np.float32]) -> list[Pair]:
+    """Products with every matrix (with three where that takes long enough), each beside a read of another one."""
+    n, k = SHAPE
+    shape = packed_shape(case.weight_format, n, k)
+    slow = case.rows >= PREFILL_ROWS or case.isa == "scalar"
+    pairs = []
+    for piece in range(min(3, len(ceiling.pieces)) if slow else len(ceiling.pieces)):
+        seconds = time_matmul(
+            case.weight_format,
+            ceiling.pieces[piece].reshape(1, *shape),
+            n,
+            values,
+            activations=case.activations,
+            isa=case.isa,
+            repetitions=1,
+        )
+        assert seconds is not None
+        pairs.append(Pair(float(seconds[0]), ceiling.seconds_after(piece)))
+    return pairs
+
+
+def _describe(case: Case, repetitions: Sequence[Sequence[Pair]], packed_bytes: int, weights: int) -> dict[str, Any]:
+    found = describe_pairs(repetitions)
     return {
         "isa": case.isa,
         "format": case.weight_format,
         "activations": case.activations if WEIGHT_FORMATS[case.weight_format].activations else "float32",
         "rows": case.rows,
-        "seconds": seconds,
-        "bytes_per_second": bytes_per_second,
-        "share_of_read": bytes_per_second / bandwidth,
-        "multiply_adds_per_second": case.rows * shape[0] * shape[1] / seconds,
-        "trials_seconds": trials,
+        "bytes_per_second": packed_bytes / found["seconds"],
+        "multiply_adds_per_second": case.rows * weights / found["seconds"],
+        **found,
     }
 
 
-def measure_attention(isas: Sequence[str], repetitions: int, told: Callable[[str], object]) -> list[dict[str, Any]]:
-    """Time attention over the caches of a model's layers in turns, beside reading the same bytes as one stretch."""
-    capacity = max(CACHED) + max(ATTENTION_ROWS)
-    caches = np.full((LAYERS, 2, 1, KV_HEADS, capacity, HEAD_SIZE), 0.1, np.float16)
-    points = [(i, m, c) for i in available(isas) if i != "scalar" for m in ATTENTION_ROWS for c in CACHED]
-    trials: dict[tuple[str, int, int], list[float]] = {point: [] for point in points}
-    reads: dict[int, list[float]] = {cached: [] for cached in CACHED}
-    for repetition in range(repetitions):
-        told(f"attention, repetition {repetition + 1} of {repetitions}")
-        for cached in CACHED:
-            part = np.ascontiguousarray(caches[:, :, 0, :, :cached]).view(np.uint8).reshape(-1)
-            reads[cached].append(float(np.median(time_read(part, 3))) / LAYERS)
-        for isa, rows, cached in points:
-            seconds = time_attention(caches, HEADS, rows, cached, isa=isa, repetitions=2 * LAYERS)
-            assert seconds is not None
-            trials[isa, rows, cached].append(float(np.median(seconds)))
-    return [
-        {
-            "isa": isa,
-            "rows": rows,
-            "cached": cached,
-            "seconds": float(np.median(trials[isa, rows, cached])),
-            "read_seconds": float(np.median(reads[cached])),
-            "over_read": float(np.median(trials[isa, rows, cached]) / np.median(reads[cached])),
-            "trials_seconds": trials[isa, rows, cached],
-        }
-        for isa, rows, cached in points
-    ]
+def measure_attention(isas: Sequence[str], repetitions: int, progress: Callable[[str], object]) -> list[dict[str, Any]]:
+    """Time attention over the caches of so many layers that each has left all caches of the machine until its turn."""
+    values = np.full(BEYOND_CACHES // 2, 0.1, np.float16)
+    found = []
+    for rows, cached in itertools.product(ATTENTION_ROWS, CACHED):
+        progress(f"attention, {rows} rows after {cached}")
+        caches = caches_of(values, cached + rows)
+        ceiling = ReadCeiling(_pieces(caches.view(np.uint8)))
+        trials: dict[str, list[list[Pair]]] = {isa: [] for isa in available(isas) if isa != "scalar"}
+        for _ in range(repetitions):
+            for isa, pairs in trials.items():
+                pairs.append(time_layers(caches, ceiling, rows, cached, isa))
+        found += [{"isa": isa, "rows": rows, "cached": cached, **_over_read(pairs)} for isa, pairs in trials.items()]
+    return found
+
+
+def caches_of(values: NDArray[np.float16], tokens: int) -> NDArray[np.float16]:
+    """float16[pieces, layers, 2, 1, kv_heads, tokens, head_size] of full caches, about PIECE_BYTES a piece."""
+    of_layer = (2, 1, KV_HEADS, tokens, HEAD_SIZE)
+    size = int(np.prod(of_layer))
+    layers = max(PIECE_BYTES // (size * values.itemsize), 1)
+    pieces = values.size // (size * layers)
+    return values[: pieces * layers * size].reshape(pieces, layers, *of_layer)
+
+
+def time_layers(caches: NDArray[np.float16], ceiling: ReadCeiling, rows: int, cached: int, isa: str) -> list[Pair]:
+    """Median seconds of a layer of each piece, and of reading as many bytes."""
+    pairs = []
+    for piece, layers in enumerate(caches):
+        seconds = time_attention(layers, HEADS, rows, cached, isa=isa, repetitions=len(layers))
+        assert seconds is not None
+        pairs.append(Pair(float(np.median(seconds)), ceiling.seconds_after(piece) / len(layers)))
+    return pairs
+
+
+def _over_read(repetitions: Sequence[Sequence[Pair]]) -> dict[str, Any]:
+    found = describe_pairs(repetitions)
+    low, high = found["share_quartiles"]
+    return {**found, "over_read": 1 / found["share_of_read"], "over_read_quartiles": [1 / high, 1 / low]}
+
+
+def _pieces(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return data.reshape(len(data), -1)

@@ -6,6 +6,7 @@ its time is beyond reading its bytes.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +20,16 @@ from mxspec.evaluate import model_bench
 from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
 from mxspec.evaluate.node_kinds import GROUPS, Kind, MatrixShape, kind_of, matrix_bytes, matrix_names
 from mxspec.evaluate.ort_profile import NodeRun, SessionRun, read_runs
+from mxspec.evaluate.read_ceiling import ReadCeiling, median, pieces_of_file
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
-from mxspec.runtime.ops.timing import time_read
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.session import Session, session_options
 
 ROWS = (1, 8)  # tokens a call: decoding, scoring
+READS = 3  # of the weights' file, before the calls of each point
 MOST_CALLS = 200  # profiled in one trial: the profiler keeps some 700 bytes of every node of every call
 
 Point = tuple[int, int]  # tokens of a call, tokens in the cache before it
@@ -76,9 +78,9 @@ def measure(
     repetitions: int,
     rows: Sequence[int] = (),
     cached: Sequence[int] = (),
-    told: Callable[[str], object] = lambda text: None,
+    progress: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Any]:
-    """Time calls with and without the profiler and the plain read loop in turns, and say where the time goes.
+    """Time calls with and without the profiler, after plain reads of the weights' file, and say where the time goes.
 
     rows, cached: tokens of a call, and in the cache; by default those of ROWS and CACHED that fit. Raises MxspecError.
     """
@@ -86,27 +88,26 @@ def measure(
         ops.set_threads(threads)
     opened = Bundle.open(bundle)
     points = choose_points(rows, cached, opened.manifest.models["target"].context_length)
-    data = np.ones(model_bench.READ_BYTES, np.uint8)
+    ceiling = ReadCeiling(pieces_of_file(opened.weights_path("target")))
     plain: dict[Point, list[float]] = {point: [] for point in points}
-    reads: list[float] = []
+    reads: dict[Point, list[float]] = {point: [] for point in points}
     with tempfile.TemporaryDirectory(prefix="mxspec-profile-") as folder:
         bench, profiled = CallBench(Reader(Session.of(opened, "target", 1))), ProfiledReader(opened, Path(folder))
         profiled_bench = CallBench(profiled)
         for repetition in range(repetitions):
-            told(f"repetition {repetition + 1} of {repetitions}")
-            reads.append(data.nbytes / float(np.median(time_read(data, 3))))
+            progress(f"repetition {repetition + 1} of {repetitions}")
             for point in points:
+                reads[point] += [ceiling.bytes_per_second() for _ in range(READS)]
                 trials = seconds_in_turns((bench, profiled_bench), *point, most=MOST_CALLS)
                 plain[point] += trials[:, 0].tolist()
-        told("reading the profile")
+        progress("reading the profile")
         calls = profiled.end()
-    bandwidth = float(np.median(reads))
     return {
         "threads": ops.threads(),
         "weight_bytes": bench.weight_bytes,
-        "read_bytes_per_second": bandwidth,
-        "read_trials": reads,
-        "calls": [_describe(bench, point, plain[point], calls, bandwidth) for point in points],
+        "read_bytes_per_second": median(list(itertools.chain(*reads.values()))),
+        "read_loop": ceiling.loop,
+        "calls": [_describe(bench, point, plain[point], calls, median(reads[point])) for point in points],
     }
 
 
@@ -116,7 +117,7 @@ def choose_points(rows: Sequence[int], cached: Sequence[int], context: int) -> l
     fitting = [(s, c) for s, c in wanted if s + c <= context]
     if not fitting or ((rows or cached) and fitting != wanted):
         s, c = next(point for point in wanted if point not in fitting)
-        raise MxspecError(f"--rows {s} behind --cached {c}: more than the bundle's context of {context} tokens")
+        raise MxspecError(f"--rows {s} after --cached {c}: more than the bundle's context of {context} tokens")
     return fitting
 
 
@@ -139,6 +140,7 @@ def _describe(
         "profiler_seconds_per_node": (profiled - seconds) / sum(line["nodes"] for line in lines),
         "cheapest_node_seconds": cheapest_node_seconds(chosen),
         "read_bytes": read_bytes,
+        "read_bytes_per_second": bandwidth,
         "ideal_seconds": read_bytes / bandwidth,
         "share_of_read": read_bytes / bandwidth / seconds,
         "lines": [

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 def call_table(call: Mapping[str, Any], result: Mapping[str, Any]) -> Table:
     """Where the time of one call goes: lines of profiled calls, and below them the calls without the profiler."""
     table = Table(
-        Column(f"{call['tokens']} behind {call['cached']:,}", overflow="fold"),
+        Column(f"{call['tokens']} after {call['cached']:,} cached", overflow="fold"),
         "n x k",
         "nodes",
         "us a call",
@@ -42,7 +42,7 @@ def call_table(call: Mapping[str, Any], result: Mapping[str, Any]) -> Table:
 
 
 def call_title(call: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    read, ideal = result["read_bytes_per_second"] / 1e9, call["ideal_seconds"] * 1e6
+    read, ideal = call["read_bytes_per_second"] / 1e9, call["ideal_seconds"] * 1e6
     added, cheapest = call["profiler_seconds_per_node"] * 1e6, call["cheapest_node_seconds"] * 1e6
     return (
         f"{result['threads']} threads; reading {call['read_bytes'] / 1e6:,.1f} MB at {read:.1f} GB/s takes "

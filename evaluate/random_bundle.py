@@ -45,16 +45,17 @@ def random_bundle(
     path = folder / f"{shape.name}-{target_format}{suffix}.bundle"
     if path.exists():
         return path
+    draft = DraftRecipe(checkpoint="random")
     recipe = Recipe(
         name=shape.name,
         k_max=k_max,
         context_length=shape.context_length,
         prefill_chunk=512,
         target=TargetRecipe(checkpoint="random", format=target_format, activations=activations),
-        draft=DraftRecipe(checkpoint="random"),
+        draft=draft,
     )
     shapes: dict[ModelName, Shape] = {"target": shape, "draft": draft_shape(shape)}
-    wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": recipe.draft}
+    wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
     entries: dict[ModelName, ModelEntry] = {}
     contents: dict[str, FileEntry] = {}
     with BundleWriter(path) as writer:

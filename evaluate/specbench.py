@@ -12,15 +12,16 @@ import numpy as np
 from rich.table import Table
 
 from mxspec.evaluate import batch_bench, model_bench, ops_bench, profile_bench, speculate_bench
+from mxspec.evaluate.bench_tables import attention_table, model_table, products_table
 from mxspec.evaluate.profile_table import call_table
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import ops
 from mxspec.runtime.command import Group, print_json, read_text, report_console
-from mxspec.runtime.ops.timing import ISAS
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 
@@ -105,7 +106,7 @@ def bench_ops(
     json_output: bool,
     record: Path | None,
 ) -> None:
-    """Time the packed product and attention alone, on every instruction set, beside a plain read loop."""
+    """Time the packed product and attention alone, on every instruction set, each call beside a plain read."""
     if threads is not None:
         ops.set_threads(threads)
     console = report_console(json_output=json_output)
@@ -118,44 +119,7 @@ def bench_ops(
             repetitions,
             status.update,
         )
-    title = f"a[rows, {result['k']}] x packed[{result['n']}, {result['k']}], {result['threads']} threads; "
-    table = Table(
-        "format",
-        "activations",
-        "instructions",
-        "rows",
-        "us a call",
-        "GB/s",
-        "of read",
-        "G multiply-adds/s",
-        title=title + f"plain read: {result['read_bytes_per_second'] / 1e9:.1f} GB/s",
-        title_justify="left",
-    )
-    for row in result["products"]:
-        table.add_row(
-            row["format"],
-            row["activations"],
-            row["isa"],
-            str(row["rows"]),
-            f"{row['seconds'] * 1e6:.1f}",
-            f"{row['bytes_per_second'] / 1e9:.2f}",
-            f"{row['share_of_read']:.1%}",
-            f"{row['multiply_adds_per_second'] / 1e9:.1f}",
-        )
-    attention = Table(
-        "attention",
-        "rows",
-        "cached",
-        "us a call",
-        "over reading the cache",
-        title=f"{ops_bench.HEADS} heads, {ops_bench.KV_HEADS} of keys, of {ops_bench.HEAD_SIZE}; fp16 caches in turns",
-        title_justify="left",
-    )
-    for row in result["attention"]:
-        attention.add_row(
-            row["isa"], str(row["rows"]), str(row["cached"]), f"{row['seconds'] * 1e6:.1f}", f"{row['over_read']:.2f}"
-        )
-    finish(result, (table, attention), json_output, record)
+    finish(result, (products_table(result), attention_table(result)), json_output, record)
 
 
 @main.command("model")
@@ -178,32 +142,7 @@ def bench_model(
     with console.status("preparing") as status:
         path = choose_bundle(bundle, shape, weight_format, activations, work)
         result = model_bench.measure(path, threads, repetitions, status.update)
-    table = Table(
-        "tokens a call",
-        "cached",
-        "ms",
-        "tok/s",
-        "GB/s",
-        "of read",
-        "over S = 1",
-        title=(
-            f"{path.name}, {result['threads']} threads; weights {result['weight_bytes'] / 1e6:.0f} MB, plain read "
-            f"{result['read_bytes_per_second'] / 1e9:.1f} GB/s, load {result['load_seconds']:.2f} s, anonymous memory "
-            f"{result['anonymous_bytes'] / 1e6:.0f} MB ({result['anonymous_share']:.2f} of the weights file)"
-        ),
-        title_justify="left",
-    )
-    for row in result["calls"]:
-        table.add_row(
-            str(row["tokens"]),
-            str(row["cached"]),
-            f"{row['seconds'] * 1e3:.2f}",
-            f"{row['tokens_per_second']:.1f}",
-            f"{row['bytes_per_second'] / 1e9:.2f}",
-            f"{row['share_of_read']:.1%}",
-            f"{row['over_one_token']:.2f}",
-        )
-    finish(result, [table], json_output, record)
+    finish(result, [model_table(path.name, result)], json_output, record)
 
 
 @main.command("profile")
@@ -211,7 +150,7 @@ def bench_model(
 @click.option(
     "--rows", multiple=True, type=click.IntRange(min=1), help="Tokens a call (may be repeated).  [default: 1, 8]"
 )
-@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="Behind so many.  [default: 128, 1000]")
+@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="After so many.  [default: 128, 1000]")
 @click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
 @common_options
 def bench_profile(
@@ -314,7 +253,7 @@ def bench_speculate(
 def turns_table(result: dict[str, Any]) -> Table:
     """What taking turns on the same threads costs both models."""
     turns = result["turns"]
-    table = Table("a step in turns", "us", "over alone")
+    table = Table("a step, alternating", "us", "over alone")
     for name in ("target", "draft"):
         table.add_row(name, f"{turns[f'{name}_seconds'] * 1e6:.1f}", f"{turns[f'{name}_over_alone']:.3f}")
     both = turns["target_seconds"] + turns["draft_seconds"]

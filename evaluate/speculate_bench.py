@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
+from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.choose_k import expected_tokens
 from mxspec.runtime.drafters.drafter import Drafter, Wanted
@@ -41,6 +42,13 @@ class Run:
     @property
     def seconds(self) -> float:
         return sum(r.seconds for r in self.rounds)
+
+
+def draft_of(engine: Engine) -> Session:
+    """The draft's session; raises MxspecError for a bundle without one."""
+    if engine.draft is None:
+        raise MxspecError(f"bundle {engine.bundle.path}: holds no draft to measure; compile it with one")
+    return engine.draft
 
 
 class GuidedDrafter(ModelDrafter):
@@ -91,7 +99,7 @@ class SpeculateBench:
         self.acceptance = acceptance
         self._plain_texts: dict[tuple[int, ...], list[int]] = {}
         self._benches = [CallBench(Reader(Session.of(self.engine.bundle, name, 1))) for name in ("target", "draft")]
-        self.guided = GuidedDrafter(self.engine.draft, self._plain_texts, acceptance or 0.0)
+        self.guided = GuidedDrafter(draft_of(self.engine), self._plain_texts, acceptance or 0.0)
 
     def run(self, prompt: int, k: K) -> Run:
         """One greedy answer at K = k, or at the K that is chosen for each round."""

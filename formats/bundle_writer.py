@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from mxspec.formats.bundle import check_replaceable, file_sha256
-from mxspec.formats.errors import BundleError
+from mxspec.formats.bundle import check_own_files, file_sha256
+from mxspec.formats.folder_writer import FolderWriter
 from mxspec.formats.manifest import MANIFEST, FileEntry, Manifest
-from mxspec.formats.work_folder import WorkFolder
 
 
-class BundleWriter:
-    """A folder beside `path` to fill; `publish` renames it to `path`, leaving the `with` block without that removes it.
-
-    An existing `path` is refused, or with `force` replaced by `publish` if it is a bundle. Raises BundleError, also
-    for an OSError that comes up in the block: a disk that is full or fails is the user's to mend.
-    """
+class BundleWriter(FolderWriter):
+    """The folder of a bundle in the making; an existing bundle is refused, or with `force` replaced."""
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
-        self.path = path.absolute()
-        self._force = force
-        self._published = False
-
-    def __enter__(self) -> Self:
-        self._check_place()
-        self._work = WorkFolder(self.path)
-        try:
-            self._work.enter()
-        except OSError as error:
-            self._work.leave(keep_rounding=True)
-            raise self._write_error(error) from None
-        except BaseException:
-            self._work.leave(keep_rounding=True)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._work.leave(keep_rounding=not self._published)
-        if isinstance(value, OSError):
-            raise self._write_error(value) from None
-
-    @property
-    def folder(self) -> Path:
-        """Where the bundle's files are written."""
-        return self._work.bundle
-
-    @property
-    def work(self) -> WorkFolder:
-        """What stands beside the files while they are made."""
-        return self._work
-
-    def require_space(self, bytes_needed: int) -> None:
-        """Raise BundleError unless the disk has room for `bytes_needed`."""
-        bytes_needed -= sum(file.stat().st_size for file in self.folder.iterdir())  # of a compile that was killed
-        free = shutil.disk_usage(self.folder).free
-        if free < bytes_needed:
-            raise BundleError(
-                f"{self.path}: the bundle takes {bytes_needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB free; "
-                "make room or choose another place with -o"
-            )
+        super().__init__(path, marker=MANIFEST, kind="bundle", check_own=check_own_files, force=force)
 
     def entry(self, name: str, sha256: str | None = None) -> FileEntry:
         """Size and hash of a file written to the folder; it is hashed here unless the hash is known."""
@@ -73,34 +22,4 @@ class BundleWriter:
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest, flush, and rename the folder to its place, over an old bundle only now."""
-        with (self.folder / MANIFEST).open("xb") as file:
-            file.write(manifest.to_json().encode())
-        for path in (*self.folder.iterdir(), self.folder):
-            _flush(path)
-        self._check_place()
-        try:
-            self._work.publish(replace=os.path.lexists(self.path))
-        except FileExistsError:
-            raise BundleError(f"{self.path} appeared while the bundle was made; choose another place with -o") from None
-        self._published = True
-        _flush(self.path.parent)
-
-    def _check_place(self) -> None:
-        if not os.path.lexists(self.path):
-            return
-        if not self._force:
-            raise BundleError(f"{self.path} exists; choose another place with -o, or replace it with --force")
-        check_replaceable(self.path)
-
-    def _write_error(self, error: OSError) -> BundleError:
-        where = error.filename2 or error.filename or self.path  # the second is where a copy goes
-        return BundleError(f"{where}: {error.strerror or error}; nothing was written to {self.path}")
-
-
-def _flush(path: Path) -> None:
-    """Have the disk hold what was written, so that the rename cannot come before it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        self.publish_with(MANIFEST, manifest.to_json())

@@ -38,7 +38,8 @@ class TensorEntry(Strict):
     """One tensor of a weights file, and the checkpoint tensors it was made from.
 
     `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
-    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero.
+    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
+    the checkpoint was MX already, and its codes and scales are here bit for bit.
     """
 
     name: str
@@ -50,6 +51,7 @@ class TensorEntry(Strict):
     source_bytes: Count
     error: Annotated[float, Field(ge=0)] | None = None
     underflowed: Count = 0
+    own_codes: bool = False
 
 
 class RoundingEntry(Strict):
@@ -133,9 +135,8 @@ class Manifest(Strict):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        for name in ("target", "draft"):
-            if name not in self.models:
-                raise ValueError(f"models: {name!r} is missing")
+        if "target" not in self.models:
+            raise ValueError("models: 'target' is missing")
         for name in self.files:
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
@@ -147,11 +148,11 @@ class Manifest(Strict):
                 if name in owners:
                     raise ValueError(f"models.{model}: file {name!r} already belongs to {owners[name]}")
                 owners[name] = model
-            if entry.vocab_size < self.tokenizer.vocab_size:
+            if model != "draft" and entry.vocab_size < self.tokenizer.vocab_size:
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
-            _check_lengths(model, entry, self.tokenizer.vocab_size)
+            _check_lengths(model, entry, min(entry.vocab_size, self.tokenizer.vocab_size))
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):

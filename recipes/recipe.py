@@ -75,7 +75,7 @@ class DraftRecipe(TargetRecipe):
 
 
 class Recipe(Strict):
-    """A whole recipe. Without `context_length` the bundle takes what both models know.
+    """A whole recipe. Without `context_length` the bundle takes what the target knows, without `draft` it has none.
 
     `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
@@ -92,7 +92,7 @@ class Recipe(Strict):
     calibration_tokens: Positive = 32768
     seed: Annotated[int, Field(ge=0)] = 0
     target: TargetRecipe
-    draft: DraftRecipe
+    draft: DraftRecipe | None = None
     _folder: Path = PrivateAttr(default=Path())
 
     @model_validator(mode="after")
@@ -119,10 +119,11 @@ class Recipe(Strict):
 
     def with_changes(self, **changes: Any) -> Self:
         """A copy with other values; `target` and `draft` take a dict of changes, and None leaves a value as it is."""
-        merged = self.as_dict()
+        merged = self.model_dump(mode="json", exclude_unset=True)  # what was left to the default stays so
         for key, value in changes.items():
             if isinstance(value, dict):
-                merged[key] |= {name: inner for name, inner in value.items() if inner is not None}
+                if given := {name: inner for name, inner in value.items() if inner is not None}:
+                    merged[key] = (merged[key] or {}) | given
             elif value is not None:
                 merged[key] = value
         try:
@@ -150,7 +151,8 @@ class Recipe(Strict):
         if folder.is_dir():
             return folder
         if not _HUB_ID.fullmatch(checkpoint):
-            raise RecipeError(f"checkpoint {checkpoint!r}: no directory {folder}, and not a hub id such as org/name")
+            found = f"{folder} is a file, not a directory" if folder.is_file() else f"no directory {folder}"
+            raise RecipeError(f"checkpoint {checkpoint!r}: {found}, and not a hub id such as org/name")
         return None
 
 

@@ -61,9 +61,10 @@ class Engine:
         if threads is not None:
             require_integer("threads", threads, 1)
             ops.set_threads(threads)
-        self.target, self.draft = (Session.of(self.bundle, name, slots) for name in ("target", "draft"))
-        self._model_drafter = ModelDrafter(self.draft)
         manifest = self.bundle.manifest
+        self.target = Session.of(self.bundle, "target", slots)
+        self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
+        self._model_drafter = None if self.draft is None else ModelDrafter(self.draft)
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
         self._worker = Worker(scheduler, queue)
         self._close = weakref.finalize(self, self._worker.close)
@@ -134,7 +135,9 @@ class Engine:
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
 
     def default_k(self, temperature: float) -> K:
-        """By cost where the text is the same at every K, else one that a seed can be repeated with."""
+        """By cost where the text is the same at every K, else one that a seed can repeat; 0 without a draft."""
+        if self.draft is None:
+            return 0
         return "auto" if temperature == 0 else min(DEFAULT_K, self.bundle.manifest.k_max)
 
     # --- scoring ---
@@ -225,7 +228,7 @@ class Engine:
 
     def _k(self, request: Request, sampling: Sampling) -> K:
         k_max, k = self.bundle.manifest.k_max, request.k
-        if request.drafter == "none":
+        if request.drafter == "none" or (request.drafter is None and self.draft is None):
             if k not in (None, 0):
                 raise GenerationError(f"k: got {k} without a drafter, expected 0 or nothing")
             return 0
@@ -240,10 +243,12 @@ class Engine:
         return k
 
     def _drafter(self, request: Request) -> Drafter:
-        if request.drafter is None or request.drafter == "model":
-            return self._model_drafter
-        if request.drafter == "none":
+        if request.drafter == "none" or (request.drafter is None and self._model_drafter is None):
             return NoDrafter()
+        if request.drafter is None or request.drafter == "model":
+            if self._model_drafter is None:
+                raise GenerationError("drafter: got 'model', but the bundle holds no draft; compile it with one")
+            return self._model_drafter
         if not isinstance(request.drafter, Drafter):
             raise GenerationError(f"drafter: got {request.drafter!r}, expected {' or '.join(get_args(DrafterName))}")
         return request.drafter

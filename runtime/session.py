@@ -62,6 +62,8 @@ class Session:
     ) -> None:
         """Load a model of the bundle in `folder`; logits from `real_vocab` on are padding and never shown.
 
+        A model that knows fewer tokens, as a draft may, reads token 0 in place of those and never says them.
+
         options: of session_options(), changed. Raises BundleError where ONNX Runtime does not load it, MxspecError
         where the address space does not hold the caches.
         """
@@ -95,7 +97,7 @@ class Session:
     def run(self, parts: Sequence[Part]) -> Logits:
         """One call: append each part's tokens to its slot; float32[sum of rows, real_vocab] in the order of the parts.
 
-        The result is the session's own buffer: the next call writes over it. At least one row is wanted in all.
+        The result is mostly the session's own buffer: the next call writes over it. At least one row is wanted in all.
         """
         counts = [len(part.tokens) for part in parts]
         tokens, rows = sum(counts), sum(part.rows for part in parts)
@@ -104,7 +106,10 @@ class Session:
             "past the end"
         )
         fill = self._inputs
-        fill["input_ids"].of(1, tokens)[0] = list(chain.from_iterable(part.tokens for part in parts))
+        ids = fill["input_ids"].of(1, tokens)
+        ids[0] = list(chain.from_iterable(part.tokens for part in parts))
+        if self.real_vocab > self.entry.vocab_size:
+            ids[ids >= self.entry.vocab_size] = 0
         fill["position_ids"].of(1, tokens)[0] = list(
             chain.from_iterable(range(part.past, part.past + count) for part, count in zip(parts, counts, strict=True))
         )
@@ -117,6 +122,9 @@ class Session:
         )
         logits = self._logits.of(rows)
         self.session.run_with_iobinding(self._binding)
+        if self.real_vocab > self.entry.vocab_size:
+            unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
+            return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab]
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:

@@ -31,8 +31,8 @@ def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: in
 def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe) -> None:
     """Compile a small twin of a model of this configuration and run that at all lengths. Raises CheckFailed."""
     wanted = wanted.model_copy(
-        update={"formats": (), "keep_fp16": ()}
-    )  # their patterns may name layers that the twin lacks
+        update={"format": plan.weight_format, "formats": (), "keep_fp16": ()}
+    )  # their patterns may name layers that the twin lacks, and its weights are not MX yet
     with tempfile.TemporaryDirectory(prefix="mxspec-twin-") as place:
         folder = Path(place)
         write_twin(config, folder)

@@ -1,120 +1,45 @@
-"""A checkpoint on disk: safetensors shards, read in pieces with pread so that nothing of them stays in our memory."""
+"""A checkpoint on disk: what its config.json says, and the tensors of its safetensors shards."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-import numpy.typing as npt
-
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.config import CONFIG, load_config
+from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
+from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import PLAIN_NAME
-from mxspec.formats.safetensors_file import DTYPE_BYTES, StoredTensor, read_header
+from mxspec.formats.safetensors_file import read_header
 from mxspec.formats.validation import parse_json, shorten
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# numpy has no bfloat16: its bit patterns travel as uint16, and `dtype` says what they are.
-ARRAY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointTensor:
-    """A tensor of a shard; `dtype` is float32, float16 or bfloat16 (or, for what we cannot pack, its name there)."""
-
-    stored: StoredTensor
-    descriptor: int
-    shard: str
-
-    @property
-    def name(self) -> str:
-        """Its name in the checkpoint."""
-        return self.stored.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape in the checkpoint."""
-        return self.stored.shape
-
-    @property
-    def bytes(self) -> int:
-        """Its size in the checkpoint."""
-        return self.stored.bytes
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one of its values."""
-        return DTYPE_BYTES[self.stored.dtype]
-
-    @property
-    def dtype(self) -> str:
-        """Its element type, in numpy's spelling where numpy has it."""
-        return DTYPE_NAMES.get(self.stored.dtype, self.stored.dtype)
-
-    @property
-    def identity(self) -> tuple[int, ...]:
-        """Changes when its shard does: device, file, size and time of the last change."""
-        status = os.fstat(self.descriptor)
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-    def read_rows(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Rows [begin, end) along the first axis, in the checkpoint's own type (bfloat16 as uint16)."""
-        row = self.stored.bytes // self.shape[0]
-        values = self._empty((end - begin, *self.shape[1:]))
-        self._read(values, self.stored.offset + begin * row)
-        return values
-
-    def read_columns(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Columns [begin, end) of a matrix, all rows, gathered by one read a row."""
-        rows, columns = self.shape
-        values = self._empty((rows, end - begin))
-        size = values.itemsize
-        for row in range(rows):
-            self._read(values[row], self.stored.offset + (row * columns + begin) * size)
-        return values
-
-    def _empty(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        if self.stored.dtype not in ARRAY_TYPES:
-            raise CheckpointError(
-                f"tensor {self.name!r} of {self.shard} is {self.stored.dtype}, expected float32, float16 or bfloat16; "
-                "give the original checkpoint, not a quantised one"
-            )
-        return np.empty(shape, ARRAY_TYPES[self.stored.dtype])
-
-    def _read(self, values: npt.NDArray[Any], offset: int) -> None:
-        view = values.data.cast("B")
-        while view.nbytes:
-            try:
-                got = os.preadv(self.descriptor, [view], offset)
-            except OSError as error:
-                raise CheckpointError(f"{self.shard}: tensor {self.name!r}: {error.strerror}") from None
-            if got == 0:
-                raise CheckpointError(f"{self.shard} became shorter while tensor {self.name!r} was read")
-            view, offset = view[got:], offset + got
-
 
 class Checkpoint:
     """A checkpoint directory, opened: its configuration and its tensors by name, each read once.
 
+    A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it.
     Raises CheckpointError for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = load_config(folder)
-        self.tensors: dict[str, CheckpointTensor] = {}
+        layout = take_layout(self.config, folder / CONFIG)
+        self.tensors: dict[str, Source] = {}
         self._files = ExitStack()
         try:
             for shard, promised in _shards(folder).items():
                 self._add(shard, promised)
+            if layout is not None:
+                self.tensors = _join_codes(self.tensors, layout)
         except BaseException:
             self.close()
             raise
@@ -142,6 +67,26 @@ class Checkpoint:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, Source]:
+    """Matrices in place of their codes and scales. Raises CheckpointError for one without the other."""
+    joined = dict(tensors)
+    for name, codes in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        if leaf != layout.codes or not isinstance(codes, CheckpointTensor) or codes.dtype in DTYPE_NAMES.values():
+            continue
+        where = f"tensor {name!r} of {codes.shard}"
+        scales, format_name = joined.pop(f"{module}.weight_scale", None), layout.format_of(module)
+        if not isinstance(scales, CheckpointTensor):
+            raise CheckpointError(f"{where} holds codes, but there is no tensor {module + '.weight_scale'!r}")
+        if format_name is None:
+            raise CheckpointError(f"{where} is {codes.dtype}, but quantization_config says that {module} is not MX")
+        del joined[name]
+        if f"{module}.weight" in joined:
+            raise CheckpointError(f"{where} holds codes of {module + '.weight'!r}, which is there as well")
+        joined[f"{module}.weight"] = MxTensor(codes, scales, format_name, layout.unpack[format_name])
+    return joined
 
 
 def _shards(folder: Path) -> dict[str, set[str]]:

@@ -41,7 +41,7 @@ def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterab
     missing, UnsupportedModelError where transformers would have to compute a parameter from several tensors.
     """
     tensors = list(tensors)
-    found, computed = _rename(model, tensors)
+    found, computed = rename(model, tensors)
     twins = tied_names(model)
     tensor_of: dict[str, str] = {}
     for parameter in wanted:
@@ -66,7 +66,7 @@ def tied_names(model: PreTrainedModel) -> dict[str, set[str]]:
     return {name: names for names in groups.values() for name in names}
 
 
-def _rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Tensors by the parameter they are, and tensors that would first be merged or split by the parameter they go into.
 
     The order of rules is that of transformers.core_model_loading.convert_and_load_state_dict_in_model (5.23).

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.weights.convert import convert
 from mxspec.compile.weights.journal import Journal
@@ -24,12 +25,13 @@ from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TensorEntry
 from mxspec.formats.safetensors_file import Layout, SafetensorsWriter, plan_layout
 from mxspec.formats.storage import stored_as
-from mxspec.formats.tiles import PackStatistics, pack_values
+from mxspec.formats.tiles import PackStatistics, pack, pack_values
 from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS
 
 PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
 
-Sources = Mapping[str, CheckpointTensor]  # by parameter name
+Sources = Mapping[str, Source]  # by parameter name
+Piece = TypeVar("Piece")
 Advance = Callable[[int], object]  # told the bytes of the checkpoint that are done
 
 
@@ -102,7 +104,7 @@ def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rou
         if spec.value is not None:
             digest.update(np.ascontiguousarray(spec.value).tobytes())
         for parameter in spec.sources:
-            digest.update(f"{sources[parameter].stored!r} {sources[parameter].identity}\n".encode())
+            digest.update(f"{sources[parameter]!r} {sources[parameter].identity}\n".encode())
     return digest.hexdigest()
 
 
@@ -114,7 +116,7 @@ def format_name(spec: WeightSpec) -> str:
 
 
 def _stream(
-    spec: WeightSpec, parameter: str, source: CheckpointTensor, advance: Advance, rounded: RoundedModel
+    spec: WeightSpec, parameter: str, source: Source, advance: Advance, rounded: RoundedModel
 ) -> Iterator[tuple[npt.NDArray[Any], PackStatistics]]:
     """The packed bytes of one checkpoint tensor, piece by piece, and what packing did to each."""
     if spec.kind == "matmul" and (matrix := rounded.matrices.get(parameter)) is not None:
@@ -122,23 +124,36 @@ def _stream(
             yield tiles, PackStatistics() if number else matrix.statistics
         advance(source.bytes)
         return
-    for values in read_ahead(_pieces(spec, source)):
+    if own_codes(source, spec):
+        for (codes, scales), taken in read_ahead(_pieces(spec, source, source.read_codes)):
+            yield pack(codes, scales, source.element), PackStatistics()
+            advance(taken)
+        return
+    for values, taken in read_ahead(_pieces(spec, source, source.read_columns if spec.transpose else source.read_rows)):
         yield _pack(spec, source, values, search=rounded.search)
-        advance(values.nbytes)
+        advance(taken)
 
 
-def _pieces(spec: WeightSpec, source: CheckpointTensor) -> Iterator[npt.NDArray[Any]]:
-    """Whole row tiles of a matrix, or some rows of anything else; columns where the checkpoint has it transposed."""
+def own_codes(source: Source, spec: WeightSpec) -> TypeGuard[MxTensor]:
+    """Whether a matrix's codes and scales are the checkpoint's own, which nothing rounds again."""
+    return isinstance(source, MxTensor) and spec.kind == "matmul" and spec.format == source.format
+
+
+def _pieces(spec: WeightSpec, source: Source, read: Callable[[int, int], Piece]) -> Iterator[tuple[Piece, int]]:
+    """Whole row tiles of a matrix, or some rows of anything else, and the bytes of the checkpoint that each piece is.
+
+    `read` reads columns where the checkpoint has the matrix transposed.
+    """
     rows = source.shape[1] if spec.transpose else source.shape[0]
-    width = source.bytes // source.itemsize // rows
+    width = math.prod(source.shape) // rows
     step = max(1, PIECE_WEIGHTS // width // TILE_ROWS) * TILE_ROWS
-    read = source.read_columns if spec.transpose else source.read_rows
     for begin in range(0, rows, step):
-        yield read(begin, min(begin + step, rows))
+        end = min(begin + step, rows)
+        yield read(begin, end), source.bytes // rows * (end - begin)
 
 
 def _pack(
-    spec: WeightSpec, source: CheckpointTensor, values: npt.NDArray[Any], *, search: bool
+    spec: WeightSpec, source: Source, values: npt.NDArray[Any], *, search: bool
 ) -> tuple[npt.NDArray[Any], PackStatistics]:
     if spec.kind != "matmul":
         packed, statistics = convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
@@ -155,7 +170,7 @@ def _pack(
     return packed, statistics
 
 
-def _check_shapes(spec: WeightSpec, sources: Sequence[CheckpointTensor]) -> None:
+def _check_shapes(spec: WeightSpec, sources: Sequence[Source]) -> None:
     """Sources are stacked along the rows; all but the last must fill whole row tiles of a packed matrix."""
     shapes = [source.shape[::-1] if spec.transpose else source.shape for source in sources]
     for source, shape in zip(sources, shapes, strict=True):
@@ -172,7 +187,7 @@ def _check_shapes(spec: WeightSpec, sources: Sequence[CheckpointTensor]) -> None
 
 
 def _entry(
-    spec: WeightSpec, sources: Sequence[CheckpointTensor], offsets: Mapping[str, int], statistics: PackStatistics
+    spec: WeightSpec, sources: Sequence[Source], offsets: Mapping[str, int], statistics: PackStatistics
 ) -> TensorEntry:
     return TensorEntry(
         name=spec.name,
@@ -184,4 +199,5 @@ def _entry(
         source_bytes=sum(source.bytes for source in sources),
         error=statistics.relative_error if sources else None,
         underflowed=statistics.underflow,
+        own_codes=bool(sources) and all(own_codes(source, spec) for source in sources),
     )

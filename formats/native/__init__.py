@@ -13,7 +13,8 @@ from mxspec.formats.weight_format import format_of_element
 
 LIBRARY = "libmxspec_codec.so"
 ROUNDINGS = {"even": 0, "away": 1}
-ISAS = ("scalar", "avx2", "avx512", "neon")
+ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512vbmi", "neon", "neondot")
+"""The values of MXSPEC_ISA (isa.h); of those that a machine has, slowest first."""
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 _ISA_STATUSES = {7, 8}
@@ -93,5 +94,5 @@ def element_number(element: str) -> int:
 
 
 def available_isas() -> list[str]:
-    """The instruction sets that this machine and this build have, the narrowest first (values of MXSPEC_ISA)."""
-    return [isa for isa in ISAS if _library().mxspec_codec_isa(isa.encode())]
+    """The instruction sets of this machine that the codec has code of its own for, the narrowest first."""
+    return [isa for isa in ISAS if _library().mxspec_codec_isa(isa.encode()) == isa.encode()]

@@ -35,9 +35,13 @@ const char* isa_name(Isa isa) {
 
 #if defined(__x86_64__)
 // GCC 12 has no name for it in __builtin_cpu_supports: leaf 7, subleaf 1, EAX bit 4.
+// Asked once: a virtual machine leaves itself to answer, which takes as long as a small product.
 bool has_avx_vnni() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return isa_available(Isa::kAvx2) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1) != 0;
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return isa_available(Isa::kAvx2) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1) != 0;
+  }();
+  return has;
 }
 
 bool isa_available(Isa isa) {

@@ -3,18 +3,18 @@
 #include <cmath>
 #include <vector>
 
+#include "runtime/ops/checks.h"
 #include "runtime/ops/kernels/attention.h"
 
 namespace mxspec {
 namespace {
 
-void expect_shape(const char* name, const Shape& got, const Shape& expected, const std::string& meaning) {
-  if (got == expected) return;
-  throw OpError(std::string(name) + ": got shape " + got.text() + ", expected " + meaning + " = " + expected.text());
+void expect_shape(const char* name, const Shape& got, const Shape& expected, const char* meaning) {
+  if (!(got == expected)) throw_shape(name, got, std::string(meaning) + " = " + expected.text());
 }
 
-void expect_rank_4(const char* name, const Shape& got, const char* meaning) {
-  if (got.rank() != 4) throw OpError(std::string(name) + ": got shape " + got.text() + ", expected " + meaning);
+void expect_rank(size_t rank, const char* name, const Shape& got, const char* meaning) {
+  if (got.rank() != rank) throw_shape(name, got, meaning);
 }
 
 // The output that is the buffer of a cache. In another buffer it would have to begin as a copy of every slot.
@@ -65,8 +65,8 @@ std::vector<AttentionSequence> read_sequences(const Tensor& slots, const Tensor&
 void AttentionBase::check_shapes(const Inputs& in) {
   const Shape& query = in.query.shape;
   const Shape& past = in.past_key.shape;
-  expect_rank_4("query", query, "[1, tokens, heads, head_size]");
-  expect_rank_4("past_key", past, "[slots, kv_heads, capacity, head_size]");
+  expect_rank(4, "query", query, "[1, tokens, heads, head_size]");
+  expect_rank(4, "past_key", past, "[slots, kv_heads, capacity, head_size]");
   const int64_t tokens = query[1], heads = query[2], head_size = query[3], kv_heads = past[1];
   expect_shape("query", query, {1, tokens, heads, head_size}, "[1, tokens, heads, head_size]");
   if (head_size < 4 || head_size % 4 != 0) {
@@ -80,7 +80,7 @@ void AttentionBase::check_shapes(const Inputs& in) {
   expect_shape("past_value", in.past_value.shape, past, "the shape of past_key");
   expect_shape("key", in.key.shape, {1, tokens, kv_heads, head_size}, "[1, tokens, kv_heads, head_size]");
   expect_shape("value", in.value.shape, {1, tokens, kv_heads, head_size}, "[1, tokens, kv_heads, head_size]");
-  if (in.slots.shape.rank() != 1) throw OpError("slots: got shape " + in.slots.shape.text() + ", expected [sequences]");
+  expect_rank(1, "slots", in.slots.shape, "[sequences]");
   expect_shape("past_lengths", in.past_lengths.shape, in.slots.shape, "[sequences]");
   expect_shape("new_lengths", in.new_lengths.shape, in.slots.shape, "[sequences]");
   if (in.slopes) expect_shape("alibi_slopes", in.slopes->shape, {heads}, "[heads]");
@@ -104,7 +104,7 @@ AttentionBase::AttentionBase(const Attributes& attributes)
   if (window_ < 0) {
     throw OpError("attribute window: got " + std::to_string(window_) + ", expected 0 (none) or more");
   }
-  if (!chosen_isa().error.empty()) throw OpError(chosen_isa().error);
+  usable_isa();
 }
 
 void AttentionBase::compute(Context& context) const {

@@ -1,6 +1,7 @@
 #include "runtime/ops/matmul_op.h"
 
-#include <memory>
+#include "runtime/ops/checks.h"
+#include "runtime/ops/scratch.h"
 
 namespace mxspec {
 namespace {
@@ -32,29 +33,6 @@ int64_t size_attribute(const Attributes& attributes, const char* name) {
   throw OpError(std::string("attribute ") + name + ": got " + std::to_string(size) + ", expected 1 to 2^30");
 }
 
-Isa usable_isa() {
-  const IsaChoice& choice = chosen_isa();
-  if (!choice.error.empty()) throw OpError(choice.error);
-  return choice.isa;
-}
-
-// The calling thread's scratch memory, kept from call to call; it grows to what the largest call wanted.
-void* scratch(size_t bytes) {
-  thread_local std::unique_ptr<uint8_t[]> memory;
-  thread_local size_t size = 0;
-  if (bytes > size) {
-    memory.reset();  // before the larger one is taken
-    memory.reset(new uint8_t[bytes]);
-    size = bytes;
-  }
-  return memory.get();
-}
-
-void check_shape(const char* name, const Shape& got, const Shape& expected, const std::string& why) {
-  if (got == expected) return;
-  throw OpError(std::string(name) + ": got shape " + got.text() + ", expected " + expected.text() + " " + why);
-}
-
 }  // namespace
 
 PackedMatMulOp::PackedMatMulOp(const Attributes& attributes)
@@ -69,14 +47,18 @@ void PackedMatMulOp::compute(Context& context) const {
   const std::optional<Tensor> bias = context.optional_input(2);
   const size_t rank = a.shape.rank();
   if (rank == 0 || a.shape[rank - 1] != k_) {
-    throw OpError("A: got shape " + a.shape.text() + ", expected [..., K] with K = " + std::to_string(k_));
+    throw_shape("A", a.shape, "[..., K] with K = " + std::to_string(k_));
   }
   Shape out_shape = a.shape;
   out_shape[rank - 1] = n_;
   const MatmulShape shape{static_cast<size_t>(a.shape.size() / k_), static_cast<size_t>(n_), static_cast<size_t>(k_)};
   const Shape packed{static_cast<int64_t>(shape.row_tiles()), static_cast<int64_t>(shape.row_tile_bytes(kind_.format))};
-  check_shape("B", b.shape, packed, "for N = " + std::to_string(n_) + ", K = " + std::to_string(k_));
-  if (bias) check_shape("bias", bias->shape, Shape{n_}, "for N = " + std::to_string(n_));
+  if (!(b.shape == packed)) {
+    throw_shape("B", b.shape, packed.text() + " for N = " + std::to_string(n_) + ", K = " + std::to_string(k_));
+  }
+  if (bias && !(bias->shape == Shape{n_})) {
+    throw_shape("bias", bias->shape, Shape{n_}.text() + " for N = " + std::to_string(n_));
+  }
 
   const Tensor out = context.output(0, ElementType::kFloat32, out_shape);
   const MatmulOperands operands{a.as<const float>(), b.as<const uint8_t>(), bias ? bias->as<const float>() : nullptr,

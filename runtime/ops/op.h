@@ -14,6 +14,7 @@
 // Exceptions end here: they become an OrtStatus, its text led by the operator's name.
 #pragma once
 
+#include <algorithm>
 #include <exception>
 #include <iterator>
 #include <optional>
@@ -73,6 +74,16 @@ class Context {
   template <class Body>
   void parallel_for(size_t total, const Body& body) const {
     shared_threads()(total, body);
+  }
+  // body(row) for each row of so many values, a task taking about values_per_task of them: fewer than it takes to hand
+  // a task to another thread are not worth it.
+  template <class Body>
+  void parallel_rows(int64_t rows, int64_t row_values, int64_t values_per_task, const Body& body) const {
+    const int64_t rows_per_task = std::max<int64_t>(1, values_per_task / std::max<int64_t>(1, row_values));
+    parallel_for(static_cast<size_t>((rows + rows_per_task - 1) / rows_per_task), [&](size_t task) {
+      const int64_t first = static_cast<int64_t>(task) * rows_per_task;
+      for (int64_t row = first; row < std::min(rows, first + rows_per_task); ++row) body(row);
+    });
   }
 
  private:

@@ -1,11 +1,11 @@
 #include "runtime/ops/qkv_attention_op.h"
 
-#include <algorithm>
 #include <cmath>
-#include <vector>
 
+#include "runtime/ops/checks.h"
 #include "runtime/ops/qkv_rows.h"
 #include "runtime/ops/rotary_op.h"
+#include "runtime/ops/scratch.h"
 
 namespace mxspec {
 namespace {
@@ -18,23 +18,16 @@ constexpr float kNoEpsilon = -1;  // the attribute is absent
 // How many query heads the row width says there are.
 int64_t query_heads(const Shape& qkv, const Shape& past) {
   if (past.rank() != 4 || past[1] < 1 || past[3] < 1) {
-    throw OpError("past_key: got shape " + past.text() + ", expected [slots, kv_heads, capacity, head_size]");
+    throw_shape("past_key", past, "[slots, kv_heads, capacity, head_size]");
   }
   const int64_t kv_heads = past[1], head_size = past[3];
   const int64_t heads = qkv.rank() == 3 && qkv[0] == 1 ? qkv[2] / head_size - 2 * kv_heads : 0;
   if (heads < 1 || qkv[2] % head_size != 0 || heads % kv_heads != 0) {
-    throw OpError("qkv: got shape " + qkv.text() +
-                  ", expected [1, tokens, (heads + 2 kv_heads) * head_size] with heads a multiple of kv_heads, for " +
-                  "past_key " + past.text());
+    throw_shape(
+        "qkv", qkv,
+        "[1, tokens, (heads + 2 kv_heads) * head_size] with heads a multiple of kv_heads, for past_key " + past.text());
   }
   return heads;
-}
-
-// The calling thread's memory for rows taken apart, kept from call to call; it grows to what the largest call wanted.
-float* scratch(size_t count) {
-  thread_local std::vector<float> memory;
-  if (memory.size() < count) memory.resize(count);
-  return memory.data();
 }
 
 // A weight norms a head at a time if it is a head long, or all heads together, which then have to lie side by side.
@@ -43,9 +36,9 @@ void set_norm(QkvPart& part, const char* name, const std::optional<Tensor>& weig
   const Shape head = {head_size}, all = {part.heads * head_size};
   const bool together = part.runs == 1;
   if (!(weight->shape == head) && !(together && weight->shape == all)) {
-    const std::string expected = together ? head.text() + " or " + all.text() + ", as a head or all are long"
-                                          : head.text() + ", as a head is long";
-    throw OpError(std::string(name) + ": got shape " + weight->shape.text() + ", expected " + expected);
+    throw_shape(name, weight->shape,
+                together ? head.text() + " or " + all.text() + ", as a head or all are long"
+                         : head.text() + ", as a head is long");
   }
   if (epsilon == kNoEpsilon) throw OpError("attribute norm_epsilon: missing, expected beside " + std::string(name));
   part.norm = weight->as<const float>();
@@ -84,7 +77,7 @@ void QkvAttentionBase::compute(Context& context) const {
   // Queries, keys and values apart, as the attention reads them: tiny beside the cache for a few rows, and for many
   // tiny beside the products.
   const int64_t width = qkv.shape[2];
-  float* const query = scratch(static_cast<size_t>(qkv.shape.size()));
+  float* const query = reinterpret_cast<float*>(scratch(static_cast<size_t>(qkv.shape.size()) * sizeof(float)));
   float* const key = query + tokens * heads * head_size;
   float* const value = key + tokens * kv_heads * head_size;
   const int64_t runs = interleaved_ ? kv_heads : 1, stride = width / runs;
@@ -105,14 +98,10 @@ void QkvAttentionBase::compute(Context& context) const {
       .norm_row = norm_row_,
       .norm_epsilon = norm_epsilon_,
   };
-  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / width);
-  context.parallel_for((tokens + rows_per_task - 1) / rows_per_task, [&](size_t task) {
-    const int64_t first = static_cast<int64_t>(task) * rows_per_task;
-    for (int64_t row = first; row < std::min(tokens, first + rows_per_task); ++row) {
-      source.take(queries, row);
-      source.take(keys, row);
-      source.take(values, row);
-    }
+  context.parallel_rows(tokens, width, kValuesPerTask, [&](int64_t row) {
+    source.take(queries, row);
+    source.take(keys, row);
+    source.take(values, row);
   });
 
   const Inputs inputs = {

@@ -1,7 +1,6 @@
 #include "runtime/ops/rotary_op.h"
 
-#include <algorithm>
-
+#include "runtime/ops/checks.h"
 #include "runtime/ops/kernels/rotary.h"
 
 namespace mxspec {
@@ -12,8 +11,7 @@ constexpr int64_t kValuesPerTask = 32768;
 
 void check_table(const char* name, const Shape& table, const Shape& x) {
   if (table.rank() != 3 || table[0] != x[0] || table[1] != x[1] || table[2] > x[3] || table[2] % 2 != 0) {
-    throw OpError(std::string(name) + ": got shape " + table.text() +
-                  ", expected [batch, seq, rotary] with rotary even " + "and at most head_size, for x " + x.text());
+    throw_shape(name, table, "[batch, seq, rotary] with rotary even and at most head_size, for x " + x.text());
   }
 }
 
@@ -29,22 +27,16 @@ void RotaryEmbeddingOp::compute(Context& context) const {
   const Tensor x = context.input(0);
   const Tensor cos = context.input(1);
   const Tensor sin = context.input(2);
-  if (x.shape.rank() != 4)
-    throw OpError("x: got shape " + x.shape.text() + ", expected [batch, seq, heads, head_size]");
+  if (x.shape.rank() != 4) throw_shape("x", x.shape, "[batch, seq, heads, head_size]");
   check_rotary_tables(cos.shape, sin.shape, x.shape);
   const Tensor out = context.output(0, ElementType::kFloat32, x.shape);
 
   const int64_t heads = x.shape[2], head_size = x.shape[3], rotary = cos.shape[2];
   const int64_t rows = x.shape[0] * x.shape[1], row_values = heads * head_size;
   if (rows == 0 || row_values == 0) return;
-  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / row_values);
-  context.parallel_for((rows + rows_per_task - 1) / rows_per_task, [&](size_t task) {
-    const int64_t first = static_cast<int64_t>(task) * rows_per_task;
-    const int64_t last = std::min(rows, first + rows_per_task);
-    for (int64_t row = first; row < last; ++row) {
-      rotate_heads(x.as<const float>() + row * row_values, cos.as<const float>() + row * rotary,
-                   sin.as<const float>() + row * rotary, heads, head_size, rotary, out.as<float>() + row * row_values);
-    }
+  context.parallel_rows(rows, row_values, kValuesPerTask, [&](int64_t row) {
+    rotate_heads(x.as<const float>() + row * row_values, cos.as<const float>() + row * rotary,
+                 sin.as<const float>() + row * rotary, heads, head_size, rotary, out.as<float>() + row * row_values);
   });
 }
 

@@ -1,16 +1,18 @@
 // The kernels and the memory alone, without ONNX Runtime: what runtime/ops/timing.py calls.
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <numeric>
+#include <string>
 #include <vector>
 
 #include "runtime/ops/c_border.h"
 #include "runtime/ops/kernels/attention.h"
 #include "runtime/ops/kernels/matmul.h"
+#include "runtime/ops/kernels/parallel_ranges.h"
 #include "runtime/ops/kernels/thread_pool.h"
+#include "runtime/ops/read_loops.h"
 
 namespace mxspec {
 namespace {
@@ -20,22 +22,6 @@ double seconds_of(const Body& body) {
   const auto start = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// Adds up 64-bit words: the plain loop that the speed of memory is judged by. It fetches ahead, and its four sums are
-// plain variables: GCC 12 keeps an array of them in memory, which halves the speed.
-uint64_t sum_words(const uint8_t* bytes, size_t count) {
-  constexpr size_t kBytesAhead = 2048;
-  uint64_t a = 0, b = 0, c = 0, d = 0, words[8];
-  for (size_t i = 0; i + sizeof(words) <= count; i += sizeof(words)) {
-    __builtin_prefetch(bytes + i + kBytesAhead);  // of bytes beyond the end it does nothing
-    std::memcpy(words, bytes + i, sizeof(words));
-    a += words[0] + words[4];
-    b += words[1] + words[5];
-    c += words[2] + words[6];
-    d += words[3] + words[7];
-  }
-  return a + b + c + d;
 }
 
 }  // namespace
@@ -111,21 +97,35 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
   });
 }
 
-// Seconds of each of `repetitions` reads of all the bytes by the shared threads. Returns their sum, lest the compiler
-// leave the loop out.
-MXSPEC_EXPORT uint64_t mxspec_time_read(const uint8_t* bytes, size_t count, size_t repetitions, double* seconds) {
+// The names of the loops that mxspec_time_read takes by number, with a semicolon between two.
+MXSPEC_EXPORT const char* mxspec_read_loops() {
+  using namespace mxspec;
+  return no_throw<const char*>("", [] {
+    static const std::string names = [] {
+      std::string text;
+      for (const ReadKind& kind : kReadKinds) text.append(text.empty() ? "" : ";").append(kind.name);
+      return text;
+    }();
+    return names.c_str();
+  });
+}
+
+// Seconds of each of `repetitions` reads of all the bytes by the shared threads, which divide them as a product does
+// its matrix. Returns the sum of the words of all reads.
+MXSPEC_EXPORT uint64_t mxspec_time_read(size_t loop, const uint8_t* bytes, size_t count, size_t repetitions,
+                                        double* seconds) {
   using namespace mxspec;
   return no_throw<uint64_t>(0, [&] {
-    constexpr size_t kChunk = size_t{1} << 20;
-    std::vector<uint64_t> sums(count / kChunk + 1);
+    constexpr double kBytesPerSecond = 20e9;  // about, of one core
+    constexpr size_t kPageBytes = 4096;
+    const ReadLoop read = read_loops().loops[loop];
+    std::atomic<uint64_t> sum = 0;
     for (size_t i = 0; i < repetitions; ++i) {
       seconds[i] = seconds_of([&] {
-        shared_threads()((count + kChunk - 1) / kChunk, [&](size_t chunk) {
-          const size_t first = chunk * kChunk;
-          sums[chunk] += sum_words(bytes + first, count - first < kChunk ? count - first : kChunk);
-        });
+        parallel_ranges(shared_threads(), count, kPageBytes, static_cast<double>(count) / kBytesPerSecond,
+                        [&](size_t first, size_t last) { sum += read(bytes + first, last - first); });
       });
     }
-    return std::accumulate(sums.begin(), sums.end(), uint64_t{0});
+    return sum.load();
   });
 }

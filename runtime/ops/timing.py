@@ -8,15 +8,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, packed_shape
+from mxspec.formats.native import ISAS
+from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime.ops import library_path
 
-__all__ = ["ISAS", "time_attention", "time_matmul", "time_read"]
-
-ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512vbmi", "neon", "neondot")
-"""The values of MXSPEC_ISA; of those that a machine has, slowest first."""
-
-_ACTIVATIONS = ("int16", "int8")
+__all__ = ["read_loops", "time_attention", "time_matmul", "time_read"]
 
 
 @cache
@@ -39,7 +35,8 @@ def _library() -> ctypes.CDLL:
     library.mxspec_time_attention.restype = ctypes.c_int
     library.mxspec_time_attention.argtypes = (ctypes.c_char_p, *(size,) * 7, pointer, size, size, pointer)
     library.mxspec_time_read.restype = ctypes.c_uint64
-    library.mxspec_time_read.argtypes = (pointer, size, size, pointer)
+    library.mxspec_time_read.argtypes = (size, pointer, size, size, pointer)
+    library.mxspec_read_loops.restype = ctypes.c_char_p
     return library
 
 
@@ -66,7 +63,7 @@ def time_matmul(
     status = _library().mxspec_time_matmul(
         isa.encode(),
         WEIGHT_FORMATS[weight_format].native_id,
-        _ACTIVATIONS.index(activations),
+        ACTIVATIONS.index(activations),
         m,
         n,
         k,
@@ -107,8 +104,19 @@ def _timed(status: int, isa: str, seconds: NDArray[np.float64]) -> NDArray[np.fl
     return None if status else seconds
 
 
-def time_read(data: NDArray[np.uint8], repetitions: int = 10) -> NDArray[np.float64]:
-    """Seconds of each reading of all bytes by a plain loop on the operators' threads."""
+def read_loops() -> list[str]:
+    """The names of the loops that only read, with loads as wide as this machine has them."""
+    names: bytes = _library().mxspec_read_loops()
+    return names.decode().split(";")
+
+
+def time_read(data: NDArray[np.uint8], loop: str, repetitions: int = 1) -> tuple[NDArray[np.float64], int]:
+    """Seconds of each reading of all bytes on the operators' threads by one of read_loops().
+
+    And the sum of all that was read as 64-bit words (zeros after the last byte), modulo 2^64.
+    """
+    assert data.flags.c_contiguous
     seconds = np.empty(repetitions)
-    _library().mxspec_time_read(data.ctypes.data, data.nbytes, repetitions, seconds.ctypes.data)
-    return seconds
+    number = read_loops().index(loop)
+    total = _library().mxspec_time_read(number, data.ctypes.data, data.nbytes, repetitions, seconds.ctypes.data)
+    return seconds, int(total)

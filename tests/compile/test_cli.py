@@ -218,11 +218,11 @@ def test_formats_of_single_matrices(recipes: Callable[[str], Path], tmp_path: Pa
 
 def test_inspect(compiled: tuple[Path, Result]) -> None:
     path, _ = compiled
-    result = speccompile("--inspect", path, "--verify")
+    result = speccompile("inspect", path, "--verify")
     assert result.exit_code == 0, result.output
     assert "gate_proj+up_proj" in result.stderr
     assert "all 7 files are what speccompile wrote" in result.stderr
-    report = json.loads(speccompile("--inspect", path, "--verify", "--json").stdout)
+    report = json.loads(speccompile("inspect", path, "--verify", "--json").stdout)
     assert report["changed_files"] == []
     assert report["models"].keys() == {"target", "draft", "baseline"}
 
@@ -233,8 +233,8 @@ def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Pat
     content = bytearray((path / "target.safetensors").read_bytes())
     content[-1] ^= 1
     (path / "target.safetensors").write_bytes(content)
-    assert speccompile("--inspect", path).exit_code == 0
-    result = speccompile("--inspect", path, "--verify", "--json")
+    assert speccompile("inspect", path).exit_code == 0
+    result = speccompile("inspect", path, "--verify", "--json")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["changed_files"] == ["target.safetensors"]
     assert "SHA-256 differs for target.safetensors" in result.stderr
@@ -243,16 +243,21 @@ def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Pat
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ([], "give either a RECIPE to compile or --inspect BUNDLE"),
-        (["demo", "--inspect", "x"], "give either"),
-        (["demo", "--verify"], "--verify goes with --inspect"),
-        (["--inspect", "x", "--force"], "--force goes with a RECIPE"),
-        (["--inspect", "x", "--k-max", "3"], "--k-max goes with a RECIPE"),
+        ([], "Missing argument 'RECIPE'"),
+        (["compile"], "Missing argument 'RECIPE'"),
+        (["demo", "--verify"], "--verify"),
+        (["inspect"], "Missing argument 'BUNDLE'"),
+        (["inspect", "x", "--force"], "--force"),
+        (["demo", "--emit", "onnx"], "'onnx' is not one of 'standard', 'static'"),
+        (["emit"], "Missing command"),
+        (["emit", "onnx", "x"], "onnx"),
         (["demo", "--target-format", "mxfp4"], "--target-format"),
         (["demo", "--k-max", "0"], "--k-max"),
         (["demo", "--kmax", "3"], "--kmax"),
         (["deno"], "did you mean 'demo'"),
-        (["--inspect", "nowhere"], "no such directory"),
+        (["inspect", "nowhere"], "no such directory"),
+        (["emit", "standard", "nowhere"], "no such directory"),
+        (["emit", "static", "nowhere", "--slots", "0"], "--slots"),
     ],
 )
 def test_usage_errors(args: list[str], says: str) -> None:
@@ -388,3 +393,16 @@ def test_hub_ids(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -
     assert line == "error: org/small: cannot be fetched from the hub: no network"
     assert asked == [("org/small", "v1")]
     assert nothing_left(place)
+
+
+def test_compiling_may_emit(recipes: Callable[[str], Path], tmp_path: Path) -> None:
+    """Beside the bundle; a place that is taken is an error before anything is compiled."""
+    options = ("-o", tmp_path / "x.bundle", "--emit", "static", "--emit", "standard")
+    (tmp_path / "x.standard").mkdir()
+    assert "exists" in failed(speccompile(recipes("llama"), *options))
+    (tmp_path / "x.standard").rmdir()
+    assert [path.name for path in tmp_path.iterdir()] == []
+    result = speccompile(recipes("llama"), *options, "--json")
+    assert result.exit_code == 0, result.output
+    assert {"static target", "standard target"} <= json.loads(result.stdout)["stage_seconds"].keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bundle", "x.standard", "x.static"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from mxspec.formats.manifest import ModelEntry, TensorEntry
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_bench, "READ_BYTES", 1 << 20)
     monkeypatch.setattr(model_bench, "CALL_SECONDS", 0.0)
     monkeypatch.setattr(model_bench, "CACHED", (8, 64))
 
@@ -75,7 +74,7 @@ def test_lines_name_the_matrices_and_their_bytes(tiny_bundles: dict[str, Path]) 
     assert groups["attention"]["bytes"] == cache_bytes
     assert call["read_bytes"] == got["weight_bytes"] + cache_bytes
     for line in call["lines"]:
-        read_seconds = line["bytes"] / got["read_bytes_per_second"]
+        read_seconds = line["bytes"] / call["read_bytes_per_second"]
         assert line["beyond_read_seconds"] == pytest.approx(line["seconds"] - read_seconds)
 
 
@@ -100,19 +99,14 @@ def test_a_table_has_a_line_for_each_kind(tiny_bundles: dict[str, Path], monkeyp
 
 
 def test_the_table_of_the_docs_is_made_from_such_a_record(
-    tiny_bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: ModuleType
 ) -> None:
     record = tmp_path / "avx2" / "profile_tinyllama.json"
     (call, *_) = profiled(str(tiny_bundles["near"]), "--repetitions", "1", "--record", str(record))["calls"]
-    spec = importlib.util.spec_from_file_location("tables", Path(__file__).parents[2] / "bench" / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
     monkeypatch.setattr(tables, "RECORDS", tmp_path)
     table, _, source = tables.TABLES["profile_avx2"]().partition("\n\n")
     head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
-    assert head[2:] == ["1 behind 8", "8 behind 8", "1 behind 64", "8 behind 64"]
+    assert head[2:] == ["1 after 8 cached", "8 after 8 cached", "1 after 64 cached", "8 after 64 cached"]
     assert [row[0] for row in rows[:-3]] == [line["name"] for line in call["lines"]]
     assert rows[-3][:3] == [
         "all",
@@ -125,8 +119,8 @@ def test_the_table_of_the_docs_is_made_from_such_a_record(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--cached", "5000"], "--rows 1 behind --cached 5000: more than the bundle's context of 96 tokens"),
-        (["--rows", "8", "--cached", "8", "--cached", "90"], "--rows 8 behind --cached 90: more than"),
+        (["--cached", "5000"], "--rows 1 after --cached 5000: more than the bundle's context of 96 tokens"),
+        (["--rows", "8", "--cached", "8", "--cached", "90"], "--rows 8 after --cached 90: more than"),
         (["--rows", "0"], "--rows"),
     ],
 )
@@ -142,7 +136,7 @@ def test_of_the_usual_calls_those_that_fit_are_timed(monkeypatch: pytest.MonkeyP
     assert choose_points((), (), 1008) == [(1, 128), (8, 128), (1, 1000), (8, 1000)]
     assert choose_points((), (), 1007) == [(1, 128), (8, 128), (1, 1000)]
     assert choose_points((), (), 129) == [(1, 128)]
-    with pytest.raises(MxspecError, match="--rows 1 behind --cached 128: more than"):
+    with pytest.raises(MxspecError, match="--rows 1 after --cached 128: more than"):
         choose_points((), (), 128)
 
 

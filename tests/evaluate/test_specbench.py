@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from numpy.typing import NDArray
 
-from mxspec.evaluate import batch_bench, model_bench, ops_bench
+from mxspec.evaluate import batch_bench, model_bench, ops_bench, read_ceiling
 from mxspec.evaluate.specbench import main
 from mxspec.evaluate.speculate_bench import formula
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
+from mxspec.runtime.ops.timing import read_loops
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.session import Session
@@ -30,9 +36,13 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 1 << 16)
     monkeypatch.setattr(ops_bench, "SHAPE", (64, 96))
     monkeypatch.setattr(ops_bench, "CACHED", (4, 32))
-    monkeypatch.setattr(model_bench, "READ_BYTES", 1 << 20)
+    monkeypatch.setattr(ops_bench, "PIECE_BYTES", 1 << 14)
     monkeypatch.setattr(model_bench, "CALL_SECONDS", 0.0)
     monkeypatch.setattr(model_bench, "CACHED", (8, 64))
+
+
+def in_the_middle_half(row: dict[str, Any], *names: tuple[str, str]) -> bool:
+    return all(row[quartiles][0] <= row[name] <= row[quartiles][1] for name, quartiles in names)
 
 
 def test_products_are_timed_on_every_instruction_set(tmp_path: Path) -> None:
@@ -41,10 +51,55 @@ def test_products_are_timed_on_every_instruction_set(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     got = json.loads(result.stdout)
     assert {p["format"] for p in got["products"]} == set(ops_bench.FORMATS)
-    assert all(len(p["trials_seconds"]) == 2 and p["seconds"] > 0 for p in got["products"])
+    assert {p["isa"] for p in got["products"]} == set(ops.available_isas())
+    for p in got["products"]:
+        assert len(p["trials_seconds"]) == len(p["trials_share_of_read"]) == 2
+        assert in_the_middle_half(p, ("seconds", "seconds_quartiles"), ("share_of_read", "share_quartiles"))
     assert {(a["rows"], a["cached"]) for a in got["attention"]} == {(m, c) for m in (1, 8) for c in (4, 32)}
+    for a in got["attention"]:
+        assert in_the_middle_half(a, ("seconds", "seconds_quartiles"), ("over_read", "over_read_quartiles"))
     assert got["threads"] == ops.threads()
+    assert set(got["read_loops"].values()) <= set(read_loops())
     assert json.loads(record.read_text())["result"] == got
+
+
+def test_a_machine_that_changes_its_speed_changes_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four repetitions the last three run at a tenth of the speed, reads and products alike."""
+    slower = iter([1.0] * 2 + [0.1] * 6)  # two products a repetition
+
+    def product(*_: Any, **__: Any) -> NDArray[np.float64]:
+        now[0] = next(slower)
+        return np.array([2.0 / now[0]])
+
+    now = [1.0]
+    monkeypatch.setattr(ops_bench, "time_matmul", product)
+    monkeypatch.setattr(read_ceiling, "time_read", lambda *_: (np.array([1.5 / now[0]]), 0))
+    monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 8000)  # two matrices
+    monkeypatch.setattr(ops_bench, "measure_attention", lambda *_: [])
+    result = ops_bench.measure(("avx2",), ("mxfp6_e3m2",), rows=(1,), repetitions=4)
+    (found,) = result["products"]
+    assert found["share_quartiles"] == pytest.approx([0.75, 0.75])
+    assert found["trials_seconds"] == pytest.approx([2, 20, 20, 20])
+
+
+def test_tables_show_spread_and_kind_of_activations(
+    tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isa = ops.available_isas()[-1]
+    record = tmp_path / isa / "ops.json"
+    options = ("--isa", isa, "--rows", "1", "--format", "fp16_tiles", "--format", "mxfp6_e2m3", "--repetitions", "2")
+    result = specbench("ops", *options, "--record", str(record))
+    assert result.exit_code == 0, result.output
+    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables.ops(isa).splitlines()[2:5]]
+    assert [line[:2] for line in lines] == [
+        ["fp16_tiles", "float32"],
+        ["mxfp6_e2m3", "int16"],
+        ["mxfp6_e2m3", "int8"],
+    ]
+    assert all(re.fullmatch(r"\d+ ± \d+ \(\d+%\)", line[2]) for line in lines)
+    attention = tables.attention(isa)
+    assert re.search(r"\| 8 after 32 cached \| \d+ ± \d+ \| \d+\.\d\d ± \d+\.\d\d \|", attention)
 
 
 def test_a_model_is_timed_at_every_size_that_fits(tiny_bundles: dict[str, Path]) -> None:
@@ -55,6 +110,8 @@ def test_a_model_is_timed_at_every_size_that_fits(tiny_bundles: dict[str, Path])
         (tokens, cached) for cached in (8, 64) for tokens in (1, 2, 4, 8, 16)
     ]
     assert got["weight_bytes"] < got["weights_file_bytes"]
+    for call in got["calls"]:
+        assert in_the_middle_half(call, ("seconds", "seconds_quartiles"), ("share_of_read", "share_quartiles"))
 
 
 def test_speculation_is_compared_with_the_formula(tiny_bundles: dict[str, Path]) -> None:

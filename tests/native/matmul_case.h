@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/ops/kernels/matmul.h"
+#include "runtime/ops/kernels/matmul_call.h"
 
 namespace mxspec::test {
 
@@ -137,11 +137,12 @@ struct MatmulCase {
   const std::vector<uint8_t>& packed;
   const std::vector<float>* bias = nullptr;
 
-  std::vector<float> run(Isa isa, size_t threads = 1) const {
+  std::vector<float> run(Isa isa, size_t threads = 1) const { return run(matmul_kernels(isa), threads); }
+  std::vector<float> run(const MatmulKernels& kernels, size_t threads = 1) const {
     std::vector<float> out(shape.m * shape.n, -12345.0f);
     std::vector<uint8_t> scratch(matmul_scratch_bytes(shape, kind));
-    matmul(shape, kind, {a.data(), packed.data(), bias ? bias->data() : nullptr, out.data()}, isa, scratch.data(),
-           threads_of(threads));
+    multiply(shape, kind, {a.data(), packed.data(), bias ? bias->data() : nullptr, out.data()}, kernels, scratch.data(),
+             threads_of(threads));
     return out;
   }
 };

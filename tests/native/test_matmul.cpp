@@ -65,6 +65,24 @@ void test_every_isa() {
   }
 }
 
+// Where a processor has both encodings of AVX-VNNI, no instruction set leads to the second.
+void test_avxvnni_in_the_encoding_of_avx512() {
+#if defined(__x86_64__)
+  if (!isa_available(Isa::kAvx512Vnni)) return;
+  std::mt19937 random(5);
+  for (const MatmulShape& shape : kShapes) {
+    for (const MatmulKind& kind : kKinds) {
+      if (!kind.mx()) continue;
+      const Weights weights = random_weights(shape, kind.format, random);
+      const std::vector<float> a = random_floats(shape.m * shape.k, random);
+      const MatmulCase test{shape, kind, a, weights.packed};
+      CHECK(same_bits(test.run(avxvnni_kernels_of_avx512()), test.run(Isa::kScalar)))
+          << text_of(shape, kind, Isa::kAvxVnni) << "in the encoding of AVX-512";
+    }
+  }
+#endif
+}
+
 // Large enough to be cut into tasks, of which the last is ragged.
 void test_threads() {
   std::mt19937 random(2);
@@ -127,6 +145,7 @@ void test_unaligned_weights() {
 int main() {
   using namespace mxspec::test;
   test_every_isa();
+  test_avxvnni_in_the_encoding_of_avx512();
   test_threads();
   test_rows_do_not_depend_on_company();
   test_unaligned_weights();

@@ -144,7 +144,7 @@ void test_quantisers_agree() {
     const std::vector<float> row = awkward_row(trial, random);
     const size_t rows = 1 + random() % 3;
     for (const bool int8 : {false, true}) {
-      const QuantisationRule rule{int8, 4, 64};
+      const QuantisationRule rule{int8, 4, 64, Starts::kSum};
       const Quantised expected = quantise<int16_t>(kQuantiseScalar.words, row, rule, rows, false);
       ordinary += expected.kind == RowKind::kOrdinary;
       check_quantised(expected, row, rule, rows);
@@ -169,6 +169,33 @@ void test_quantisers_agree() {
   CHECK(ordinary > 2000) << ordinary;
 }
 
+// The starts of AVX2: a pair of int16 for each quarter of a block, or one for the whole, modulo 2^16.
+void test_pairs() {
+  if (!isa_available(Isa::kAvx2)) return;
+  std::mt19937 random(4);
+  const std::vector<float> row = random_floats(100, random);
+  for (const Starts starts : {Starts::kPair, Starts::kFourPairs}) {
+    constexpr size_t kRows = 2, kBlocks = 4;
+    const size_t pairs = starts_of_block(starts);
+    int8_t q[kBlocks * kRows * 32] = {};
+    float scales[kBlocks * kRows];
+    std::vector<int32_t> got(kBlocks * kRows * pairs, 7);
+    matmul_kernels(Isa::kAvx2)
+        .quantise.bytes(row.data(), row.size(), {true, 4, 64, starts}, {q, scales, got.data(), kRows});
+    for (size_t i = 0; i < kBlocks * pairs; ++i) {
+      const size_t block = i / pairs * kRows, values = 32 / pairs;
+      uint16_t expected[2] = {};
+      for (size_t k = 0; k < values; ++k) {
+        uint16_t& sum = expected[k % 4 / 2];
+        sum = static_cast<uint16_t>(sum - 64 * q[block * 32 + i % pairs * values + k]);
+      }
+      const auto pair = static_cast<int32_t>(expected[0] | static_cast<uint32_t>(expected[1]) << 16);
+      CHECK(got[block * pairs + i % pairs] == pair) << "start" << i << "of" << pairs << "a block";
+      CHECK(got[(block + 1) * pairs + i % pairs] == 7) << "the other row's";
+    }
+  }
+}
+
 void test_choice_of_isa() {
   CHECK(choose_isa("").error.empty());
   CHECK(choose_isa("").isa == available_isas().back());
@@ -190,6 +217,7 @@ int main() {
   test_extreme_rows();
   test_not_finite_rows();
   test_quantisers_agree();
+  test_pairs();
   test_choice_of_isa();
   return check_result();
 }

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
 from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.weights.convert import as_float32
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
@@ -41,7 +41,7 @@ class LayeredModel:
     without a list of decoder layers.
     """
 
-    def __init__(self, config: PreTrainedConfig, sources: Mapping[str, CheckpointTensor]) -> None:
+    def __init__(self, config: PreTrainedConfig, sources: Mapping[str, Source]) -> None:
         self._sources = sources
         self._model = build_skeleton(config, attention=None)
         self._names: dict[int, str] = {}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.weights.convert import as_float32
 from mxspec.compile.weights.rounding.gptq import compensate
 from mxspec.compile.weights.rounding.grid import Grid
@@ -26,12 +26,12 @@ ROWS = 2048  # rounded at once, whole row tiles: of 11,008 columns they are 90 M
 class MatrixSource:
     """A matrix [n, k] in the checkpoint, or [k, n] there where it is transposed, and the MX format it gets."""
 
-    tensor: CheckpointTensor
+    tensor: Source
     transpose: bool
     format_name: str
 
     @classmethod
-    def of(cls, tensor: CheckpointTensor, module: nn.Module, format_name: str) -> Self:
+    def of(cls, tensor: Source, module: nn.Module, format_name: str) -> Self:
         """That of a linear layer, or of a Conv1D, which has it transposed."""
         return cls(tensor, not isinstance(module, nn.Linear), format_name)
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mxspec.compile.checkpoint.checkpoint import CheckpointTensor
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.weights.rounding.forward import LayeredModel, Matrices
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
 from mxspec.compile.weights.rounding.moments import Factor, Moments, UnfactoredError
@@ -58,7 +58,7 @@ class ModelRounder:
     def __init__(
         self,
         model: LayeredModel,
-        sources: Mapping[str, CheckpointTensor],
+        sources: Mapping[str, Source],
         formats: Mapping[str, str],
         store: RoundingStore,
     ) -> None:

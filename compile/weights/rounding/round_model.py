@@ -10,6 +10,7 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.plan import ModelPlan
 from mxspec.compile.progress import Stages
+from mxspec.compile.weights.pack import own_codes
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING
@@ -67,8 +68,13 @@ def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
 
 
 def mx_formats(plan: ModelPlan) -> dict[str, str]:
-    """The format of each matrix that gets an MX format, by parameter name."""
-    return {parameter: spec.format for spec in _mx_matrices(plan) for parameter in spec.sources}
+    """The format of each matrix that is to be rounded to an MX format, by parameter name."""
+    return {
+        parameter: spec.format
+        for spec in _mx_matrices(plan)
+        for parameter in spec.sources
+        if not own_codes(plan.sources[parameter], spec)
+    }
 
 
 def _mx_matrices(plan: ModelPlan) -> list[WeightSpec]:

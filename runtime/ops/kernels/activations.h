@@ -4,7 +4,7 @@
 //   values  [k_block][r][32]   int16 or int8 (MX) or float (fp16), zero beyond k. int8, and the int16 of AVX2, have the
 //                              two in the middle of each four swapped, as the bytes of a tile have
 //   scales  [k_block][r]       float (MX): the unit of the integers times the unit of the weights
-//   starts  [k_block][r]       int32 (int8): -offset of the weights * the sum of the block's integers
+//   starts  [k_block][r][..]   int32 (int8): what the sums of a block begin with, to undo the offset of the weights
 // Which rows share a group changes where a value lies, never the value.
 #pragma once
 
@@ -28,6 +28,19 @@ enum class RowKind : uint8_t {
   kNotFinite,  // holds NaN or infinity: its outputs are NaN
 };
 
+// What a kernel's sums of int8 begin with: -offset * the sum of the values. Where it adds up in int16, it is a pair of
+// int16: of the first two values of each four, as they lie, and of the other two.
+enum class Starts : uint8_t {
+  kNone,       // its weights have no offset
+  kSum,        // an int32
+  kPair,       // a pair, of the whole block
+  kFourPairs,  // a pair of each quarter
+};
+inline constexpr size_t kMostStarts = 4;
+constexpr size_t starts_of_block(Starts starts) {
+  return starts == Starts::kNone ? 0 : starts == Starts::kFourPairs ? kMostStarts : 1;
+}
+
 // The integers q of a block of 32 values x.
 //   int16  x = q * 2^e, |q| <= 32767, e from the exponent of the largest magnitude, after rounding that to 15 bits (so
 //          that 32767.7 goes one exponent up, not beyond the range)
@@ -37,7 +50,8 @@ enum class RowKind : uint8_t {
 struct QuantisationRule {
   bool int8;          // 127 steps, else 15 bits
   int unit_exponent;  // the weights' unit is 2^-unit_exponent
-  int offset;         // what the kernel adds to the weights
+  int offset;         // what the kernel adds to the weights, unless
+  Starts starts;      // there are none
 };
 
 // Where a row's block 0 goes in its group of `rows` rows. q is of int16, or, in a quantiser of bytes, of int8.

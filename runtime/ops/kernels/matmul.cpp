@@ -1,6 +1,5 @@
 #include "runtime/ops/kernels/matmul.h"
 
-#include <bit>
 #include <cstring>
 
 #include "runtime/ops/kernels/matmul_call.h"
@@ -59,6 +58,12 @@ void for_groups(const MatmulCall& call, const Tiles& tiles, GroupRange range, fl
   }
 }
 
+// No more of it than is used: for eight rows that is a twentieth of the whole.
+void clear(const MatmulCall& call, const Tiles& tiles, GroupRange range, float* acc) {
+  const size_t rows = (range.last - range.first) * call.groups.rows(0);
+  std::memset(acc, 0, rows * tiles.count * kTileRows * sizeof(float));
+}
+
 void multiply_packed_tiles(const MatmulCall& call, const Tiles& tiles, GroupRange range) {
   alignas(kAlignment) float acc[kMostRows * kMostTiles * kTileRows];
   const uint8_t* codes = call.row_tile(tiles.first);
@@ -75,26 +80,24 @@ void multiply_packed_tiles(const MatmulCall& call, const Tiles& tiles, GroupRang
 struct Panel {
   alignas(kAlignment) int16_t weights[kPanelBlocks * kTileRows * kBlock];
   alignas(kAlignment) float scales[kPanelBlocks * kTileRows];
+
+  Decoded decoded() { return {weights, scales}; }
 };
 
 void decode_panel(const MatmulCall& call, size_t tile, size_t block, size_t blocks, Panel& panel) {
   const uint8_t* scales = call.weight_scales(tile) + block * kTileRows;
-  call.mx.decode(call.row_tile(tile) + block * call.tile_code_bytes(), blocks, call.element, panel.weights);
-  for (size_t i = 0; i < blocks * kTileRows; ++i) {
-    // 2^(scale - 127); byte 0 is 2^-127, a subnormal.
-    panel.scales[i] = std::bit_cast<float>(std::max(static_cast<uint32_t>(scales[i]) << 23, 0x00400000u));
-  }
+  call.mx.decode(call.row_tile(tile) + block * call.tile_code_bytes(), scales, blocks, call.element, panel.decoded());
 }
 
 void multiply_decoded_tile(const MatmulCall& call, const Tiles& tile, GroupRange range) {
   Panel panel;
-  alignas(kAlignment) float acc[kPanelRows * kTileRows] = {};
+  alignas(kAlignment) float acc[kPanelRows * kTileRows];
+  clear(call, tile, range, acc);
   for (size_t block = 0; block < call.shape.k_blocks(); block += kPanelBlocks) {
     const size_t blocks = std::min(kPanelBlocks, call.shape.k_blocks() - block);
     decode_panel(call, tile.first, block, blocks, panel);
     for_groups(call, tile, range, acc, [&](size_t group, float* part) {
-      call.mx.multiply_decoded[call.groups.rows(group)](panel.weights, panel.scales, blocks,
-                                                        call.quantised(group, block), part);
+      call.mx.multiply_decoded[call.groups.rows(group)](panel.decoded(), blocks, call.quantised(group, block), part);
     });
   }
   for_groups(call, tile, range, acc, [&](size_t group, const float* part) { store(call, group, tile, part); });
@@ -102,7 +105,7 @@ void multiply_decoded_tile(const MatmulCall& call, const Tiles& tile, GroupRange
 
 void multiply_fp16_tiles(const MatmulCall& call, const Tiles& tiles, GroupRange range) {
   alignas(kAlignment) float acc[kPanelRows * kMostTiles * kTileRows];
-  std::memset(acc, 0, (range.last - range.first) * call.groups.rows(0) * tiles.count * kTileRows * sizeof(float));
+  clear(call, tiles, range, acc);
   const size_t k_blocks = call.shape.k_blocks();
   const bool one_group = range.last - range.first == 1;
   const size_t panel_blocks = one_group ? k_blocks : kFp16PanelBlocks;
@@ -146,7 +149,7 @@ struct ScratchPlan {
     const size_t blocks = shape.m * shape.k_blocks();
     scales = aligned(blocks * kBlock * (kind.mx() ? sizeof(int16_t) : sizeof(float)));
     starts = scales + (kind.mx() ? aligned(blocks * sizeof(float)) : 0);
-    row_kinds = starts + (kind.activations == Activations::kInt8 ? aligned(blocks * sizeof(int32_t)) : 0);
+    row_kinds = starts + (kind.activations == Activations::kInt8 ? aligned(blocks * kMostStarts * sizeof(int32_t)) : 0);
     bytes = row_kinds + shape.m * sizeof(RowKind);
   }
 };
@@ -177,8 +180,13 @@ size_t matmul_scratch_bytes(const MatmulShape& shape, const MatmulKind& kind) {
 
 void matmul(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands, Isa isa, void* scratch,
             const ParallelFor& parallel) {
+  multiply(shape, kind, operands, matmul_kernels(isa), scratch, parallel);
+}
+
+void multiply(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands,
+              const MatmulKernels& kernels, void* scratch, const ParallelFor& parallel) {
   if (shape.m == 0 || shape.n == 0) return;
-  MatmulCall call(shape, kind, operands, matmul_kernels(isa));
+  MatmulCall call(shape, kind, operands, kernels);
   const ScratchPlan plan(shape, kind);
   auto* memory = static_cast<uint8_t*>(scratch);
   memory += (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;

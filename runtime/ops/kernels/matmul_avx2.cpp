@@ -5,16 +5,27 @@
 namespace mxspec {
 namespace {
 
-struct Avx2 {
-  static MXSPEC_INLINE void add_words(__m256i& sum, __m256i weights, __m256i x) {
+struct AddWords {
+  static MXSPEC_INLINE void add(__m256i& sum, __m256i weights, __m256i x) {
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(weights, x));
     asm("" : "+x"(sum));  // or GCC adds the products up as a tree, storing them first
   }
-  static MXSPEC_INLINE void add_bytes(__m256i& sum, __m256i weights, __m256i x) {
-    const __m256i pairs = _mm256_maddubs_epi16(weights, x);
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    asm("" : "+x"(sum));
+};
+
+// Adds up in int16, modulo 2^16, what fits it in the end: of kOfPart quads, two products each, of weights without their
+// offset. So one multiplication by ones, which makes int32 of pairs, serves several of the weights.
+template <size_t kOfPart, int kLargestWeight>
+struct AddBytes {
+  static constexpr size_t kQuads = kOfPart;
+  static constexpr Starts kStarts = kOfPart == 8 ? Starts::kPair : Starts::kFourPairs;
+  static_assert(kOfPart == 8 || kOfPart == 2);
+  static_assert(kOfPart * 2 * kLargestWeight * 127 < 32768);
+
+  static MXSPEC_INLINE void add(__m256i& part, __m256i weights, __m256i x) {
+    part = _mm256_add_epi16(part, _mm256_maddubs_epi16(weights, x));
+    in_order(part);
   }
+  static MXSPEC_INLINE __m256i sum(__m256i part) { return _mm256_madd_epi16(part, _mm256_set1_epi16(1)); }
 };
 
 template <size_t kRows>
@@ -40,10 +51,12 @@ void multiply_fp16(const uint8_t* weights, size_t, size_t, size_t k_count, const
 }  // namespace
 
 constinit const RowQuantisers kQuantiseAvx2 = {quantise_row<Avx2Block, int16_t>, quantise_row<Avx2Block, int8_t>};
-constinit const MxKernelsByBits kInt16Avx2 = {mx_kernels<4, Words<4>, Avx2>(), mx_kernels<6, Words<6>, Avx2>(),
-                                              mx_kernels<8, Words<8>, Avx2>()};
+constinit const MxKernelsByBits kInt16Avx2 = {mx_kernels<4, Words<4>, AddWords, 4, 4>(),
+                                              mx_kernels<6, Words<6>, AddWords, 4, 4>(),
+                                              mx_kernels<8, Words<8>, AddWords, 4, 4>()};
 // 255 * 127 * 2 leaves int16: rows of INT8 stay words.
-constinit const MxKernelsByBits kInt8Avx2 = {mx_kernels<4, Bytes<4>, Avx2>(), mx_kernels<6, Bytes<6>, Avx2>(), {}};
+constinit const MxKernelsByBits kInt8Avx2 = {
+    mx_kernels<4, Bytes<4>, AddBytes<8, 12>, 8, 6>(), mx_kernels<6, Bytes<6>, AddBytes<2, 60>, 4, 4>(), {}};
 constinit const Fp16Kernels kFp16Avx2 = {
     .most_rows = 4,
     .group_rows = 4,

@@ -5,11 +5,11 @@ namespace mxspec {
 namespace {
 
 struct Vnni {
-  static MXSPEC_INLINE void add_words(__m256i& sum, __m256i weights, __m256i x) {
-    sum = _mm256_dpwssd_epi32(sum, weights, x);
+  static MXSPEC_INLINE __m256i add_words(__m256i sum, __m256i weights, __m256i x) {
+    return _mm256_dpwssd_epi32(sum, weights, x);
   }
-  static MXSPEC_INLINE void add_bytes(__m256i& sum, __m256i weights, __m256i x) {
-    sum = _mm256_dpbusd_epi32(sum, weights, x);
+  static MXSPEC_INLINE __m256i add_bytes(__m256i sum, __m256i weights, __m256i x) {
+    return _mm256_dpbusd_epi32(sum, weights, x);
   }
 };
 

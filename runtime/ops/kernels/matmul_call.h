@@ -51,7 +51,7 @@ struct MatmulCall {
   }
   QuantisedGroup quantised(size_t group, size_t block) const {
     const size_t before = blocks_before(group, block);
-    return {values + before * kBlock * value_size(), scales + before, bytes ? starts + before : nullptr};
+    return {values + before * kBlock * value_size(), scales + before, starts + before * starts_of_block(mx.starts)};
   }
   const float* copied(size_t group, size_t block) const {
     return reinterpret_cast<const float*>(values) + blocks_before(group, block) * kBlock;
@@ -59,6 +59,10 @@ struct MatmulCall {
   const uint8_t* row_tile(size_t tile) const { return operands.packed + tile * row_tile_bytes(); }
   const uint8_t* weight_scales(size_t tile) const { return row_tile(tile) + shape.k_blocks() * tile_code_bytes(); }
 };
+
+// matmul() with a given table.
+void multiply(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands,
+              const MatmulKernels& kernels, void* scratch, const ParallelFor& parallel);
 
 // Quantises or copies the rows of a group.
 void prepare_rows(const MatmulCall& call, size_t group);

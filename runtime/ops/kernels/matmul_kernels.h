@@ -28,7 +28,7 @@ inline constexpr size_t kMostTiles = 4;  // row tiles of one call of a kernel
 struct QuantisedGroup {
   const uint8_t* q;  // int16 or int8
   const float* scales;
-  const int32_t* starts;  // of int8: what the sum of a block begins with
+  const int32_t* starts;  // of int8
 };
 
 // `tiles` whole row tiles, tile_bytes apart, from their packed bytes: decodes in registers, for each group anew. The
@@ -38,10 +38,14 @@ using MultiplyPacked = void (*)(const uint8_t* codes, const uint8_t* weight_scal
                                 QuantisedGroup group, float* acc);
 
 // For more rows than are worth decoding anew: decodes k blocks of a row tile to 512 int16 or bytes each, in any order,
-// and adds decoded blocks to acc float[rows][16]. weight_scales float[block][16].
-using DecodeBlocks = void (*)(const uint8_t* codes, size_t blocks, const WeightElement& element, void* weights);
-using MultiplyDecoded = void (*)(const void* weights, const float* weight_scales, size_t blocks, QuantisedGroup group,
-                                 float* acc);
+// and adds decoded blocks to acc float[rows][16].
+struct Decoded {
+  void* weights;
+  float* scales;  // float[block][16]: 2^(scale - 127); byte 0 is 2^-127, a subnormal
+};
+using DecodeBlocks = void (*)(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks,
+                              const WeightElement& element, Decoded to);
+using MultiplyDecoded = void (*)(Decoded decoded, size_t blocks, QuantisedGroup group, float* acc);
 
 // Adds k_count values of k of `tiles` row tiles, tile_bytes apart, to acc float[rows][tiles][16]. The weights of the
 // next call begin `next` bytes behind the end of these (to fetch them early).
@@ -54,7 +58,7 @@ using MultiplyFp16 = void (*)(const uint8_t* weights, size_t tile_bytes, size_t 
 struct MxKernels {
   size_t most_rows;   // of one call, where they are all the rows; 0: there are no such kernels
   size_t group_rows;  // of one call, where there are more; from half of it on, the numbers of tiles are all the same
-  bool unsigned_weights;  // the sums of int8 rows begin with what undoes the weights' offset
+  Starts starts;      // of the sums of int8 rows
   size_t tiles[kMostRows + 1];
   MultiplyPacked multiply_packed[kMostRows + 1];
   DecodeBlocks decode;  // nullptr: multiply_packed has all numbers of rows; else it is for calls of a single group
@@ -85,6 +89,9 @@ struct MatmulKernels {
 
 // The table of an available instruction set.
 const MatmulKernels& matmul_kernels(Isa isa);
+
+// That of AVX-VNNI in the encoding of AVX-512 with VNNI, which matmul_kernels() gives where AVX-VNNI's own is missing.
+const MatmulKernels& avxvnni_kernels_of_avx512();
 
 // Its parts, each of one file compiled for it.
 extern const RowQuantisers kQuantiseScalar, kQuantiseAvx2, kQuantiseAvx512, kQuantiseNeon;

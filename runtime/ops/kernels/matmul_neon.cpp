@@ -101,10 +101,15 @@ void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t,
 
 // Decoded: the 16 rows at k = 0, at 1 and so on.
 template <int kBits>
-void decode(const uint8_t* codes, size_t blocks, const WeightElement& element, void* to) {
+void decode(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks, const WeightElement& element,
+            Decoded to) {
   constexpr size_t kHalfBytes = static_cast<size_t>(formats::code_bytes(kBits)) / 2;
   const Tables tables(element);
-  auto* weights = static_cast<int16_t*>(to);
+  auto* weights = static_cast<int16_t*>(to.weights);
+  for (size_t block = 0; block < blocks; ++block) {
+    const WeightScales scales(weight_scales + block * kTileRows);
+    for (size_t i = 0; i < 4; ++i) vst1q_f32(to.scales + block * kTileRows + i * 4, scales.of[i]);
+  }
   for (size_t half = 0; half < blocks * 2; ++half, codes += kHalfBytes, weights += 16 * kTileRows) {
     for (size_t i = 0; i < kTileRows; i += 8) {
       for_decoded<kBits>(
@@ -131,9 +136,8 @@ MXSPEC_INLINE void add_eight(int32x4_t (&sums)[kRows][4], const int16_t* weights
 }
 
 template <size_t kRows>
-void multiply_decoded(const void* decoded, const float* weight_scales, size_t blocks, QuantisedGroup group,
-                      float* acc) {
-  const auto* weights = static_cast<const int16_t*>(decoded);
+void multiply_decoded(Decoded decoded, size_t blocks, QuantisedGroup group, float* acc) {
+  const auto* weights = static_cast<const int16_t*>(decoded.weights);
   const auto* q = reinterpret_cast<const int16_t*>(group.q);
   for (size_t block = 0; block < blocks; ++block) {
     int32x4_t sums[kRows][4];
@@ -143,7 +147,7 @@ void multiply_decoded(const void* decoded, const float* weight_scales, size_t bl
     }
     MXSPEC_UNROLL for (size_t i = 0; i < kRows * 4; ++i) {
       add_block(acc + i * 4, sums[i / 4][i % 4], group.scales[block * kRows + i / 4],
-                vld1q_f32(weight_scales + block * kTileRows + i % 4 * 4));
+                vld1q_f32(decoded.scales + block * kTileRows + i % 4 * 4));
     }
     keep_in_order();
   }
@@ -179,7 +183,7 @@ template <int kBits>
 constexpr MxKernels kMx = {
     .most_rows = 6,
     .group_rows = 6,
-    .unsigned_weights = false,
+    .starts = Starts::kNone,
     .tiles = {0, 1, 1, 1, 1, 1, 1},
     .multiply_packed = {nullptr, multiply_packed<kBits, 1>, multiply_packed<kBits, 2>, multiply_packed<kBits, 3>,
                         multiply_packed<kBits, 4>, multiply_packed<kBits, 5>, multiply_packed<kBits, 6>},

@@ -61,7 +61,7 @@ template <int kBits>
 constexpr MxKernels kMx = {
     .most_rows = 4,
     .group_rows = 4,
-    .unsigned_weights = false,
+    .starts = Starts::kNone,
     .tiles = {0, 1, 1, 1, 1},
     .multiply_packed = {nullptr, multiply_packed<kBits, 1>, multiply_packed<kBits, 2>, multiply_packed<kBits, 3>,
                         multiply_packed<kBits, 4>},

@@ -9,8 +9,7 @@ namespace mxspec {
 void prepare_rows(const MatmulCall& call, size_t group) {
   const size_t rows = call.groups.rows(group), k = call.shape.k;
   const bool int8 = call.kind.activations == Activations::kInt8;
-  const int offset = call.mx.unsigned_weights ? call.element.offset : 0;
-  const QuantisationRule rule{int8, call.element.unit_exponent, offset};
+  const QuantisationRule rule{int8, call.element.unit_exponent, call.element.offset, call.mx.starts};
   for (size_t r = 0; r < rows; ++r) {
     const size_t row = call.groups.first(group) + r, before = call.blocks_before(group, 0) + r;
     const float* a = call.operands.a + row * k;
@@ -19,7 +18,7 @@ void prepare_rows(const MatmulCall& call, size_t group) {
       call.row_kinds[row] = copy_row(a, k, rows, reinterpret_cast<float*>(values));
       continue;
     }
-    const RowSlot slot{values, call.scales + before, call.bytes ? call.starts + before : nullptr, rows};
+    const RowSlot slot{values, call.scales + before, call.starts + before * starts_of_block(call.mx.starts), rows};
     call.row_kinds[row] = (call.bytes ? call.kernels.quantise.bytes : call.kernels.quantise.words)(a, k, rule, slot);
   }
 }
@@ -35,12 +34,13 @@ void multiply_extreme_row(const MatmulCall& call, size_t row, size_t tile, float
     const double unit =
         quantise_extreme_block(call.operands.a + row * k + block * kBlock, std::min(kBlock, k - block * kBlock),
                                call.kind.activations == Activations::kInt8, q);
-    kInt16Scalar.of(bits).decode(call.row_tile(tile) + block * call.tile_code_bytes(), 1, call.element, weights);
-    const uint8_t* scales = call.weight_scales(tile) + block * kTileRows;
+    float scales[kTileRows];
+    kInt16Scalar.of(bits).decode(call.row_tile(tile) + block * call.tile_code_bytes(),
+                                 call.weight_scales(tile) + block * kTileRows, 1, call.element, {weights, scales});
     for (size_t i = 0; i < kTileRows; ++i) {
       int32_t sum = 0;
       for (size_t j = 0; j < kBlock; ++j) sum += weights[j / 2 * 32 + i * 2 + j % 2] * q[j];
-      const double product = std::ldexp(static_cast<double>(sum) * unit, scales[i] - 127 - call.element.unit_exponent);
+      const double product = std::ldexp(static_cast<double>(sum) * unit * scales[i], -call.element.unit_exponent);
       acc[i] = static_cast<float>(static_cast<double>(acc[i]) + product);
     }
   }

@@ -47,8 +47,12 @@ void row_codes(const uint8_t* tile, size_t row, uint8_t (&codes)[kBlock]) {
 
 // Weight (row, k) of a block goes to [k / 2][row][k % 2].
 template <int kBits>
-void decode(const uint8_t* codes, size_t blocks, const WeightElement& element, void* to) {
-  auto* weights = static_cast<int16_t*>(to);
+void decode(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks, const WeightElement& element,
+            Decoded to) {
+  auto* weights = static_cast<int16_t*>(to.weights);
+  for (size_t i = 0; i < blocks * kTileRows; ++i) {
+    to.scales[i] = std::bit_cast<float>(std::max(static_cast<uint32_t>(weight_scales[i]) << 23, 0x00400000u));
+  }
   for (size_t block = 0; block < blocks; ++block, codes += formats::code_bytes(kBits), weights += kTileRows * kBlock) {
     for (size_t row = 0; row < kTileRows; ++row) {
       uint8_t of_row[kBlock];
@@ -62,9 +66,8 @@ void decode(const uint8_t* codes, size_t blocks, const WeightElement& element, v
 }
 
 template <size_t kRows>
-void multiply_decoded(const void* decoded, const float* weight_scales, size_t blocks, QuantisedGroup group,
-                      float* acc) {
-  const auto* weights = static_cast<const int16_t*>(decoded);
+void multiply_decoded(Decoded decoded, size_t blocks, QuantisedGroup group, float* acc) {
+  const auto* weights = static_cast<const int16_t*>(decoded.weights);
   for (size_t block = 0; block < blocks; ++block) {
     for (size_t row = 0; row < kRows; ++row) {
       const int16_t* q = reinterpret_cast<const int16_t*>(group.q) + (block * kRows + row) * kBlock;
@@ -76,7 +79,7 @@ void multiply_decoded(const void* decoded, const float* weight_scales, size_t bl
       const float scale = group.scales[block * kRows + row];
       for (size_t i = 0; i < kTileRows; ++i) {
         float& out = acc[row * kTileRows + i];
-        out = std::fma(static_cast<float>(sums[i]) * scale, weight_scales[block * kTileRows + i], out);
+        out = std::fma(static_cast<float>(sums[i]) * scale, decoded.scales[block * kTileRows + i], out);
       }
     }
   }
@@ -102,7 +105,7 @@ template <int kBits>
 constexpr MxKernels kMx = {
     .most_rows = 4,
     .group_rows = 4,
-    .unsigned_weights = false,
+    .starts = Starts::kNone,
     .tiles = {},
     .multiply_packed = {},
     .decode = decode<kBits>,

@@ -9,6 +9,7 @@ namespace mxspec {
 namespace {
 
 struct Avx2Block {
+  static constexpr bool kPairs = true;
   __m256 x[4];
 
   static MXSPEC_INLINE Avx2Block load(const float* values) {
@@ -55,6 +56,18 @@ struct Avx2Block {
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
     four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+  }
+
+  static MXSPEC_INLINE void store_pairs(const int8_t* q, const QuantisationRule& rule, int32_t* starts) {
+    const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q));
+    const __m256i eight = _mm256_maddubs_epi16(_mm256_set1_epi8(static_cast<int8_t>(rule.offset)), values);
+    const __m256i two_each = _mm256_add_epi16(eight, _mm256_srli_epi64(eight, 32));  // in the even int32
+    const __m128i low = _mm256_castsi256_si128(two_each), high = _mm256_extracti128_si256(two_each, 1);
+    __m128i four = _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(low), _mm_castsi128_ps(high), 0x88));
+    four = _mm_sub_epi16(_mm_setzero_si128(), four);
+    if (rule.starts == Starts::kFourPairs) return _mm_storeu_si128(reinterpret_cast<__m128i*>(starts), four);
+    four = _mm_add_epi16(four, _mm_shuffle_epi32(four, 0x4E));
+    starts[0] = _mm_cvtsi128_si32(_mm_add_epi16(four, _mm_shuffle_epi32(four, 0xB1)));
   }
 };
 

@@ -9,6 +9,7 @@ namespace mxspec {
 namespace {
 
 struct Avx512Block {
+  static constexpr bool kPairs = false;
   __m512 low, high;
 
   static MXSPEC_INLINE Avx512Block load(const float* values) {

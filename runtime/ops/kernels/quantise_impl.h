@@ -6,6 +6,8 @@
 //   uint32_t largest() const;                                     bits of the largest magnitude
 //   void store(float inverse, int16_t* q) const;                  q = value * inverse, to nearest even
 //   int32_t store(float inverse, int8_t* q) const;                the same, the middle of each four swapped; their sum
+//   static constexpr bool kPairs;                                 has
+//   static void store_pairs(const int8_t* q, const QuantisationRule& rule, int32_t* starts);
 #pragma once
 
 #include "runtime/ops/kernels/activations.h"
@@ -57,7 +59,7 @@ RowKind quantise_row(const float* row, size_t k, const QuantisationRule& rule, R
   uint32_t least = 255, most = 0;
   bool finite = true;
   Value* q = static_cast<Value*>(slot.q);
-  const size_t blocks = (k + 31) / 32;
+  const size_t blocks = (k + 31) / 32, starts = starts_of_block(rule.starts);
   alignas(64) float last_block[32] = {};
   for (size_t block = 0; block < blocks; ++block, row += 32) {
     const float* values = row;
@@ -78,8 +80,13 @@ RowKind quantise_row(const float* row, size_t k, const QuantisationRule& rule, R
     }
     slot.scales[block * slot.rows] = factors.scale;
     if constexpr (sizeof(Value) == 1) {
-      const int32_t sum = x.store(factors.inverse, q + block * slot.rows * 32);
-      slot.starts[block * slot.rows] = factors.inverse == 0 ? 0 : -rule.offset * sum;  // a NaN's sum is anything
+      int8_t* const of_block = q + block * slot.rows * 32;
+      const int32_t sum = x.store(factors.inverse, of_block);
+      if (rule.starts == Starts::kSum) {
+        slot.starts[block * slot.rows] = factors.inverse == 0 ? 0 : -rule.offset * sum;  // a NaN's sum is anything
+      } else if constexpr (Block::kPairs) {
+        if (rule.starts != Starts::kNone) Block::store_pairs(of_block, rule, slot.starts + block * slot.rows * starts);
+      }
     } else {
       x.store(factors.inverse, q + block * slot.rows * 32);
     }
@@ -88,7 +95,9 @@ RowKind quantise_row(const float* row, size_t k, const QuantisationRule& rule, R
   for (size_t block = 0; block < blocks; ++block) {
     __builtin_memset(q + block * slot.rows * 32, 0, 32 * sizeof(Value));
     slot.scales[block * slot.rows] = 0;
-    if constexpr (sizeof(Value) == 1) slot.starts[block * slot.rows] = 0;
+    if constexpr (sizeof(Value) == 1) {
+      __builtin_memset(slot.starts + block * slot.rows * starts, 0, starts * sizeof(int32_t));
+    }
   }
   return finite ? RowKind::kExtreme : RowKind::kNotFinite;
 }

@@ -9,6 +9,7 @@ namespace mxspec {
 namespace {
 
 struct NeonBlock {
+  static constexpr bool kPairs = false;
   float32x4_t x[8];
 
   static MXSPEC_INLINE NeonBlock load(const float* values) {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mxspec.compile.check.pair import Vocabulary, check_logits, check_pair
+from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 from mxspec.formats.errors import CheckpointError, PairError
 
@@ -36,7 +36,10 @@ def test_unigram_vocabularies_are_lists(tmp_path: Path) -> None:
     ("draft", "says"),
     [
         ({"a": 0, "b": 2, "c": 1}, "2 tokens differ, such as 'b', id 1 in the target and 2 in the draft"),
-        ({"a": 0, "b": 1}, "1 tokens differ, such as 'c', id 2 in the target and none in the draft"),
+        (
+            {"a": 0, "b": 1},
+            "1 tokens differ, such as 'c', id 2 in the target and none in the draft",
+        ),
         ({"a": 0, "b": 1, "c": 2, "d": 3}, "such as 'd', id none in the target and 3 in the draft"),
         ({"a": 0, "b": 1, "C": 2}, "2 tokens differ, such as 'C'"),
     ],
@@ -48,12 +51,31 @@ def test_same_size_is_not_same_tokenizer(tmp_path: Path, draft: dict[str, int], 
     assert says in str(caught.value)
 
 
-def test_padded_logits_are_fine_and_too_few_are_not() -> None:
-    vocabulary = Vocabulary({"a": 0, "b": 9})
-    check_logits("target", vocabulary, 10)
-    check_logits("draft", vocabulary, 64)
-    with pytest.raises(PairError, match="the draft has 9 logits for a tokenizer of 10 ids"):
-        check_logits("draft", vocabulary, 9)
+def words(count: int) -> dict[str, int]:
+    return {f"w{i}": i for i in range(count)}
+
+
+@pytest.mark.parametrize("more", ["target", "draft"])
+def test_a_token_of_one_alone_is_said(more: str) -> None:
+    both = {"target": Vocabulary(words(20)), "draft": Vocabulary(words(20))}
+    both[more] = Vocabulary({**words(20), "<extra>": 20})
+    said = check_pair(both["target"], both["draft"])
+    assert said is not None
+    assert "1 tokens, such as '<extra>', are in one tokenizer of the pair alone" in said
+    assert check_pair(Vocabulary(words(20)), Vocabulary(words(20))) is None
+
+
+def test_one_id_may_not_be_two_tokens() -> None:
+    with pytest.raises(PairError, match="2 tokens differ, such as '<a>'"):
+        check_pair(Vocabulary({**words(20), "<a>": 20}), Vocabulary({**words(20), "<b>": 20}))
+
+
+def test_padded_logits_are_fine_and_added_tokens_without_one() -> None:
+    vocabulary = Vocabulary({"a": 0, "b": 9, "<pad>": 10}, frozenset({10}))
+    assert usable_ids("target", vocabulary, 64) == usable_ids("target", vocabulary, 11) == 11
+    assert usable_ids("draft", vocabulary, 10) == 10
+    with pytest.raises(PairError, match="the draft has 9 logits for a tokenizer of 11 ids, of which 'b' is no added"):
+        usable_ids("draft", vocabulary, 9)
 
 
 NO_TOKENIZERS = [

@@ -1,0 +1,93 @@
+"""A tensor of a checkpoint, read in pieces with pread so that nothing of it stays in our memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mxspec.formats.errors import CheckpointError
+from mxspec.formats.safetensors_file import StoredTensor
+
+# numpy has no bfloat16: its bit patterns travel as uint16, and `dtype` says what they are.
+ARRAY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTensor:
+    """A tensor of a shard; `dtype` is float32, float16 or bfloat16 (or, for what we cannot pack, its name there)."""
+
+    stored: StoredTensor
+    descriptor: int
+    shard: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint."""
+        return self.stored.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape in the checkpoint."""
+        return self.stored.shape
+
+    @property
+    def bytes(self) -> int:
+        """Its size in the checkpoint."""
+        return self.stored.bytes
+
+    @property
+    def dtype(self) -> str:
+        """Its element type, in numpy's spelling where numpy has it."""
+        return DTYPE_NAMES.get(self.stored.dtype, self.stored.dtype)
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Changes when its shard does: device, file, size and time of the last change."""
+        status = os.fstat(self.descriptor)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+    def read_rows(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """Rows [begin, end) along the first axis, in the checkpoint's own type (bfloat16 as uint16)."""
+        row = self.stored.bytes // self.shape[0]
+        values = self._empty((end - begin, *self.shape[1:]))
+        self._read(values, self.stored.offset + begin * row)
+        return values
+
+    def read_columns(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """Columns [begin, end) of a matrix, all rows, gathered by one read a row."""
+        rows, columns = self.shape
+        values = self._empty((rows, end - begin))
+        size = values.itemsize
+        for row in range(rows):
+            self._read(values[row], self.stored.offset + (row * columns + begin) * size)
+        return values
+
+    def read_bytes(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        """Rows [begin, end) along the first axis as uint8[rows, bytes of a row], whatever their type is."""
+        values = np.empty((end - begin, self.stored.bytes // self.shape[0]), np.uint8)
+        self._read(values, self.stored.offset + begin * values.shape[1])
+        return values
+
+    def _empty(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        if self.stored.dtype not in ARRAY_TYPES:
+            raise CheckpointError(
+                f"tensor {self.name!r} of {self.shard} is {self.stored.dtype}, expected float32, float16 or bfloat16; "
+                "give the original checkpoint, or one whose config.json says that it is MX"
+            )
+        return np.empty(shape, ARRAY_TYPES[self.stored.dtype])
+
+    def _read(self, values: npt.NDArray[Any], offset: int) -> None:
+        view = values.data.cast("B")
+        while view.nbytes:
+            try:
+                got = os.preadv(self.descriptor, [view], offset)
+            except OSError as error:
+                raise CheckpointError(f"{self.shard}: tensor {self.name!r}: {error.strerror}") from None
+            if got == 0:
+                raise CheckpointError(f"{self.shard} became shorter while tensor {self.name!r} was read")
+            view, offset = view[got:], offset + got

@@ -1,0 +1,1 @@
+"""The commands of speccompile beside compiling: what to do with a bundle."""

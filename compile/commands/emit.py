@@ -1,0 +1,93 @@
+"""speccompile emit: a bundle's models for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from rich.console import Console
+
+from mxspec.compile.commands.termination import termination_as_interrupt
+from mxspec.compile.interchange.folder import EmittedFolder, Kind
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.command import Command, Group, print_json, report_console
+
+KINDS = get_args(Kind)
+
+_BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
+_OPTIONS = (
+    click.option(
+        "-o", "--output", type=click.Path(path_type=Path), help="Folder to write. [NAME.standard, NAME.static]"
+    ),
+    click.option("--force", is_flag=True, help="Replace an emitted folder, once the new one is whole."),
+    click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead."),
+)
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return _BUNDLE(command)
+
+
+@click.group(cls=Group, no_args_is_help=False)
+def emit() -> None:
+    """Write a bundle's models for other programs (docs/interchange.md)."""
+
+
+@emit.command(cls=Command, short_help="Standard ONNX without operators of ours.")
+@_shared
+@click.option(
+    "--scales",
+    type=click.Choice(["e8m0", "float32"]),
+    default="e8m0",
+    show_default=True,
+    help="Type of block scales; float32 is for programs that do not know E8M0 (ONNX Runtime with mxint8).",
+)
+def standard(bundle: Path, *, output: Path | None, force: bool, json_output: bool, scales: str) -> None:
+    """Standard ONNX: no operators of ours, matrices as DequantizeLinear of MX codes and block scales."""
+    _emit("standard", bundle, output, force=force, json_output=json_output, scales=scales)
+
+
+@emit.command(cls=Command, short_help="Graphs of fixed shapes.")
+@_shared
+@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="Texts that share the caches.")
+def static(bundle: Path, *, output: Path | None, force: bool, json_output: bool, slots: int) -> None:
+    """Graphs of fixed shapes (prefill, decode, score), with our operators, over the same weights."""
+    _emit("static", bundle, output, force=force, json_output=json_output, slots=slots)
+
+
+def _emit(kind: Kind, path: Path, output: Path | None, *, force: bool, json_output: bool, **options: Any) -> None:
+    bundle, place = Bundle.open(path), output or place_of(path, kind)
+    console = report_console(json_output=json_output)
+    with termination_as_interrupt():
+        index = write(kind, bundle, place, force=force, console=console, **options)
+    if json_output:
+        print_json({"output": str(place)} | index)
+
+
+def place_of(bundle: Path, kind: Kind) -> Path:
+    """Where a kind of models goes, if nobody says: beside the bundle."""
+    return bundle.with_name(f"{bundle.absolute().name.removesuffix('.bundle')}.{kind}")
+
+
+def check_place(kind: Kind, place: Path, *, force: bool) -> None:
+    """Raise BundleError where something lies that may not be replaced."""
+    EmittedFolder(place, kind, force=force).check_place()
+
+
+def write(kind: Kind, bundle: Bundle, place: Path, *, force: bool, console: Console, **options: Any) -> dict[str, Any]:
+    """Emit, and print where what was written lies; the index of it. Raises MxspecError."""
+    try:
+        from mxspec.compile.interchange.standard import emit_standard
+        from mxspec.compile.interchange.static import emit_static
+        from mxspec.compile.progress import Stages
+    except ModuleNotFoundError as missing:
+        raise MxspecError(f"emitting needs {missing.name}: pip install 'mxspec[compile]'") from None
+    emitters: dict[Kind, Callable[..., dict[str, Any]]] = {"standard": emit_standard, "static": emit_static}
+    index = emitters[kind](bundle, place, force=force, **({"stages": Stages(console)} | options))
+    console.print(f"{place}: the {kind} models of {bundle.path}", highlight=False, soft_wrap=True)
+    return index

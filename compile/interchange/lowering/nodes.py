@@ -1,0 +1,40 @@
+"""What lowerings write nodes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+
+class Nodes(ir.tape.Tape):
+    """A tape of standard nodes, with the few that need a constant."""
+
+    def ints(self, *values: int) -> ir.Value:
+        """A constant int64[...]."""
+        return self.op("Constant", [], {"value": ir.tensor(np.array(values, np.int64))})
+
+    def number(self, value: float) -> ir.Value:
+        """A constant float32[]."""
+        return self.op("Constant", [], {"value": ir.tensor(np.array(value, np.float32))})
+
+    def reshape(self, x: ir.Value, *shape: int) -> ir.Value:
+        """`x` in another shape: 0 copies a dimension, -1 is worked out."""
+        return self.op("Reshape", [x, self.ints(*shape)])
+
+    def transpose(self, x: ir.Value, *order: int) -> ir.Value:
+        """`x` with its axes in another order."""
+        return self.op("Transpose", [x], {"perm": order})
+
+    def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
+        """`x` with axes of one entry more."""
+        return self.op("Unsqueeze", [x, self.ints(*axes)])
+
+    def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """`x` in another type."""
+        return self.op("Cast", [x], {"to": int(dtype)})
+
+    def split(self, x: ir.Value, axis: int, sizes: Sequence[int]) -> Sequence[ir.Value]:
+        """Parts of `x` along an axis."""
+        return self.op_multi_out("Split", [x, self.ints(*sizes)], {"axis": axis}, num_outputs=len(sizes))

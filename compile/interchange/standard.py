@@ -1,0 +1,166 @@
+"""A bundle's models as standard ONNX: operators and types that every program with the standard knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import (
+    CommonSubexpressionEliminationPass,
+    NameFixPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+)
+
+from mxspec.compile.interchange.contract import cache_type, give_outputs, keep_every_token, make_masks, take_inputs
+from mxspec.compile.interchange.folder import EmittedFolder
+from mxspec.compile.interchange.lowering import lower
+from mxspec.compile.interchange.lowering.call import Call, Matrix
+from mxspec.compile.interchange.types import Scales, StoredMatrix, StoredTensor, opset_of, store_matrix, store_plain
+from mxspec.compile.interchange.weights import Advance, write_weights
+from mxspec.compile.progress import Stages
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import CheckFailed
+from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.safetensors_file import Layout, plan_layout
+from mxspec.formats.weight_format import WEIGHT_FORMATS
+
+_ATTENTION = ("Attention", "QkvAttention")
+
+
+def emit_standard(
+    bundle: Bundle, output: Path, *, force: bool, stages: Stages, scales: Scales = "e8m0"
+) -> dict[str, Any]:
+    """Write each model of a bundle as NAME.onnx and NAME.safetensors into `output`; what was written.
+
+    Scales are E8M0 bytes, or float32 for programs that do not know those. Raises MxspecError, and leaves nothing
+    behind when it fails.
+    """
+    with EmittedFolder(output, "standard", force=force) as folder:
+        models: dict[str, Any] = {}
+        for name, entry in bundle.manifest.models.items():
+            plan = plan_model(bundle.path, entry, scales)
+            folder.require_space(plan.layout.file_bytes)
+            with stages.bytes(f"standard {name}", sum(tensor.bytes for tensor in entry.tensors)) as advance:
+                write_model(plan, bundle.path, folder.folder, advance)
+            with stages.step(f"check standard {name}"):
+                check(folder.folder / entry.graph)
+            models[name] = {"graph": entry.graph, "weights": entry.weights, "opset": plan.opset}
+        return folder.publish(bundle, models)
+
+
+@dataclass(frozen=True, slots=True)
+class StandardPlan:
+    """A model of a bundle before it is written: its own graph, and how each of its tensors is stored, by name."""
+
+    entry: ModelEntry
+    graph: ir.Model
+    stored: Mapping[str, StoredMatrix | StoredTensor]
+    layout: Layout
+    scales: Scales
+
+    @property
+    def opset(self) -> int:
+        """The first that has all types of the weights."""
+        return opset_of({tensor.format for tensor in self.entry.tensors} & WEIGHT_FORMATS.keys(), self.scales)
+
+
+def plan_model(folder: Path, entry: ModelEntry, scales: Scales) -> StandardPlan:
+    """Load the graph of a model of the bundle in `folder`, and lay out its weights."""
+    graph = ir.load(folder / entry.graph)
+    stored: dict[str, StoredMatrix | StoredTensor] = {}
+    for tensor in entry.tensors:
+        if tensor.format in WEIGHT_FORMATS:
+            stored[tensor.name] = store_matrix(tensor, scales)
+        else:
+            dtype = graph.graph.initializers[tensor.name].dtype
+            assert dtype is not None
+            stored[tensor.name] = store_plain(tensor, dtype)
+    tensors = [part for one in stored.values() for part in (one.tensors if isinstance(one, StoredMatrix) else (one,))]
+    layout = plan_layout([(part.name, part.file_dtype, part.file_shape) for part in tensors])
+    return StandardPlan(entry, graph, stored, layout, scales)
+
+
+def write_model(plan: StandardPlan, source: Path, folder: Path, advance: Advance) -> None:
+    """Write graph and weights, under the names that they have in the bundle in `source`."""
+    entry = plan.entry
+    write_weights(entry, source / entry.weights, plan.layout, folder / entry.weights, plan.scales, advance)
+    convert(plan)
+    ir.save(plan.graph, folder / entry.graph)
+
+
+def convert(plan: StandardPlan) -> None:
+    """From the bundle's graph to the standard one, in place."""
+    model, entry = plan.graph, plan.entry
+    matrices = point_to_weights(plan)
+    inputs = take_inputs(model, entry)
+    attentions = [node for node in model.graph if node.op_type in _ATTENTION]
+    grouped = any(_heads(node, entry) != entry.kv_heads for node in attentions)
+    windows = [node.attributes.get_int("window", 0) for node in attentions]
+    masks = make_masks(model, inputs, windows, grouped=grouped)
+    lower(model, Call(matrices, masks, entry.kv_heads, entry.head_size, grouped, cache_type(entry)))
+    keep_every_token(model)
+    finish(model, plan.opset)
+    give_outputs(model, entry)
+
+
+def point_to_weights(plan: StandardPlan) -> dict[str, Matrix]:
+    """Initializers for what is stored, in the place of the bundle's; the matrices by name."""
+    places = {tensor.name: tensor for tensor in plan.layout.tensors}
+    initializers = plan.graph.graph.initializers
+
+    def external(tensor: StoredTensor) -> ir.Value:
+        place, shape = places[tensor.name], ir.Shape(tensor.shape)
+        value = ir.ExternalTensor(
+            plan.entry.weights, place.offset, place.bytes, tensor.dtype, shape=shape, name=tensor.name
+        )
+        return ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=value)
+
+    matrices = {}
+    for name, one in plan.stored.items():
+        if isinstance(one, StoredTensor):
+            initializers[name].const_value = external(one).const_value
+            continue
+        del initializers[name]
+        values, scales = external(one.values), None if one.scales is None else external(one.scales)
+        matrices[name] = Matrix(values, scales)
+        for value in (values, scales):
+            if value is not None:
+                initializers.add(value)
+    return matrices
+
+
+def finish(model: ir.Model, opset: int) -> None:
+    """Nothing said twice, nothing unread, no shape of the batch of one; the opset and the IR version that has it."""
+    for a_pass in (RemoveUnusedNodesPass(), CommonSubexpressionEliminationPass(), RemoveUnusedOpsetsPass()):
+        a_pass(model)
+    model.graph.opset_imports[""] = opset
+    model.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    ours = {*model.graph.inputs, *model.graph.outputs}
+    for node in model.graph:
+        for value in node.outputs:
+            if value not in ours:
+                value.shape = value.type = None
+    NameFixPass()(model)
+
+
+def check(path: Path) -> None:
+    """Have onnx check operators, types and shapes. Raises CheckFailed."""
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise CheckFailed(f"{path.name}: not what ONNX expects: {error}") from None
+
+
+def _heads(node: ir.Node, entry: ModelEntry) -> int:
+    """Of the queries."""
+    query = node.inputs[0]
+    assert query is not None
+    assert query.shape is not None
+    last = query.shape[2]
+    assert isinstance(last, int)
+    return last if node.op_type == "Attention" else last // entry.head_size - 2 * entry.kv_heads

@@ -1,0 +1,88 @@
+"""What the memory gives to a loop that does nothing but read: the ceiling that everything that reads is judged by.
+
+It is one only where it reads the same memory on as many threads in the same moment (a shared machine changes its speed
+by half within seconds), about as many bytes between two looks at the clock (a median of short trials leaves
+interruptions out, one long trial has them all), and by whichever loop is fastest here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.runtime.ops.timing import read_loops, time_read
+
+PIECE_BYTES = 8 << 20  # about a matrix of a model of a billion weights
+PASSES = 2  # over all pieces by every loop, before one is chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Seconds of some work, and of reading as many bytes directly after it."""
+
+    seconds: float
+    read_seconds: float
+
+    @property
+    def share_of_read(self) -> float:
+        return self.read_seconds / self.seconds
+
+
+class ReadCeiling:
+    """The fastest plain loop over uint8[pieces, bytes], which are read one after the other."""
+
+    def __init__(self, pieces: NDArray[np.uint8]) -> None:
+        self.pieces = pieces
+        loops = read_loops()
+        trials: dict[str, list[float]] = {loop: [] for loop in loops}
+        for turn in range(PASSES * len(loops)):
+            for piece in range(len(pieces)):  # the loops alternate, so that a change of speed is one for all
+                loop = loops[(piece + turn) % len(loops)]
+                trials[loop].append(self._seconds(piece, loop))
+        self.loop = min(loops, key=lambda loop: median(trials[loop]))
+
+    def seconds_after(self, piece: int) -> float:
+        """Seconds of reading another piece than this one, which no cache holds where work on all takes its turn."""
+        return self._seconds((piece + len(self.pieces) // 2) % len(self.pieces), self.loop)
+
+    def bytes_per_second(self) -> float:
+        """Of reading all pieces once."""
+        return self.pieces.nbytes / sum(self._seconds(piece, self.loop) for piece in range(len(self.pieces)))
+
+    def _seconds(self, piece: int, loop: str) -> float:
+        return float(time_read(self.pieces[piece], loop)[0][0])
+
+
+def pieces_of_file(path: Path) -> NDArray[np.uint8]:
+    """uint8[pieces, bytes] of a file, mapped as a session maps its weights: in the same pages of the same memory."""
+    data = np.memmap(path, np.uint8, "r")
+    count = max(data.size // PIECE_BYTES, 1)
+    return data[: data.size // count * count].reshape(count, -1)
+
+
+def median(values: Sequence[float] | NDArray[np.float64]) -> float:
+    return float(np.median(values))
+
+
+def quartiles(values: Sequence[float] | NDArray[np.float64]) -> list[float]:
+    """The two that the middle half lies between."""
+    return [float(value) for value in np.quantile(values, (0.25, 0.75))]
+
+
+def describe_pairs(repetitions: Sequence[Sequence[Pair]]) -> dict[str, Any]:
+    """Medians and quartiles over the pairs of all repetitions, and the medians of each."""
+    seconds = [[pair.seconds for pair in pairs] for pairs in repetitions]
+    shares = [[pair.share_of_read for pair in pairs] for pairs in repetitions]
+    return {
+        "seconds": median(np.concatenate(seconds)),
+        "seconds_quartiles": quartiles(np.concatenate(seconds)),
+        "share_of_read": median(np.concatenate(shares)),
+        "share_quartiles": quartiles(np.concatenate(shares)),
+        "trials_seconds": [median(trial) for trial in seconds],
+        "trials_share_of_read": [median(trial) for trial in shares],
+    }
