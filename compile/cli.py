@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from mxspec.compile.commands.emit import KINDS, check_place, emit, place_of, write
+from mxspec.compile.commands.emit import FORMS, check_place, emit, place_of, write
 from mxspec.compile.commands.inspect import inspect
 from mxspec.compile.commands.termination import termination_as_interrupt
-from mxspec.compile.interchange.folder import Kind
+from mxspec.compile.interchange.folder import Form
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
@@ -57,15 +57,18 @@ main.add_command(emit)
 @click.option("--activations", type=_ACTIVATIONS, help="What the target's products make of their rows. [int16]")
 @click.option("--draft-activations", type=_ACTIVATIONS, help="Likewise of the draft. [int16]")
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
+@click.option("--budget", metavar="BITS", help="Choose the target's formats for so many bits a weight, such as 5.2bpw.")
+@click.option("--max-ratio", type=click.FloatRange(min=1, min_open=True), help="Choose them for this perplexity ratio.")
+@click.option("--allow", type=_FORMATS, multiple=True, help="A format to choose from; repeatable. [all MX formats]")
 @click.option("--with-baseline", is_flag=True, help="Put the fp16 target beside the packed one.")
 @click.option("--rounding", type=click.Choice(ROUNDINGS), help="How matrices get onto an MX grid. [nearest]")
-@click.option("--calibrate", type=click.Path(path_type=Path), metavar="TEXT", help="Text for --rounding gptq.")
+@click.option("--calibrate", type=click.Path(path_type=Path), metavar="TEXT", help="Text for gptq and budgets.")
 @click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens to take of that text. [32768]")
 @click.option("--seed", type=click.IntRange(min=0), help="Chooses the places in that text. [0]")
 @click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
 @click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
-@click.option("--emit", "emitted", type=click.Choice(KINDS), multiple=True, help="Then emit it, too; repeatable.")
+@click.option("--emit", "emitted", type=click.Choice(FORMS), multiple=True, help="Then emit it, too; repeatable.")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
 def compile_recipe(
     recipe: str,
@@ -77,6 +80,9 @@ def compile_recipe(
     activations: str | None,
     draft_activations: str | None,
     keep_fp16: tuple[str, ...],
+    budget: str | None,
+    max_ratio: float | None,
+    allow: tuple[str, ...],
     with_baseline: bool,
     rounding: str | None,
     calibrate: Path | None,
@@ -85,7 +91,7 @@ def compile_recipe(
     k_max: int | None,
     context_length: int | None,
     force: bool,
-    emitted: tuple[Kind, ...],
+    emitted: tuple[Form, ...],
     json_output: bool,
 ) -> None:
     """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle."""
@@ -100,6 +106,9 @@ def compile_recipe(
             "format": target_format,
             "formats": list(matrix_format) or None,
             "keep_fp16": list(keep_fp16) or None,
+            "budget": budget,
+            "max_ratio": max_ratio,
+            "allowed_formats": list(allow) or None,
             "activations": activations,
         },
         draft={"format": draft_format, "activations": draft_activations},

@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
 from mxspec.compile.check.context import choose_contexts
+from mxspec.compile.check.own_weights import own_error
 from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
+from mxspec.compile.check.referee import Verdict, judge
+from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
+from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName
+from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
-PLAIN = {"format": FP16_TILES, "formats": (), "keep_fp16": (), "activations": "int16"}  # of a baseline
+PLAIN = {  # what the recipe of a baseline says
+    "format": FP16_TILES,
+    "formats": (),
+    "keep_fp16": (),
+    "budget": None,
+    "max_ratio": None,
+    "allowed_formats": (),
+    "activations": "int16",
+}
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
 
@@ -41,15 +55,25 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         recipe = recipe.with_changes(context_length=contexts["target"])
         note_shorter_draft(contexts, stages)
 
+        verdicts = judge_models(models, checkpoints, contexts, stages)
+        budgets: dict[ModelName, BudgetEntry] = {}
+        place = writer.work.rounding
+        for name, wanted in models.items():
+            if wanted.has_budget:
+                model = Model(name, checkpoints[name], wanted, recipe, place)
+                models[name], budgets[name] = meet_budget(model, contexts[name], writer.require_space, stages)
+
         plans = []
         for name, wanted in models.items():
+            checkpoint = checkpoints[name]
             with stages.step(f"export {name}"):
-                plans.append(plan_model(name, checkpoints[name], wanted, recipe, contexts[name]))
+                plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
+                check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
+                plans.append(replace(plan, budget=budgets.get(name)))
         known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
-        place = writer.work.rounding
         rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
@@ -63,10 +87,14 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             contents[entry.graph] = writer.entry(entry.graph)
             contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
         for plan in plans:
+            checkpoint = checkpoints[plan.name]
             with stages.step(f"check {plan.name}"):
                 complete = check_model(plan, writer.folder, entries[plan.name], known[plan.name])
                 if not complete:
-                    check_twin(plan, checkpoints[plan.name].config, models[plan.name], recipe)
+                    check_twin(plan, checkpoint.config, models[plan.name], recipe)
+                own = own_error(writer.folder, entries[plan.name], checkpoint)
+            referee = verdicts[checkpoint].entry.model_copy(update={"own": own})
+            entries[plan.name] = entries[plan.name].model_copy(update={"referee": referee})
 
         folder = checkpoints["target"].folder
         copy_tokenizer(folder, writer, contents)
@@ -97,6 +125,21 @@ def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
     if recipe.draft is not None:
         opened["draft"] = open_model(recipe.draft)
     return opened
+
+
+def judge_models(
+    models: Iterable[ModelName],
+    checkpoints: Mapping[ModelName, Checkpoint],
+    contexts: Mapping[ModelName, int],
+    stages: Stages,
+) -> dict[Checkpoint, Verdict]:
+    """What the referee says of each checkpoint; a baseline is of the target's."""
+    verdicts: dict[Checkpoint, Verdict] = {}
+    for name in models:
+        if checkpoints[name] not in verdicts:
+            with stages.step(f"referee {name}"):
+                verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name])
+    return verdicts
 
 
 def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:

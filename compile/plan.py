@@ -16,7 +16,7 @@ from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph
 from mxspec.compile.weights.pack import plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
-from mxspec.formats.manifest import ModelName
+from mxspec.formats.manifest import BudgetEntry, ModelName
 from mxspec.formats.safetensors_file import Layout
 from mxspec.formats.weight_format import FP16_TILES, Activations
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -34,6 +34,7 @@ class ModelPlan:
     layout: Layout
     specializations: tuple[int, ...]
     activations: Activations = "int16"
+    budget: BudgetEntry | None = None
 
     @property
     def read_bytes(self) -> int:

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from mxspec.compile.weights.budget.report import budget_line, budget_table
 from mxspec.formats.manifest import Manifest, ModelEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
@@ -81,6 +82,9 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit", highlight=False)
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
+        if entry.budget is not None:
+            console.print(budget_table(entry.budget))
+            console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
@@ -168,6 +172,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
         "ignored": list(entry.ignored),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
+        "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
         "groups": [
             {
                 "name": group.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.console import Console
@@ -11,11 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mxspec.evaluate.accuracy import Comparison, compare_models
+from mxspec.evaluate.logits import as_table as logits_table
+from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.record import write_record
+from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
+from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.command import Group, print_json, read_text, report_console
 from mxspec.runtime.engine import Engine
 
+MODELS: tuple[ModelName, ...] = get_args(ModelName)
 MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
 
 
@@ -29,7 +34,9 @@ def main() -> None:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to score.")
 @click.option("--max-tokens", type=click.IntRange(min=2), help="Score no more than the first N tokens.")
-@click.option("--max-ratio", type=click.FloatRange(min=1.0), default=MAX_RATIO, show_default=True)
+@click.option(
+    "--max-ratio", type=click.FloatRange(min=1.0), help=f"Most that passes. [the bundle's own budget, or {MAX_RATIO}]"
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
@@ -37,7 +44,7 @@ def accuracy(
     bundle: Path,
     text_file: Path,
     max_tokens: int | None,
-    max_ratio: float,
+    max_ratio: float | None,
     threads: int | None,
     json_output: bool,
     record: Path | None,
@@ -58,7 +65,7 @@ def accuracy(
         )
     token_ids = engine.encode(text)[:max_tokens]
     comparison = score_with_progress(engine, token_ids, models["target"].context_length, console)
-    result = describe(comparison, models["target"].format, max_ratio)
+    result = describe(comparison, models["target"], max_ratio)
     if record is not None:
         write_record(record, result)
     if json_output:
@@ -67,8 +74,47 @@ def accuracy(
         console.print(as_table(result))
     if not result["passed"]:
         raise CheckFailed(
-            f"perplexity ratio: got {comparison.ratio:.5f}, expected at most {max_ratio}: "
+            f"perplexity ratio: got {comparison.ratio:.5f}, expected at most {result['max_ratio']}: "
             "keep sensitive tensors in fp16 (speccompile --keep-fp16) or use mxfp6_e2m3"
+        )
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--model", type=click.Choice(MODELS), default="target", show_default=True, help="Of the bundle.")
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text.  [default: random tokens]")
+@click.option("--tokens", type=click.IntRange(min=2), help="Length of each of the four texts.  [default: 72]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+def logits(
+    bundle: Path,
+    checkpoint: Path,
+    model: ModelName,
+    text_file: Path | None,
+    tokens: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, the folder that it was made from.
+
+    The largest difference of the logits as a share of the largest, read as prompts, steps, scored rows and after a
+    rollback; exit code 2 when it is beyond what half-precision caches explain. Needs memory for the checkpoint's
+    weights in float32, and all processor cores.
+    """
+    text = None if text_file is None else read_text(text_file, "--text")
+    console = report_console(json_output=json_output)
+    result = measure_logits(Bundle.open(bundle), model, checkpoint, text, tokens)
+    if record is not None:
+        write_record(record, result)
+    if json_output:
+        print_json(result)
+    else:
+        console.print(logits_table(result))
+    if not result["passed"]:
+        raise CheckFailed(
+            f"{model}: differs from transformers with the same weights by {result['error_stored_weights']:.1e} of the "
+            f"largest logit, expected at most {result['tolerance']:g}: the bundle is wrong"
         )
 
 
@@ -83,14 +129,21 @@ def score_with_progress(engine: Engine, token_ids: list[int], window: int, conso
     return comparison
 
 
-def describe(comparison: Comparison, target_format: str, max_ratio: float) -> dict[str, Any]:
-    """The result as one flat object: what --json prints and a record holds."""
+def describe(comparison: Comparison, target: ModelEntry, max_ratio: float | None) -> dict[str, Any]:
+    """The result as one flat object: what --json prints and a record holds.
+
+    Without a `max_ratio` the bar is the one that the target's formats were chosen for.
+    """
+    budget = target.budget
+    max_ratio = max_ratio or (budget and budget.max_ratio) or MAX_RATIO
+    predicted = {} if budget is None else {"predicted_ratio": budget.predicted_ratio}
     return {
-        "format": target_format,
+        "format": target.format,
         "tokens": comparison.tokens,
         "target_perplexity": comparison.target_perplexity,
         "baseline_perplexity": comparison.baseline_perplexity,
         "ratio": comparison.ratio,
+        **predicted,
         "max_ratio": max_ratio,
         "mean_kl_divergence": comparison.mean_kl_divergence,
         "same_top_share": comparison.same_top_share,
@@ -108,6 +161,7 @@ def as_table(result: dict[str, Any]) -> Table:
         "perplexity, packed": f"{result['target_perplexity']:.4f}",
         "perplexity, fp16": f"{result['baseline_perplexity']:.4f}",
         f"ratio (at most {result['max_ratio']})": f"{result['ratio']:.5f}",
+        **({"ratio predicted": f"{result['predicted_ratio']:.5f}"} if "predicted_ratio" in result else {}),
         "mean KL divergence (nats)": f"{result['mean_kl_divergence']:.6f}",
         "same top token": f"{result['same_top_share']:.2%}",
         "verdict": "passed" if result["passed"] else "failed",

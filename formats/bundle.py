@@ -86,9 +86,17 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check_own_files(folder: Path) -> None:
-    """Raise BundleError unless a folder holds a manifest of ours, and no file that it does not name."""
-    _check_surplus(folder, _read_manifest(folder))
+def check_replaceable(folder: Path) -> None:
+    """Raise BundleError unless a folder holds a manifest of ours and no file that the manifest does not name."""
+    try:
+        if folder.is_symlink() or not folder.is_dir():
+            raise BundleError("it is no folder")
+        _check_surplus(folder, _read_manifest(folder))
+        below = next((path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink()), None)
+        if below is not None:
+            raise BundleError(f"{below!r} is a folder")
+    except BundleError as problem:
+        raise BundleError(f"{folder} exists and is no bundle: {problem}; --force replaces only bundles") from None
 
 
 def _read_manifest(folder: Path) -> Manifest:

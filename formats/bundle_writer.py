@@ -1,10 +1,10 @@
-"""Writes a bundle beside its place and renames it there, so that a half bundle is never seen under its name."""
+"""Writes a bundle so that a half one is never seen under its name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from mxspec.formats.bundle import check_own_files, file_sha256
+from mxspec.formats.bundle import check_replaceable, file_sha256
 from mxspec.formats.folder_writer import FolderWriter
 from mxspec.formats.manifest import MANIFEST, FileEntry, Manifest
 
@@ -13,7 +13,7 @@ class BundleWriter(FolderWriter):
     """The folder of a bundle in the making; an existing bundle is refused, or with `force` replaced."""
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
-        super().__init__(path, marker=MANIFEST, kind="bundle", check_own=check_own_files, force=force)
+        super().__init__(path, kind="bundle", check_replaceable=check_replaceable, force=force)
 
     def entry(self, name: str, sha256: str | None = None) -> FileEntry:
         """Size and hash of a file written to the folder; it is hashed here unless the hash is known."""

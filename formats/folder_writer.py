@@ -14,44 +14,49 @@ from mxspec.formats.work_folder import WorkFolder
 
 
 class FolderWriter:
-    """A folder beside `path` to fill; `publish_with` renames it to `path`, leaving the `with` block without removes it.
+    """A folder beside `path` to fill; `publish` renames it to `path`, leaving the `with` block without that removes it.
 
-    An existing `path` is refused, or with `force` replaced where `check_own` raises no BundleError: where it is what
-    is written here, in words a `kind`, and holds nothing else. Raises BundleError, also for an OSError that comes up in
-    the block: a disk that is full or fails is the user's to mend.
+    An existing `path` is refused, or with `force` replaced by `publish` where `check_replaceable` finds it to be such
+    a folder, in words a `kind`. Raises BundleError, also for an OSError that comes up in the block: a disk that is full
+    or fails is the user's to mend.
     """
 
     def __init__(
-        self, path: Path, *, marker: str, kind: str, check_own: Callable[[Path], None], force: bool = False
+        self, path: Path, *, kind: str, check_replaceable: Callable[[Path], None], force: bool = False
     ) -> None:
         self.path = path.absolute()
-        self._marker, self._kind, self._check_own, self._force = marker, kind, check_own, force
+        self._kind, self._check_replaceable, self._force = kind, check_replaceable, force
         self._published = False
 
     def __enter__(self) -> Self:
         self.check_place()
-        self.work = WorkFolder(self.path)
+        self._work = WorkFolder(self.path)
         try:
-            self.work.enter()
+            self._work.enter()
         except OSError as error:
-            self.work.leave(keep_rounding=True)
+            self._work.leave(keep_rounding=True)
             raise self._write_error(error) from None
         except BaseException:
-            self.work.leave(keep_rounding=True)
+            self._work.leave(keep_rounding=True)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.work.leave(keep_rounding=not self._published)
+        self._work.leave(keep_rounding=not self._published)
         if isinstance(value, OSError):
             raise self._write_error(value) from None
 
     @property
     def folder(self) -> Path:
         """Where the files are written."""
-        return self.work.content
+        return self._work.bundle
+
+    @property
+    def work(self) -> WorkFolder:
+        """What stands beside the files while they are made."""
+        return self._work
 
     def require_space(self, bytes_needed: int) -> None:
         """Raise BundleError unless the disk has room for `bytes_needed`."""
@@ -63,17 +68,19 @@ class FolderWriter:
                 "free; make room or choose another place with -o"
             )
 
-    def publish_with(self, text: str) -> None:
-        """Write the marker file, flush, and rename the folder to its place, over an old one only now."""
-        with (self.folder / self._marker).open("xb") as file:
+    def publish_with(self, name: str, text: str) -> None:
+        """Write a last file of this text, flush, and rename the folder to its place, over an old one only now."""
+        with (self.folder / name).open("xb") as file:
             file.write(text.encode())
         for path in (*self.folder.iterdir(), self.folder):
             _flush(path)
         self.check_place()
         try:
-            self.work.publish(replace=os.path.lexists(self.path))
+            self._work.publish(replace=os.path.lexists(self.path))
         except FileExistsError:
-            raise BundleError(f"{self.path} appeared meanwhile; choose another place with -o") from None
+            raise BundleError(
+                f"{self.path} appeared while the {self._kind} was made; choose another place with -o"
+            ) from None
         self._published = True
         _flush(self.path.parent)
 
@@ -83,19 +90,7 @@ class FolderWriter:
             return
         if not self._force:
             raise BundleError(f"{self.path} exists; choose another place with -o, or replace it with --force")
-        try:
-            if self.path.is_symlink() or not self.path.is_dir():
-                raise BundleError("it is not a folder")
-            self._check_own(self.path)
-            below = next((path.name for path in self.path.iterdir() if path.is_dir() and not path.is_symlink()), None)
-            if below is not None:
-                raise BundleError(f"{below!r} is a folder")
-        except BundleError as problem:
-            raise BundleError(
-                f"{self.path} exists and is no {self._kind}: {problem}; --force replaces only {self._kind}s"
-            ) from None
-        except OSError as error:
-            raise self._write_error(error) from None
+        self._check_replaceable(self.path)
 
     def _write_error(self, error: OSError) -> BundleError:
         where = error.filename2 or error.filename or self.path  # the second is where a copy goes

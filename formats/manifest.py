@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 KMax = Annotated[int, Field(gt=0, le=LARGEST_K)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Nats = Annotated[float, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
@@ -70,6 +71,53 @@ class RoundingEntry(Strict):
     nearest: dict[str, str] = Field(default_factory=dict)
 
 
+class RefereeEntry(Strict):
+    """How far the graph's logits were from transformers' own in float32, as shares of the largest logit.
+
+    `quiet` and `loud`: a small twin of the model with random weights at two scales. `own`: the model itself with the
+    weights that it stores, where they fit in memory.
+    """
+
+    quiet: Annotated[float, Field(ge=0)]
+    loud: Annotated[float, Field(ge=0)]
+    own: Annotated[float, Field(ge=0)] | None = None
+
+
+class ProductEntry(Strict):
+    """One product of the graph, and the format that was chosen for it, or `fixed` by a pattern.
+
+    `saved_bytes` counts from its largest allowed format; `loss` is predicted, in nats a token, `losses` in each format.
+    `loss_a_byte` is what it would lose by going from its largest to its smallest allowed format, a byte saved.
+    """
+
+    name: str
+    format: str
+    fixed: bool = False
+    bytes: Positive
+    saved_bytes: Count
+    loss: Nats
+    loss_a_byte: Nats
+    losses: dict[str, Nats]
+
+
+class BudgetEntry(Strict):
+    """Which budget formats were chosen by, bits a weight or a ratio of perplexity, and what that led to.
+
+    `predicted_ratio` is of perplexity, from losses on `tokens` tokens of a text with this hash, from places and with
+    labels that `seed` chose. `products` are in the order of their `loss_a_byte`, the most sensitive first.
+    """
+
+    budget_bits: Annotated[float, Field(gt=0)] | None = None
+    max_ratio: Annotated[float, Field(gt=1)] | None = None
+    allowed_formats: tuple[str, ...]
+    reached_bits: Annotated[float, Field(gt=0)]
+    predicted_ratio: Annotated[float, Field(ge=1)]
+    text_sha256: Sha256
+    tokens: Positive
+    seed: Count
+    products: tuple[ProductEntry, ...]
+
+
 class ModelEntry(Strict):
     """One compiled model: its two files, the figures a runtime plans with, and its tensors."""
 
@@ -88,6 +136,8 @@ class ModelEntry(Strict):
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
+    referee: RefereeEntry | None = None
+    budget: BudgetEntry | None = None
 
     @field_validator("tensors")
     @classmethod

@@ -1,4 +1,4 @@
-"""The folder beside a place where what comes there is made, so that a start after a kill finds what was done.
+"""The folder beside a bundle's place where the bundle is made, so that a start after a kill finds what was done.
 
 DIR.partial/
   lock        held (flock) by the process that works here
@@ -19,16 +19,16 @@ from pathlib import Path
 from mxspec.formats.errors import BundleError
 from mxspec.formats.rename import exchange, rename_new
 
-LOCK, CONTENT, ROUNDING, OLD, JOURNAL = "lock", "content", "rounding", "old", ".journal"
+LOCK, BUNDLE, ROUNDING, OLD, JOURNAL = "lock", "bundle", "rounding", "old", ".journal"
 
 
 class WorkFolder:
-    """DIR.partial for `place`, one process's alone from `enter` to `leave`; raises BundleError, OSError."""
+    """DIR.partial for the bundle `place`, one process's alone from `enter` to `leave`; raises BundleError, OSError."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
         self.path = place.with_name(f"{place.name}.partial")
-        self.content = self.path / CONTENT
+        self.bundle = self.path / BUNDLE
         self.rounding = self.path / ROUNDING
         self.found_work = False  # of a process that was killed
         self._lock = -1
@@ -37,27 +37,27 @@ class WorkFolder:
         """Lock the folder, put back what a kill left without a name, and remove what nothing can go on with."""
         self._refuse_strangers()
         self._lock = self._take_lock()
-        self.found_work = self.content.exists() or self.rounding.exists()
+        self.found_work = self.bundle.exists() or self.rounding.exists()
         self._recover()
-        self.content.mkdir(exist_ok=True)
-        for file in self.content.iterdir():
+        self.bundle.mkdir(exist_ok=True)
+        for file in self.bundle.iterdir():
             if not self.journal(file.name).is_file():
                 _remove(file)
 
     def journal(self, name: str) -> Path:
-        """Where the journal of a file in `content` is."""
+        """Where the journal of a file in `bundle` is."""
         return self.path / f"{name}{JOURNAL}"
 
     def publish(self, *, replace: bool) -> None:
-        """Give `content` the name `place`; what had that name lies here afterwards. Raises FileExistsError, OSError."""
+        """Give `bundle` the name `place`; what had that name lies here afterwards. Raises FileExistsError, OSError."""
         for journal in self.path.glob(f"*{JOURNAL}"):
             journal.unlink()  # they speak of the new files, and here will be old ones
         if not replace:
-            rename_new(self.content, self.place)
-        elif not exchange(self.content, self.place):
+            rename_new(self.bundle, self.place)
+        elif not exchange(self.bundle, self.place):
             try:
                 self.place.rename(self.path / OLD)
-                self.content.rename(self.place)
+                self.bundle.rename(self.place)
             finally:
                 self._recover()
 
@@ -77,7 +77,7 @@ class WorkFolder:
             self.path.rmdir()
 
     def _recover(self) -> None:
-        """Give what was replaced its name back where a replacement was not finished."""
+        """Give the replaced bundle its name back where a replacement was not finished."""
         old = self.path / OLD
         if old.exists() and not os.path.lexists(self.place):
             old.rename(self.place)
@@ -88,7 +88,7 @@ class WorkFolder:
         if self.path.is_symlink() or not self.path.is_dir():
             raise BundleError(f"{self.path} is needed to work in, and is no folder of speccompile's; move it away")
         for path in self.path.iterdir():
-            if path.name not in (LOCK, CONTENT, ROUNDING, OLD) and path.suffix != JOURNAL:
+            if path.name not in (LOCK, BUNDLE, ROUNDING, OLD) and path.suffix != JOURNAL:
                 raise BundleError(f"{path}: no compile left this there; move it away, {self.path} is needed")
 
     def _take_lock(self) -> int:

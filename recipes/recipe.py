@@ -22,7 +22,14 @@ from pydantic import (
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.manifest import KMax
 from mxspec.formats.validation import Strict, first_problem
-from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, Activations, named_by_user, taken_activations
+from mxspec.formats.weight_format import (
+    ELEMENTS,
+    FP16_TILES,
+    WEIGHT_FORMATS,
+    Activations,
+    named_by_user,
+    taken_activations,
+)
 
 Positive = Annotated[int, Field(gt=0)]
 FormatName = Annotated[str, AfterValidator(named_by_user)]
@@ -31,6 +38,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Rounding = Literal["nearest", "scale", "gptq"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "scale", "gptq")
 
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -40,6 +48,9 @@ class TargetRecipe(Strict):
     `formats` gives other formats to the parameters that shell patterns such as `lm_head.*` or `model.layers.0.*` name,
     the first that matches; `keep_fp16` holds patterns of those to keep in fp16 whatever else is said. `activations` is
     for the products whose format can take it; the others stay as they are.
+
+    With a `budget` such as "5.2bpw", bits a weight of all matrices, or a `max_ratio` of perplexity, which is predicted,
+    the format of each matrix that no pattern names is chosen among `allowed_formats`, all MX formats if there are none.
     """
 
     checkpoint: str
@@ -47,6 +58,9 @@ class TargetRecipe(Strict):
     format: FormatName = "mxfp6_e3m2"
     formats: tuple[tuple[str, FormatName], ...] = ()
     keep_fp16: tuple[str, ...] = ()
+    budget: str | None = None
+    max_ratio: Annotated[float, Field(gt=1)] | None = None
+    allowed_formats: tuple[FormatName, ...] = ()
     activations: Activations = "int16"
 
     @field_validator("checkpoint")
@@ -56,16 +70,48 @@ class TargetRecipe(Strict):
             raise ValueError("expected a directory or a hub id")
         return checkpoint
 
+    @field_validator("budget")
+    @classmethod
+    def _bits_a_weight(cls, budget: str | None) -> str | None:
+        if budget is not None and not _BUDGET.fullmatch(budget):
+            raise ValueError("expected bits a weight, such as '5.2bpw'")
+        return budget
+
     @field_validator("activations")
     @classmethod
     def _fit_the_format(cls, activations: Activations, others: ValidationInfo) -> Activations:
-        format_name = others.data.get("format")
+        chosen = others.data.get("budget") or others.data.get("max_ratio")
+        format_name = None if chosen else others.data.get("format")
         if format_name is not None and activations not in (taken := taken_activations(format_name)):
             takers = ", ".join(name for name in WEIGHT_FORMATS if activations in taken_activations(name))
             raise ValueError(
                 f"{format_name} takes {' or '.join(taken)} activations, and {activations} ones need one of {takers}"
             )
         return activations
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if self.budget is not None and self.max_ratio is not None:
+            raise ValueError("got both `budget` and `max_ratio`, expected one of them")
+        if self.allowed_formats and not self.has_budget:
+            raise ValueError("`allowed_formats` goes with `budget` or `max_ratio`")
+        return self
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether formats are to be chosen."""
+        return self.budget is not None or self.max_ratio is not None
+
+    @property
+    def budget_bits(self) -> float | None:
+        """The bits a weight that `budget` says."""
+        found = None if self.budget is None else _BUDGET.fullmatch(self.budget)
+        return None if found is None else float(found[1])
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The formats to choose from."""
+        return tuple(dict.fromkeys(self.allowed_formats)) or tuple(form.name for form in ELEMENTS.values())
 
 
 class DraftRecipe(TargetRecipe):
@@ -99,6 +145,8 @@ class Recipe(Strict):
     def _has_text(self) -> Self:
         if self.rounding == "gptq" and self.calibrate is None:
             raise ValueError("rounding 'gptq' needs `calibrate`, a text file like those that the model will see")
+        if self.calibrate is None and any(model.has_budget for model in (self.target, self.draft) if model):
+            raise ValueError("a budget needs `calibrate`, a text file like those that the model will see")
         return self
 
     @classmethod

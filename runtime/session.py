@@ -71,6 +71,7 @@ class Session:
         self.real_vocab = real_vocab
         self.slots = slots
         self.capacity = entry.context_length
+        self.first_position = 0  # of every text; a check reads the end of a long context without filling it
         self.chunk = max(entry.specializations)  # tokens a call, where there are many
         path = folder / entry.graph
         try:
@@ -110,8 +111,9 @@ class Session:
         ids[0] = list(chain.from_iterable(part.tokens for part in parts))
         if self.real_vocab > self.entry.vocab_size:
             ids[ids >= self.entry.vocab_size] = 0
+        begins = [self.first_position + part.past for part in parts]
         fill["position_ids"].of(1, tokens)[0] = list(
-            chain.from_iterable(range(part.past, part.past + count) for part, count in zip(parts, counts, strict=True))
+            chain.from_iterable(range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
         )
         fill["slots"].of(len(parts))[:] = [part.slot for part in parts]
         fill["past_lengths"].of(len(parts))[:] = [part.past for part in parts]

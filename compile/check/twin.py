@@ -1,11 +1,24 @@
-"""A small twin of a large checkpoint: its architecture and options, but few layers, few tokens and random weights."""
+"""A small twin of a checkpoint: its architecture and options, but few layers, few tokens and random weights.
+
+Kept as they are: the size of heads and how many share keys, one layer of each kind, activation functions, norms and
+their epsilons, the rotary embedding with all its factors, multipliers, caps, biases, ties, and the length of the
+context. Made smaller: the number of layers, the vocabulary, the feed-forward width, the width of the hidden states (the
+number of heads with it where the one follows from the other, ALiBi excepted), and windows (`WINDOWS`), so that a short
+text is longer than they are; the windows of the whole model's graph are compared with its config apart (windows.py).
+"""
 
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from torch import nn
 from transformers import PreTrainedConfig
 
 from mxspec.compile.checkpoint.checkpoint import WEIGHTS
@@ -14,41 +27,143 @@ from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
 LAYERS = 2  # at least; as many as it takes to have one of each kind
 VOCABULARY = 512
-INTERMEDIATE = 512
-_NOISE = 1 << 20  # random values made once and repeated
+FEED_FORWARD = 512
+HIDDEN = 256  # about; a multiple of the heads
+HEADS = 8  # where a head's size is the width of the hidden states by the number of heads
+WINDOW = 24  # tokens
+WINDOWS = ("sliding_window", "window_size")  # keys of configs
+_LAYER = re.compile(r"\.\d+\.")
+_FEED_FORWARD_KEYS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+_NOISE = 1_048_573  # random values made once and repeated; a prime, so that no two rows or heads are the same
 
 
-def write_twin(large: PreTrainedConfig, twin: Path) -> None:
-    """Write to `twin` a checkpoint of a configuration like this one, small enough to try every length of call on."""
-    config = shrink(large)
-    config.save_pretrained(twin)
-    parameters = {name: tuple(value.shape) for name, value in name_parameters(config).named_parameters()}
-    layout = plan_layout([(name, "F16", shape) for name, shape in parameters.items()])
-    noise = np.random.default_rng(0).standard_normal(_NOISE)
-    with SafetensorsWriter(twin / WEIGHTS, layout) as writer:
-        for name, shape in parameters.items():
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large random weights are: `gain` of a matrix (its standard deviation times √inputs), that of embeddings."""
+
+    name: str
+    gain: float
+    embedding: float
+
+
+QUIET = Scale("quiet", gain=0.02, embedding=1e-3)  # so little reaches the norms that their epsilons show
+LOUD = Scale("loud", gain=1.5, embedding=0.3)  # attention is sharp, caps and activation functions are far from linear
+
+
+def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> None:
+    """Write to `folder` a checkpoint of `shrink(config)` with random weights, float16."""
+    small = shrink(config)
+    small.save_pretrained(folder)
+    model = name_parameters(small)
+    parameters = dict(model.named_parameters())
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    layout = plan_layout([(name, "F16", tuple(value.shape)) for name, value in parameters.items()])
+    random = np.random.default_rng(0)
+    noise = random.standard_normal(_NOISE, np.float32)
+    with SafetensorsWriter(folder / WEIGHTS, layout) as writer:
+        for name, parameter in parameters.items():
             writer.begin(name)
-            values = noise * shape[-1] ** -0.5 if len(shape) > 1 else 1 + 0.2 * noise
-            left = int(np.prod(shape))
-            while left:
-                count = min(left, _NOISE)
-                writer.append(values[:count].astype(np.float16).tobytes())
-                left -= count
+            mean, deviation = _distribution(name, tuple(parameter.shape), scale, is_table=id(parameter) in tables)
+            values = (mean + deviation * np.roll(noise, random.integers(_NOISE))).astype(np.float16)
+            for piece in _repeat(values, parameter.numel()):
+                writer.append(piece.data)
         writer.finish()
 
 
+def _distribution(name: str, shape: tuple[int, ...], scale: Scale, *, is_table: bool) -> tuple[float, float]:
+    """Mean and standard deviation; norms are away from 1."""
+    if is_table:
+        return 0.0, scale.embedding
+    if len(shape) > 1:
+        return 0.0, scale.gain * shape[-1] ** -0.5
+    return (0.0, 0.2 * min(1.0, scale.gain)) if name.endswith("bias") else (1.0, 0.2)
+
+
+def _repeat(values: npt.NDArray[np.float16], count: int) -> Iterator[npt.NDArray[np.float16]]:
+    while count > 0:
+        yield values[:count]
+        count -= len(values)
+
+
 def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The same options with few layers, few tokens and narrow feed-forward layers; heads and their sizes stay."""
+    """The same options in a small model; see the head of this file."""
     small = copy.deepcopy(config)
-    layers = config.num_hidden_layers
-    kinds: list[str] = getattr(config, "layer_types", None) or []
-    count = next(n for n in range(min(LAYERS, layers), layers + 1) if set(kinds[:n]) == set(kinds))
-    for key, value in vars(config).items():
-        if isinstance(value, list) and len(value) == layers:  # one entry a layer
-            setattr(small, key, value[:count])
-    small.num_hidden_layers = count
+    _keep_layers(small, layers_of_each_kind(config))
     small.vocab_size = min(VOCABULARY, config.vocab_size)
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
-    if getattr(config, "intermediate_size", None):
-        small.intermediate_size = min(INTERMEDIATE, config.intermediate_size)
-    return small
+    for keys, size in ((_FEED_FORWARD_KEYS, FEED_FORWARD), (WINDOWS, WINDOW)):
+        for key in keys:
+            if isinstance(value := getattr(config, key, None), int):
+                setattr(small, key, min(size, value))
+    return _narrow(small)
+
+
+def layers_of_each_kind(config: PreTrainedConfig) -> list[int]:
+    """The first layer of each kind, and as many more from the first on as make `LAYERS`."""
+    first: dict[str, int] = {}
+    for layer, kind in enumerate(layer_kinds(config)):
+        first.setdefault(kind, layer)
+    others = [layer for layer in range(config.num_hidden_layers) if layer not in first.values()]
+    return sorted([*first.values(), *others[: max(0, LAYERS - len(first))]])
+
+
+def layer_kinds(config: PreTrainedConfig) -> list[str]:
+    """What every list of the config that has an entry for each layer says of it."""
+    lists = [value for _, value in _layer_lists(config)]
+    return [repr([entries[layer] for entries in lists]) for layer in range(config.num_hidden_layers)]
+
+
+def _layer_lists(config: PreTrainedConfig) -> list[tuple[str, list[Any]]]:
+    lists = [(key, value) for key, value in vars(config).items() if isinstance(value, list)]
+    return [(key, value) for key, value in lists if len(value) == config.num_hidden_layers]
+
+
+def _keep_layers(config: PreTrainedConfig, layers: list[int]) -> None:
+    for key, value in _layer_lists(config):
+        setattr(config, key, [value[layer] for layer in layers])
+    config.num_hidden_layers = len(layers)
+
+
+def _narrow(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Narrower hidden states: of as many heads where the model takes their size from a setting of its own, or of fewer.
+
+    The slopes of ALiBi hang on the number of heads.
+    """
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    if narrow := _with_sizes(config, hidden_size=2 * heads * -(-HIDDEN // (2 * heads)), head_dim=size):
+        rows = {heads * size, (heads + 2 * groups) * size}  # of the queries' projection
+        if rows & _layer_widths(narrow):
+            return narrow
+    share = heads // groups
+    kept = share * max(1, HEADS // share)
+    if getattr(config, "alibi", False) or config.hidden_size != heads * size:
+        return config
+    grouped = {"num_key_value_heads": kept // share} if groups != heads else {}
+    narrow = _with_sizes(config, hidden_size=kept * size, num_attention_heads=kept, **grouped)
+    return narrow if narrow and _layer_widths(narrow) else config
+
+
+def _with_sizes(config: PreTrainedConfig, hidden_size: int, **sizes: int) -> PreTrainedConfig | None:
+    """A copy with other sizes, or None if it would not be narrower."""
+    if hidden_size >= config.hidden_size:
+        return None
+    changed = copy.deepcopy(config)
+    if getattr(config, "word_embed_proj_dim", None) == config.hidden_size:  # OPT's
+        sizes["word_embed_proj_dim"] = hidden_size
+    if getattr(config, "num_key_value_heads", None) == config.num_attention_heads:
+        sizes.setdefault("num_key_value_heads", sizes.get("num_attention_heads", config.num_attention_heads))
+    for key, value in {"hidden_size": hidden_size, **sizes}.items():
+        setattr(changed, key, value)
+    return changed
+
+
+def _layer_widths(config: PreTrainedConfig) -> set[int]:
+    """Sizes of the matrices of decoder layers; none where the model cannot be built."""
+    try:
+        parameters = name_parameters(config).named_parameters()
+    except Exception:  # whatever transformers makes of widths that do not fit each other
+        return set()
+    matrices = [value.shape for name, value in parameters if value.ndim == 2 and _LAYER.search(name)]
+    return {size for shape in matrices for size in shape}

@@ -10,12 +10,12 @@ import click
 from rich.console import Console
 
 from mxspec.compile.commands.termination import termination_as_interrupt
-from mxspec.compile.interchange.folder import EmittedFolder, Kind
+from mxspec.compile.interchange.folder import EmittedFolder, Form
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.command import Command, Group, print_json, report_console
 
-KINDS = get_args(Kind)
+FORMS = get_args(Form)
 
 _BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 _OPTIONS = (
@@ -60,7 +60,7 @@ def static(bundle: Path, *, output: Path | None, force: bool, json_output: bool,
     _emit("static", bundle, output, force=force, json_output=json_output, slots=slots)
 
 
-def _emit(kind: Kind, path: Path, output: Path | None, *, force: bool, json_output: bool, **options: Any) -> None:
+def _emit(kind: Form, path: Path, output: Path | None, *, force: bool, json_output: bool, **options: Any) -> None:
     bundle, place = Bundle.open(path), output or place_of(path, kind)
     console = report_console(json_output=json_output)
     with termination_as_interrupt():
@@ -69,17 +69,17 @@ def _emit(kind: Kind, path: Path, output: Path | None, *, force: bool, json_outp
         print_json({"output": str(place)} | index)
 
 
-def place_of(bundle: Path, kind: Kind) -> Path:
+def place_of(bundle: Path, kind: Form) -> Path:
     """Where a kind of models goes, if nobody says: beside the bundle."""
     return bundle.with_name(f"{bundle.absolute().name.removesuffix('.bundle')}.{kind}")
 
 
-def check_place(kind: Kind, place: Path, *, force: bool) -> None:
+def check_place(kind: Form, place: Path, *, force: bool) -> None:
     """Raise BundleError where something lies that may not be replaced."""
     EmittedFolder(place, kind, force=force).check_place()
 
 
-def write(kind: Kind, bundle: Bundle, place: Path, *, force: bool, console: Console, **options: Any) -> dict[str, Any]:
+def write(kind: Form, bundle: Bundle, place: Path, *, force: bool, console: Console, **options: Any) -> dict[str, Any]:
     """Emit, and print where what was written lies; the index of it. Raises MxspecError."""
     try:
         from mxspec.compile.interchange.standard import emit_standard
@@ -87,7 +87,7 @@ def write(kind: Kind, bundle: Bundle, place: Path, *, force: bool, console: Cons
         from mxspec.compile.progress import Stages
     except ModuleNotFoundError as missing:
         raise MxspecError(f"emitting needs {missing.name}: pip install 'mxspec[compile]'") from None
-    emitters: dict[Kind, Callable[..., dict[str, Any]]] = {"standard": emit_standard, "static": emit_static}
+    emitters: dict[Form, Callable[..., dict[str, Any]]] = {"standard": emit_standard, "static": emit_static}
     index = emitters[kind](bundle, place, force=force, **({"stages": Stages(console)} | options))
     console.print(f"{place}: the {kind} models of {bundle.path}", highlight=False, soft_wrap=True)
     return index

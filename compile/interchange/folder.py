@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.errors import BundleError
@@ -14,46 +14,39 @@ from mxspec.formats.manifest import MANIFEST
 from mxspec.formats.validation import parse_json
 
 INDEX = "interchange.json"
+KIND = "folder of emitted models"
 
-Kind = Literal["standard", "static"]
+Form = Literal["standard", "static"]
 
 
 class EmittedFolder(FolderWriter):
     """The folder of emitted models in the making; an existing one is refused, or with `force` replaced."""
 
-    def __init__(self, path: Path, kind: Kind, *, force: bool = False) -> None:
-        super().__init__(path, marker=INDEX, kind="folder of emitted models", check_own=_check_own_files, force=force)
-        self._what = kind
+    def __init__(self, path: Path, form: Form, *, force: bool = False) -> None:
+        super().__init__(path, kind=KIND, check_replaceable=check_emitted, force=force)
+        self._form = form
 
     def publish(self, bundle: Bundle, models: Mapping[str, Any]) -> dict[str, Any]:
         """Write the index and move the folder to its place; what the index says."""
         index = {
-            "kind": self._what,
+            "kind": self._form,
             "name": bundle.manifest.name,
             "manifest_sha256": file_sha256(bundle.path / MANIFEST),
             "models": dict(models),
+            "files": sorted(path.name for path in self.folder.iterdir()),
         }
-        self.publish_with(json.dumps(index, indent=1) + "\n")
+        self.publish_with(INDEX, json.dumps(index, indent=1) + "\n")
         return index
 
 
-def _check_own_files(folder: Path) -> None:
-    """Raise BundleError unless a folder holds an index of ours, and no file that it does not name."""
-    if not (folder / INDEX).is_file():
-        raise BundleError(f"{INDEX} is missing")
-    match parse_json((folder / INDEX).read_bytes(), INDEX, BundleError):
-        case {"kind": kind, "manifest_sha256": str(), "models": dict(models)} if kind in get_args(Kind):
-            surplus = {path.name for path in folder.iterdir()} - set(_strings(models)) - {INDEX}
-            if surplus:
-                raise BundleError(f"file {min(surplus)!r} is not in {INDEX}")
+def check_emitted(folder: Path) -> None:
+    """Raise BundleError unless a folder holds an index of ours and nothing that the index does not name."""
+    refused = f"{folder} exists and is no {KIND}; --force replaces only those"
+    if folder.is_symlink() or not (folder / INDEX).is_file():
+        raise BundleError(refused)
+    match parse_json((folder / INDEX).read_bytes(), str(folder / INDEX), BundleError):
+        case {"manifest_sha256": str(), "files": list(files)}:
+            if others := sorted({path.name for path in folder.iterdir()} - {INDEX, *map(str, files)}):
+                raise BundleError(f"{refused}: {others[0]!r} is not of speccompile")
         case _:
-            raise BundleError(f"{INDEX} is of something else")
-
-
-def _strings(tree: Any) -> Iterator[str]:
-    """All strings in the values of nested objects; names of files are among them."""
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            yield from _strings(value)
+            raise BundleError(refused)

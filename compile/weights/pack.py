@@ -103,8 +103,8 @@ def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rou
         digest.update(f"{spec!r}\n".encode())
         if spec.value is not None:
             digest.update(np.ascontiguousarray(spec.value).tobytes())
-        for parameter in spec.sources:
-            digest.update(f"{sources[parameter]!r} {sources[parameter].identity}\n".encode())
+        for source in (sources[parameter] for parameter in spec.sources):
+            digest.update(f"{source.name} {source.dtype} {source.shape} {source.identity}\n".encode())
     return digest.hexdigest()
 
 

@@ -50,7 +50,7 @@ def test_a_killed_compile_goes_on_at_its_tensor(recipe: Path, tmp_path: Path) ->
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert os.listdir(tmp_path) == [work.name]
-    target = (work / "content" / "target.safetensors").stat()
+    target = (work / "bundle" / "target.safetensors").stat()
     result = speccompile(recipe, "-o", place, "--json")
     assert result.exit_code == 0, result.output
     assert f"{work} was left by a run that did not end" in " ".join(result.stderr.split())
@@ -110,6 +110,6 @@ def test_a_disk_that_has_no_room_for_the_tokenizer(recipe: Path, tmp_path: Path)
         with BundleWriter(tmp_path / "x.bundle") as writer, largest_file(100):
             pipeline.copy_tokenizer(recipe.parent / "target", writer, {})
 
-    with pytest.raises(BundleError, match=r"content/tokenizer\.json: File too large; nothing was written"):
+    with pytest.raises(BundleError, match=r"bundle/tokenizer\.json: File too large; nothing was written"):
         copy()
     assert os.listdir(tmp_path) == []

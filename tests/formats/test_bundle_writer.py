@@ -95,7 +95,7 @@ def test_what_appears_late_is_not_replaced(
         monkeypatch.setattr(rename, "_renameat2", lambda source, target, flags: False)
     elsewhere = small_bundle(tmp_path / "other" / "first.bundle", name="first")
     place = tmp_path / "place" / "x.bundle"
-    check = BundleWriter.check_place
+    check = BundleWriter._check_place
 
     def appears(writer: BundleWriter) -> None:
         check(writer)
@@ -107,7 +107,7 @@ def test_what_appears_late_is_not_replaced(
             else:
                 place.symlink_to(elsewhere)
 
-    monkeypatch.setattr(BundleWriter, "check_place", appears)
+    monkeypatch.setattr(BundleWriter, "_check_place", appears)
     monkeypatch.setattr(os.path, "lexists", lambda path, real=os.path.lexists: path != place and real(path))
     with pytest.raises(BundleError, match="appeared"):
         small_bundle(place)
@@ -145,7 +145,7 @@ def test_the_old_bundle_returns_when_the_rename_fails(
 
 
 def interrupted(path: Path, target: Path, rename: Callable[[Path, Path], Path] = Path.rename) -> Path:
-    if path.name == "content":
+    if path.name == "bundle":
         raise KeyboardInterrupt
     return rename(path, target)
 
@@ -199,8 +199,8 @@ def test_one_place_has_one_writer(tmp_path: Path, small_bundle: Callable[..., Pa
 
 def test_what_a_kill_left_is_cleared_away(tmp_path: Path, small_bundle: Callable[..., Path]) -> None:
     work = tmp_path / "x.bundle.partial"
-    (work / "content" / "folder").mkdir(parents=True)
-    for name in ("lock", "content/target.safetensors", "content/manifest.json", "content/folder/file"):
+    (work / "bundle" / "folder").mkdir(parents=True)
+    for name in ("lock", "bundle/target.safetensors", "bundle/manifest.json", "bundle/folder/file"):
         (work / name).write_text("left")
     small_bundle(tmp_path / "x.bundle")
     Bundle.open(tmp_path / "x.bundle").verify()

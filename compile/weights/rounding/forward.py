@@ -23,6 +23,7 @@ _PIECE = 4 << 20  # weights converted at once
 
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
 OnInput = Callable[[str, Tensor], None]  # told a matrix's parameter name and its inputs [..., k]
+OnProduct = Callable[[str, Tensor, Tensor], None]  # told also what it makes of them [..., n]
 
 
 class _Reached(Exception):
@@ -34,7 +35,7 @@ class _Reached(Exception):
 
 
 class LayeredModel:
-    """Runs embedding, a decoder layer, or what comes before the head, by themselves.
+    """Runs embedding, a decoder layer, what comes before the head, or the head, by themselves.
 
     The model's own forward pass runs each time, so that masks, positions and rotations are its own; layers before the
     wanted one hand on the given hidden states, and the pass ends behind it. Raises UnsupportedModelError for a model
@@ -54,11 +55,11 @@ class LayeredModel:
             if parameter is not None
         }
         self.layers = _decoder_layers(self._model, config)
-        self._current, self._hidden = -1, torch.empty(0)
+        self._current, self._hidden, self._past_head = -1, torch.empty(0), False
         for index, layer in enumerate(self.layers):
             layer.forward = self._standing_in(index, layer.forward)
         head = self._model.get_output_embeddings()
-        head.register_forward_pre_hook(_reached)
+        head.register_forward_pre_hook(self._reach_head)
         embedding: Any = self._model.get_input_embeddings()
         embedding.padding_idx = None
         self._forget_embedding()
@@ -77,8 +78,9 @@ class LayeredModel:
 
     @contextmanager
     def loaded(self, index: int) -> Iterator[None]:
-        """Have the weights of a decoder layer in memory, as float32."""
-        modules = list(self.layers[index].modules())
+        """Have the weights of a decoder layer, or of the head, in memory, as float32."""
+        last = index == len(self.layers)
+        modules = [self._model.get_output_embeddings()] if last else list(self.layers[index].modules())
         for module in modules:
             self._load(module)
         try:
@@ -111,6 +113,22 @@ class LayeredModel:
                     hooks.callback(hook.remove)
             return self._run(index, ids)
 
+    def trace(self, index: int, hidden: Tensor, on_product: OnProduct) -> Tensor:
+        """What a loaded layer makes of hidden states, or the loaded head of those before the last norm: the logits.
+
+        Gradients reach `hidden` and the products where `hidden` requires them.
+        """
+        self._hidden = hidden
+        with ExitStack() as hooks:
+            for name, module in self.matrices(index).items():
+                hook = module.register_forward_hook(_telling_product(on_product, name))
+                hooks.callback(hook.remove)
+            self._past_head = index == len(self.layers)
+            try:
+                return self._run(index, torch.zeros(hidden.shape[:2], dtype=torch.int64))
+            finally:
+                self._past_head = False
+
     def _forget_embedding(self) -> None:
         """One row that every id but 0 lies outside of: what is made of it is not used."""
         embedding: Any = self._model.get_input_embeddings()
@@ -118,12 +136,13 @@ class LayeredModel:
 
     def _run(self, index: int, ids: Tensor) -> Tensor:
         self._current = index
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._hidden.requires_grad):
             try:
-                self._model(input_ids=ids, use_cache=False)
+                logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
             except _Reached as reached:
                 return reached.value
-        raise AssertionError("the forward pass went past its end")
+        assert self._past_head, "the forward pass went past its end"
+        return logits
 
     def _standing_in(self, index: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def forward_or_hand_on(hidden_states: Tensor, *arguments: Any, **options: Any) -> Tensor:
@@ -134,6 +153,10 @@ class LayeredModel:
             raise _Reached(forward(self._hidden, *arguments, **options))
 
         return forward_or_hand_on
+
+    def _reach_head(self, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if not self._past_head:
+            raise _Reached(arguments[0])
 
     def _load(self, module: nn.Module) -> None:
         for leaf, parameter in module._parameters.items():
@@ -167,12 +190,15 @@ def _decoder_layers(model: nn.Module, config: PreTrainedConfig) -> list[nn.Modul
     raise UnsupportedModelError(f"{architecture_name(config)}: no list of its {count} decoder layers was found")
 
 
-def _reached(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-    raise _Reached(arguments[0])
-
-
 def _telling(on_input: OnInput, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def tell(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         on_input(name, arguments[0])
+
+    return tell
+
+
+def _telling_product(on_product: OnProduct, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    def tell(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        on_product(name, arguments[0], output)
 
     return tell

@@ -131,7 +131,7 @@ class ModelRounder:
         done: dict[str, RoundedMatrix] = {}
         groups = moments.groups() | {name: [name] for name in matrices if name not in moments.first}
         for first, names in groups.items():
-            factor, fallback = _factor(moments.sums.pop(first, None))
+            factor, fallback = factor_of(moments.sums.pop(first, None))
             for name in names:
                 module = matrices[name]
                 source = MatrixSource.of(self._sources[name], module, self._formats[name])
@@ -155,7 +155,7 @@ class ModelRounder:
         return work
 
 
-def _factor(moments: Moments | None) -> tuple[Factor | None, str | None]:
+def factor_of(moments: Moments | None) -> tuple[Factor | None, str | None]:
     """The factor, or why there is none."""
     if moments is None:
         return None, "its inputs were not seen"

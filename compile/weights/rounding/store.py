@@ -51,6 +51,10 @@ class RoundingStore:
             file.flush()
             os.fsync(file.fileno())
         beside.rename(self._layer(layer))
+        self.remove_inputs(layer)
+
+    def remove_inputs(self, layer: int) -> None:
+        """Delete what went into a layer."""
         self._inputs(layer).unlink(missing_ok=True)
 
     def finished_layer(self, layer: int) -> dict[str, RoundedMatrix] | None:

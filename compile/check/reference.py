@@ -1,0 +1,101 @@
+"""What transformers' own forward says of a text, in float32: the oracle that a compiled graph is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from mxspec.compile.check.readings import Logits, Reading, Text
+
+_LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
+Oracle = Callable[[Text], Logits]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of logits, as a share of their text's largest one, and the way of reading that showed it."""
+
+    error: float = 0.0
+    way: str = ""
+
+
+def load_reference(folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
+    """transformers' model of a checkpoint in float32, with its plainest attention that is right."""
+    attention = "sdpa" if getattr(config, "alibi", False) else "eager"  # eager adds Falcon's ALiBi twice
+    with _silence():
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    return model.eval()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without transformers' progress bars, and its report of tensors that a model does not want."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def oracle(model: PreTrainedModel, first_position: int) -> Oracle:
+    """Logits after each token of a text that begins at a position: one forward without a cache, remembered."""
+    known: dict[Text, Logits] = {}
+
+    def logits(text: Text) -> Logits:
+        if text not in known:
+            positions = torch.arange(first_position, first_position + len(text))
+            with torch.no_grad():
+                outputs = model(torch.tensor([text]), position_ids=positions[None], use_cache=False)
+            known[text] = outputs.logits[0].numpy()
+        return known[text]
+
+    return logits
+
+
+def largest_difference(readings: Iterable[Reading], expected: Oracle) -> Difference:
+    """The worst of all rows; infinite where logits are not numbers, or are of another shape."""
+    worst = Difference()
+    for reading in readings:
+        whole = expected(reading.text)
+        rows = whole[reading.first : reading.first + len(reading.logits)]
+        with np.errstate(invalid="ignore"):
+            same = reading.logits.shape == rows.shape
+            error = float(np.abs(reading.logits - rows).max() / np.abs(whole).max()) if same else np.inf
+        worst = max(worst, Difference(error if np.isfinite(error) else np.inf, reading.way), key=lambda d: d.error)
+    return worst
+
+
+def reads_alike_anywhere(config: PreTrainedConfig, context_length: int) -> bool:
+    """Whether transformers computes positions of a short text as it does those of the longest.
+
+    Scaled rotary embedding of some types does not: the compiled context chooses its frequencies, so that only texts
+    that end there can be compared.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    lengths = [
+        kind.get("original_max_position_embeddings")
+        or getattr(config, "original_max_position_embeddings", None)
+        or config.max_position_embeddings
+        for kind in kinds
+        if kind.get("rope_type") in _LENGTH_DEPENDENT
+    ]
+    return all(context_length <= length for length in lengths)

@@ -1,0 +1,37 @@
+"""Do the attention windows of a whole model's graph stand to its config as those of its twin stand to the twin's?
+
+A twin has smaller windows than its model: that it agrees with transformers says nothing about their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedConfig
+
+from mxspec.compile.check.twin import WINDOWS, layer_kinds, layers_of_each_kind, shrink
+from mxspec.compile.graph import ExportedGraph
+from mxspec.formats.errors import CheckFailed
+
+
+def windows_of(exported: ExportedGraph) -> list[int]:
+    """Tokens that each layer's attention looks back at, 0 for all; in the order of the layers."""
+    return [node.attributes["window"].as_int() for node in exported.model.graph if "window" in node.attributes]
+
+
+def check_windows(config: PreTrainedConfig, whole: Sequence[int], twin: Sequence[int]) -> None:
+    """Raise CheckFailed where a layer of the whole graph has another window than its config says.
+
+    `twin` has the windows of the twin's graph, which was compared with transformers.
+    """
+    small, kinds = shrink(config), layer_kinds(config)
+    sizes = {getattr(small, key): getattr(config, key) for key in WINDOWS if getattr(small, key, None)}
+    expected: dict[str, set[int]] = {}
+    for layer, window in zip(layers_of_each_kind(config), twin, strict=True):
+        expected.setdefault(kinds[layer], set()).add(sizes.get(window, window))
+    for layer, (window, kind) in enumerate(zip(whole, kinds, strict=True)):
+        if window not in expected[kind]:
+            raise CheckFailed(
+                f"{config.model_type}: layer {layer} of the graph attends to {window or 'all'} tokens, "
+                f"expected {' or '.join(str(size or 'all') for size in sorted(expected[kind]))} by its config"
+            )

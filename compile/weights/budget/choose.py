@@ -1,0 +1,88 @@
+"""The best formats under a budget: one of each product's, exactly (a knapsack of many choices, by dynamic programming).
+
+State b holds the least loss that b quanta of bytes beyond the smallest choice can reach. A quantum is the largest that
+divides all differences of bytes; where that would make more than STATES states it is larger, and the differences are
+rounded up: a choice then never takes more than it may, and may miss a byte in 65,536.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+STATES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a product takes in a format, and the nats a token that it loses there."""
+
+    bytes: int
+    loss: float
+
+
+Options = Mapping[str, Option]  # of one product, by format
+
+
+def within_bytes(products: Sequence[Options], most: int) -> list[str] | None:
+    """The format of each product with the least loss in all for at most `most` bytes; None where there is none."""
+    table = _Table(products)
+    if most < table.smallest:
+        return None
+    state = min((most - table.smallest) // table.quantum, table.last)
+    return table.formats(state)
+
+
+def within_loss(products: Sequence[Options], most: float) -> list[str] | None:
+    """The format of each product with the fewest bytes in all that loses at most `most`; None where there is none."""
+    table = _Table(products)
+    (found,) = np.nonzero(table.losses <= most)
+    return table.formats(int(found[0])) if len(found) else None
+
+
+class _Table:
+    """`losses` float64[states], and the choices that lead to them."""
+
+    def __init__(self, products: Sequence[Options]) -> None:
+        self._products = products
+        smallest = [min(option.bytes for option in options.values()) for options in products]
+        self.smallest = sum(smallest)
+        beyond = [
+            {name: option.bytes - least for name, option in options.items()}
+            for options, least in zip(products, smallest, strict=True)
+        ]
+        most = sum(max(options.values()) for options in beyond)
+        self.quantum = max(
+            math.gcd(*(count for options in beyond for count in options.values())), -(-most // STATES), 1
+        )
+        self._quanta = [{name: -(-count // self.quantum) for name, count in options.items()} for options in beyond]
+        self.last = sum(max(options.values()) for options in self._quanta)
+        self.losses = np.zeros(self.last + 1)
+        self._chosen = [self._add(*both) for both in zip(products, self._quanta, strict=True)]
+
+    def formats(self, state: int) -> list[str]:
+        """The choice that a state stands for."""
+        names = []
+        for options, quanta, chosen in zip(
+            reversed(self._products), reversed(self._quanta), reversed(self._chosen), strict=True
+        ):
+            name = list(options)[chosen[state]]
+            names.append(name)
+            state -= quanta[name]
+        return names[::-1]
+
+    def _add(self, options: Options, quanta: Mapping[str, int]) -> NDArray[np.int8]:
+        """Let every state choose among one more product's options, those of fewer bytes first."""
+        before, self.losses = self.losses, np.full(self.last + 1, np.inf)
+        chosen = np.zeros(self.last + 1, np.int8)
+        order = sorted(enumerate(options), key=lambda numbered: (quanta[numbered[1]], options[numbered[1]].loss))
+        for number, name in order:
+            moved = np.full(self.last + 1, np.inf)
+            moved[quanta[name] :] = before[: self.last + 1 - quanta[name]] + options[name].loss
+            better = moved < self.losses
+            self.losses[better], chosen[better] = moved[better], number
+        return chosen

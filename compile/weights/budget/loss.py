@@ -1,0 +1,82 @@
+"""The nats a token that one matrix loses in each of its formats, from what it reads and what its outputs are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.compile.weights.rounding.gptq import compensate
+from mxspec.compile.weights.rounding.grid import Grid
+from mxspec.compile.weights.rounding.moments import Factor
+from mxspec.compile.weights.rounding.scale import best_exponents, round_with, rule_exponents
+from mxspec.formats.weight_format import FP16_TILES
+from mxspec.recipes.recipe import Rounding
+
+ROWS = 1024  # whose gradient is made at once: of 11,008 columns it is 45 MB, and so is each format's error
+
+Values = NDArray[np.float32]
+Read = Callable[[int, int], Values]  # rows of a matrix [n, k]
+Errors = Mapping[str, Values]  # by format
+
+
+def layer_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> dict[str, float]:
+    """Of a matrix inside a layer: 1/2 of the sum of (G_r . E_r)^2 over rows r and windows, a token, for each format.
+
+    `inputs` float32[windows, length, k] and `gradients` float32[windows, length, n], of the log probability of labels,
+    make a window's G [n, k]; `errors` gives E, some rows after the other.
+    """
+    sums: dict[str, float] = {}
+    begin = 0
+    for pieces in errors:
+        end = begin + len(next(iter(pieces.values())))
+        for read, worth in zip(inputs, gradients, strict=True):
+            gradient = np.ascontiguousarray(worth[:, begin:end]).T @ read
+            for name, error in pieces.items():
+                moved = np.einsum("nk,nk->n", gradient, error)
+                sums[name] = sums.get(name, 0.0) + 0.5 * float(np.vdot(moved, moved))
+        begin = end
+    return {name: total / (inputs.shape[0] * inputs.shape[1]) for name, total in sums.items()}
+
+
+def head_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> dict[str, float]:
+    """Of the head, of which each token's logits are its own: 1/2 of the mean of (g_t . E x_t)^2 over tokens t.
+
+    That is exact to second order, for it takes no rows to be independent: those of a softmax are not.
+    """
+    moved: dict[str, NDArray[np.float64]] = {}
+    begin = 0
+    for pieces in errors:
+        end = begin + len(next(iter(pieces.values())))
+        for name, error in pieces.items():
+            sums = moved.setdefault(name, np.zeros(inputs.shape[:2]))
+            for window, (read, worth) in enumerate(zip(inputs, gradients, strict=True)):
+                sums[window] += np.einsum("tn,tn->t", worth[:, begin:end], read @ error.T)
+        begin = end
+    return {name: 0.5 * float(np.mean(np.square(sums))) for name, sums in moved.items()}
+
+
+def rounding_errors(
+    read: Read, n: int, formats: Sequence[str], rounding: Rounding, factor: Factor | None
+) -> Iterator[Errors]:
+    """What rounding does to a matrix of n rows in each of its MX formats, ROWS rows after ROWS rows."""
+    for begin in range(0, n, ROWS):
+        values = read(begin, min(begin + ROWS, n))
+        yield {name: round_as(values, name, rounding, factor) - values for name in formats}
+
+
+def round_as(values: Values, format_name: str, rounding: Rounding, factor: Factor | None) -> Values:
+    """What float32[n, k] becomes in an MX format; to nearest where `gptq` has no factor."""
+    grid = Grid.of(format_name)
+    if rounding == "scale":
+        return round_with(values, grid, best_exponents(values, grid))
+    exponents = rule_exponents(values, grid)
+    if factor is None:
+        return round_with(values, grid, exponents)
+    return compensate(values, grid, exponents, factor)
+
+
+def lossy(formats: Sequence[str]) -> list[str]:
+    """Those that round; fp16 is taken to lose nothing."""
+    return [name for name in formats if name != FP16_TILES]

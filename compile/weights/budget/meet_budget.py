@@ -1,0 +1,185 @@
+"""Meet the budget that a recipe sets for a model: measure, choose, and write down why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.plan import ModelPlan, choose_formats, own_formats, plan_model
+from mxspec.compile.progress import Stages
+from mxspec.compile.weights.budget.choose import Options, within_bytes, within_loss
+from mxspec.compile.weights.budget.product import Product, list_products, product_entry
+from mxspec.compile.weights.budget.sensitivity import Losses, Sensitivity
+from mxspec.compile.weights.rounding.forward import LayeredModel
+from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
+from mxspec.formats.errors import RecipeError
+from mxspec.formats.manifest import TOKENIZER, BudgetEntry, ModelName
+from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.recipes.recipe import Recipe, TargetRecipe
+from mxspec.runtime.text.tokenizer import load_tokenizer
+
+SCORED_TOKENS = 8192  # that losses are taken on: a matrix has so many rows that few windows will do
+_TRIAL_SHARE = 4  # of the windows one in four is scored where the others make a trial rounding by gptq
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Which model gets formats, how its recipe wants them, and where its checkpoint and our own files are."""
+
+    name: ModelName
+    checkpoint: Checkpoint
+    wanted: TargetRecipe
+    recipe: Recipe
+    place: Path
+
+
+def meet_budget(
+    model: Model, context_length: int, require_space: Callable[[int], None], stages: Stages
+) -> tuple[TargetRecipe, BudgetEntry]:
+    """The model's recipe with a format for every matrix, and the manifest's account of the choice.
+
+    Raises RecipeError for a budget that cannot be met, MxspecError for a bad text, a damaged checkpoint or a model
+    that is not a list of decoder layers.
+    """
+    with stages.step(f"outline {model.name}"):
+        plan = _outline(model, context_length)
+    products = list_products(plan, model.wanted.choices, _fixed_formats(model))
+    most = _most_bytes(products, model.wanted)
+    text = _read_text(model, context_length)
+    require_space(_scratch_bytes(plan, products, text))
+    losses = _measure(model, plan, products, text, stages)
+    options = [product.options(losses) for product in products]
+    chosen = _choose(options, model.wanted, most)
+    return _with_formats(model.wanted, products, chosen), _describe(model, products, options, chosen, text)
+
+
+def _outline(model: Model, context_length: int) -> ModelPlan:
+    """A plan whose products are those of a model in one format: one that no pattern asks for."""
+    asked = {kind for _, kind in model.wanted.formats}
+    uniform = next((kind for kind in model.wanted.choices if kind not in asked), model.wanted.choices[0])
+    wanted = model.wanted.model_copy(update={"format": uniform})
+    return plan_model(model.name, model.checkpoint, wanted, model.recipe, context_length)
+
+
+def _fixed_formats(model: Model) -> Callable[[str], str]:
+    """The format that patterns give to a parameter, or "" where they say nothing."""
+    named = name_parameters(model.checkpoint.config)
+    if own := own_formats(named, model.checkpoint):
+        raise RecipeError(
+            f"budget: {next(iter(own))} and {len(own) - 1} others are MX in the checkpoint and keep their format; "
+            "leave the budget out"
+        )
+    return choose_formats(named, model.wanted.model_copy(update={"format": ""}), own)
+
+
+def _most_bytes(products: Sequence[Product], wanted: TargetRecipe) -> int | None:
+    """The bytes that a budget of bits a weight allows; RecipeError for one that no choice can meet."""
+    if wanted.budget_bits is None:
+        return None
+    weights = sum(product.weights for product in products)
+    bounds = [[bound(product.bytes(kind) for kind in product.formats) for product in products] for bound in (min, max)]
+    least, most = (8 * sum(sizes) / weights for sizes in bounds)
+    if not least <= wanted.budget_bits <= most:
+        raise RecipeError(
+            f"budget: got {wanted.budget_bits:g} bits a weight, expected {math.ceil(least * 1e4) / 1e4:g} to "
+            f"{math.floor(most * 1e4) / 1e4:g}: what the formats allowed ({', '.join(wanted.choices)}) take here"
+        )
+    return int(wanted.budget_bits * weights / 8)
+
+
+def _read_text(model: Model, context_length: int) -> CalibrationText:
+    tokenizer = load_tokenizer(model.checkpoint.folder / TOKENIZER)
+    recipe = model.recipe
+    tokens = recipe.calibration_tokens if recipe.rounding == "gptq" else min(SCORED_TOKENS, recipe.calibration_tokens)
+    return read_calibration(recipe.calibration_file(), tokenizer, tokens, context_length, recipe.seed)
+
+
+def _measure(
+    model: Model, plan: ModelPlan, products: Sequence[Product], text: CalibrationText, stages: Stages
+) -> Losses:
+    store = RoundingStore(model.place / f"{model.name}-budget")
+    sensitivity = Sensitivity(
+        model=LayeredModel(model.checkpoint.config, plan.sources),
+        sources=plan.sources,
+        formats={name: product.formats for product in products for name in product.matrices},
+        rounding=model.recipe.rounding,
+        store=store,
+        random=torch.Generator().manual_seed(model.recipe.seed),
+    )
+    scored = _scored_windows(text.windows, model.recipe)
+    with stages.work(f"weigh {model.name}", sensitivity.work(text.windows, scored)) as advance:
+        losses = sensitivity.run(text.windows, scored, advance)
+    store.remove()
+    return losses
+
+
+def _scored_windows(windows: NDArray[np.int64], recipe: Recipe) -> int:
+    """How many windows losses are taken on; a trial rounding is not judged by the text that it was made for."""
+    count, length = windows.shape
+    few = max(1, SCORED_TOKENS // int(length))
+    return min(few, count // _TRIAL_SHARE if recipe.rounding == "gptq" and count >= _TRIAL_SHARE else int(count))
+
+
+def _scratch_bytes(plan: ModelPlan, products: Sequence[Product], text: CalibrationText) -> int:
+    """What goes into every layer, and what the products of one read and make, the head's being the widest."""
+    matrices = [shape for product in products for shape in product.matrices.values()]
+    hidden = min(k for _, k in matrices)
+    width = max(n for n, _ in matrices) + sum(n + k for n, k in matrices) // plan.exported.layers
+    return 4 * (text.tokens * hidden * (plan.exported.layers + 1) + min(text.tokens, SCORED_TOKENS) * width)
+
+
+def _choose(options: Sequence[Options], wanted: TargetRecipe, most: int | None) -> list[str]:
+    if most is not None:
+        chosen = within_bytes(options, most)
+        assert chosen is not None, "the bounds of the budget were checked"
+        return chosen
+    assert wanted.max_ratio is not None
+    if (chosen := within_loss(options, math.log(wanted.max_ratio))) is None:
+        least = math.exp(sum(min(option.loss for option in product.values()) for product in options))
+        raise RecipeError(
+            f"max_ratio: got {wanted.max_ratio:g}, expected at least {least:.6f}, predicted of the best formats "
+            f"allowed ({', '.join(wanted.choices)}); allow a larger one, or fp16"
+        )
+    return chosen
+
+
+def _with_formats(wanted: TargetRecipe, products: Sequence[Product], chosen: Sequence[str]) -> TargetRecipe:
+    """Every chosen format as a pattern of its own, after the user's; `format` is that of most weights."""
+    weights = dict.fromkeys(WEIGHT_FORMATS, 0)
+    rules = []
+    for product, kind in zip(products, chosen, strict=True):
+        weights[kind] += product.weights
+        rules += [] if product.fixed else [(parameter, kind) for parameter in product.matrices]
+    most = max(weights, key=lambda kind: weights[kind])
+    return wanted.model_copy(update={"format": most, "formats": (*wanted.formats, *rules)})
+
+
+def _describe(
+    model: Model,
+    products: Sequence[Product],
+    options: Sequence[Options],
+    chosen: Sequence[str],
+    text: CalibrationText,
+) -> BudgetEntry:
+    entries = [product_entry(*each) for each in zip(products, options, chosen, strict=True)]
+    bits = 8 * sum(entry.bytes for entry in entries) / sum(product.weights for product in products)
+    return BudgetEntry(
+        budget_bits=model.wanted.budget_bits,
+        max_ratio=model.wanted.max_ratio,
+        allowed_formats=model.wanted.choices,
+        reached_bits=bits,
+        predicted_ratio=math.exp(sum(entry.loss for entry in entries)),
+        text_sha256=text.sha256,
+        tokens=_scored_windows(text.windows, model.recipe) * text.windows.shape[1],
+        seed=model.recipe.seed,
+        products=tuple(sorted(entries, key=lambda entry: -entry.loss_a_byte)),
+    )

@@ -1,0 +1,167 @@
+"""What rounding each matrix costs in text: the nats a token that it is expected to lose in each of its formats.
+
+To second order, moving a matrix W by E moves the model's distribution by
+
+    KL = 1/2 E[(d log p(y) / dW . E)^2],  y drawn from the model itself
+
+(Fisher information; Martens 2014, https://arxiv.org/abs/1412.1193, section 9.2, for why y is drawn and not read in the
+text). A window with one label drawn for each of its tokens gives one gradient G: the scores of different tokens are
+uncorrelated. The rounding errors of different rows of W are taken to be uncorrelated as well, so
+
+    loss = 1/2 sum over rows r, mean over tokens, of (G_r . E_r)^2,
+
+which has n terms a window where (G . E)^2 has one, and far less noise. Losses of several matrices are added up.
+
+It streams: forward layer by layer, keeping what goes into each; then backward, each layer run once more, with what its
+products read and the gradients of what they make in files, from which G is made some rows of a matrix at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.weights.budget.loss import Values, head_losses, layer_losses, lossy, rounding_errors
+from mxspec.compile.weights.budget.tape import Tape
+from mxspec.compile.weights.rounding.forward import LayeredModel
+from mxspec.compile.weights.rounding.matrix import MatrixSource
+from mxspec.compile.weights.rounding.model import SharedMoments, factor_of
+from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.formats.weight_format import FP16_TILES
+from mxspec.recipes.recipe import Rounding
+
+_LOGITS = 16 << 20  # made at once
+
+Advance = Callable[[int], object]  # told how many multiplications are done
+Losses = dict[str, dict[str, float]]  # nats a token, by parameter name and format
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Measures matrices in the formats that `formats` lists for them, by parameter name.
+
+    Losses are taken on the first `scored` windows; `gptq` is tried with moments of the others, if there are any.
+    """
+
+    model: LayeredModel
+    sources: Mapping[str, Source]
+    formats: Mapping[str, Sequence[str]]
+    rounding: Rounding
+    store: RoundingStore
+    random: torch.Generator
+
+    def work(self, windows: NDArray[np.int64], scored: int) -> int:
+        """About how many multiplications it takes: two passes forward and two backward, one where nothing is scored."""
+        weights = sum(self._weights(index) for index in range(self._layers + 1))
+        return int(weights * (len(windows) + 3 * scored) * windows.shape[1])
+
+    def run(self, windows: NDArray[np.int64], scored: int, advance: Advance) -> Losses:
+        """Nats a token that each matrix of a decoder layer, or of the head, loses in each of its formats."""
+        self._forward(windows, advance)
+        losses: Losses = {}
+        gradient = np.empty((0,), np.float32)  # of what comes out of the last layer: the head makes its own
+        for index in range(self._layers, -1, -1):
+            found, gradient = self._backward(index, gradient, scored, advance)
+            losses |= found
+            self.store.remove_inputs(index)
+        return losses
+
+    @property
+    def _layers(self) -> int:
+        return len(self.model.layers)
+
+    def _forward(self, windows: NDArray[np.int64], advance: Advance) -> None:
+        """Keep what goes into every layer, and into the last norm."""
+        self._keep(0, len(windows), self.model.embed(windows))
+        for index in range(self._layers):
+            inputs = self.store.inputs(index)
+            with self.model.loaded(index):
+                self._keep(index + 1, len(inputs), self._outputs(index, inputs, advance))
+
+    def _outputs(self, index: int, inputs: Values, advance: Advance) -> Iterator[Tensor]:
+        for hidden in inputs:
+            yield self.model.run(index, _tensor(hidden))
+            advance(self._weights(index) * len(hidden))
+
+    def _keep(self, index: int, count: int, hidden: Iterator[Tensor]) -> None:
+        first = next(hidden)
+        kept = self.store.create_inputs(index, count, *first.shape[1:])
+        kept[0] = first[0].numpy()
+        for window, values in enumerate(hidden, 1):
+            kept[window] = values[0].numpy()
+
+    def _backward(self, index: int, gradient: Values, scored: int, advance: Advance) -> tuple[Losses, Values]:
+        """Losses of a layer's matrices, and the gradient of what went into it."""
+        inputs = self.store.inputs(index)
+        length, weights = inputs.shape[1], self._weights(index)
+        tape = Tape(self.store.folder / "tape", scored, length)
+        before = np.empty((scored, *inputs.shape[1:]), np.float32)
+        with self.model.loaded(index):
+            for window in range(scored):
+                for rows in self._pieces(index, length):
+                    after = None if index == self._layers else _tensor(gradient[window, rows])
+                    found = self._pull(index, _tensor(inputs[window, rows]), after, tape)
+                    before[window, rows] = found[0].numpy()
+                    tape.keep(window, rows, found[1:])
+                advance(2 * weights * length)
+            moments = SharedMoments()
+            if self.rounding == "gptq":
+                self._add_moments(index, inputs[scored:] if len(inputs) > scored else inputs, moments)
+        losses = self._losses(index, tape, moments)
+        tape.remove()
+        advance(weights * scored * length)
+        return losses, before
+
+    def _pieces(self, index: int, length: int) -> Iterator[slice]:
+        """Whole windows; fewer tokens at once where logits are made of them."""
+        (head,) = self.model.matrices(self._layers).values()
+        step = max(1, _LOGITS // max(head.weight.shape)) if index == self._layers else length
+        for begin in range(0, length, step):
+            yield slice(begin, min(begin + step, length))
+
+    def _pull(self, index: int, hidden: Tensor, after: Tensor | None, tape: Tape) -> list[Tensor]:
+        """Gradients of a loaded layer's inputs and products, from those of its outputs.
+
+        Without them they are those of the log probability of labels that are drawn: for the head.
+        """
+        output = self.model.trace(index, hidden.requires_grad_(), tape.on_product)
+        if after is None:
+            logs = torch.log_softmax(output[0], dim=-1)
+            labels = torch.multinomial(logs.detach().exp(), 1, generator=self.random)
+            output = logs.gather(1, labels).sum()
+        return list(torch.autograd.grad(output, [hidden, *tape.made], after))
+
+    def _add_moments(self, index: int, inputs: Values, moments: SharedMoments) -> None:
+        for hidden in inputs:
+            moments.begin_window()
+            self.model.run(index, _tensor(hidden), moments.add)
+        moments.begin_window()
+
+    def _losses(self, index: int, tape: Tape, moments: SharedMoments) -> Losses:
+        losses: Losses = {}
+        matrices = {name: module for name, module in self.model.matrices(index).items() if name in self.formats}
+        groups = moments.groups() or {name: [name] for name in matrices}
+        measure = head_losses if index == self._layers else layer_losses
+        for first, names in groups.items():
+            factor, _ = factor_of(moments.sums.pop(first, None))
+            for name in names:
+                if name in matrices:
+                    source = MatrixSource.of(self.sources[name], matrices[name], FP16_TILES)
+                    formats = self.formats[name]
+                    errors = rounding_errors(source.read, source.shape[0], lossy(formats), self.rounding, factor)
+                    found = measure(tape.inputs(name), tape.gradients(name), errors)
+                    losses[name] = {kind: found.get(kind, 0.0) for kind in formats}
+        return losses
+
+    def _weights(self, index: int) -> int:
+        return sum(module.weight.numel() for module in self.model.matrices(index).values())
+
+
+def _tensor(values: Values) -> Tensor:
+    return torch.from_numpy(np.array(values))[None]

@@ -1,0 +1,66 @@
+"""What the products of a layer read, and the gradients of what they make, over all windows, in mapped files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Values = NDArray[np.float32]  # [windows, length, width]
+
+
+class Tape:
+    """Files in a folder of their own; products that read one tensor share its file."""
+
+    def __init__(self, folder: Path, windows: int, length: int) -> None:
+        self._folder, self._shape = folder, (windows, length)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._files: dict[str, Values] = {}
+        self._first: dict[str, str] = {}  # the product that reads what a product reads, by name
+        self._read: dict[str, Tensor] = {}  # of the pass that is going on
+        self._made: dict[str, Tensor] = {}
+
+    def on_product(self, name: str, inputs: Tensor, outputs: Tensor) -> None:
+        """Take note of a product [1, tokens, n] of inputs [1, tokens, k]."""
+        self._read[name], self._made[name] = inputs, outputs
+
+    @property
+    def made(self) -> list[Tensor]:
+        """The products of the pass that is going on."""
+        return list(self._made.values())
+
+    def keep(self, window: int, rows: slice, gradients: Sequence[Tensor]) -> None:
+        """End a pass over some tokens of a window: `gradients` are those of `made`."""
+        seen: dict[tuple[int, tuple[int, ...]], str] = {}
+        for (name, inputs), gradient in zip(self._read.items(), gradients, strict=True):
+            self._first[name] = seen.setdefault((inputs.data_ptr(), tuple(inputs.shape)), name)
+            if self._first[name] == name:
+                self._write(f"inputs-{name}", window, rows, inputs)
+            self._write(f"gradients-{name}", window, rows, gradient)
+        self._read.clear()
+        self._made.clear()
+
+    def inputs(self, name: str) -> Values:
+        """float32[windows, length, k] that the product of that name reads."""
+        return self._files[f"inputs-{self._first[name]}"]
+
+    def gradients(self, name: str) -> Values:
+        """float32[windows, length, n] of what it makes."""
+        return self._files[f"gradients-{name}"]
+
+    def remove(self) -> None:
+        """Delete the files."""
+        self._files.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self, file: str, window: int, rows: slice, values: Tensor) -> None:
+        found = values.detach().reshape(-1, values.shape[-1]).numpy()
+        if file not in self._files:
+            shape = (*self._shape, found.shape[-1])
+            self._files[file] = np.lib.format.open_memmap(self._folder / f"{file}.npy", "w+", np.float32, shape)
+        self._files[file][window, rows] = found

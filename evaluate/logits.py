@@ -1,0 +1,83 @@
+"""The logits of a bundle's model against transformers' float32 forward of the checkpoint that it was made from.
+
+Accuracy compares a packed target with its fp16 twin on the same runtime, so that an export that is wrong for both does
+not show there; it shows here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import CheckFailed, MxspecError
+from mxspec.formats.manifest import ModelName
+from mxspec.runtime.text.tokenizer import load_tokenizer
+
+TEXTS = 4  # two, and what they become after a rollback
+
+
+def measure_logits(
+    bundle: Bundle, model: ModelName, checkpoint: Path, text: str | None, length: int | None
+) -> dict[str, Any]:
+    """One flat object: what --json prints and a record holds. Texts are random tokens where none is given.
+
+    Raises MxspecError for a checkpoint that cannot be opened or a text that is too short, CheckFailed for a tensor that
+    transformers loads from elsewhere.
+    """
+    try:
+        from mxspec.compile.check.own_weights import compare_own_weights
+        from mxspec.compile.check.readings import LENGTH, random_texts
+        from mxspec.compile.checkpoint.checkpoint import Checkpoint
+    except ModuleNotFoundError as missing:
+        raise MxspecError(f"comparing with transformers needs {missing.name}: pip install 'mxspec[compile]'") from None
+    bundle.graph_path(model)
+    entry = bundle.manifest.models[model]
+    length = min(length or LENGTH, entry.context_length)
+    if text is None:
+        texts = random_texts(min(entry.vocab_size, bundle.manifest.tokenizer.vocab_size), length)
+    else:
+        texts = cut_texts(load_tokenizer(bundle.tokenizer_path).encode(text).ids, length)
+    with Checkpoint(checkpoint) as opened:
+        found = compare_own_weights(bundle.path, entry, opened, texts)
+    if not math.isfinite(found.stored.error):
+        raise CheckFailed(f"{entry.graph}: gave logits that are not finite, or of another size than transformers' own")
+    return {
+        "model": model,
+        "format": entry.format,
+        "tokens": TEXTS * length,
+        "error_stored_weights": found.stored.error,
+        "worst_reading": found.stored.way,
+        "error_checkpoint_weights": found.checkpoint.error,
+        "tolerance": found.tolerance,
+        "passed": found.stored.error <= found.tolerance,
+    }
+
+
+def cut_texts(ids: Sequence[int], length: int) -> tuple[tuple[int, ...], ...]:
+    """Four stretches of a text, from its beginning to its end. Raises MxspecError where it is too short."""
+    if len(ids) < length + TEXTS - 1:
+        raise MxspecError(f"--text: got {len(ids)} tokens, expected at least {length + TEXTS - 1}: give a longer text")
+    step = (len(ids) - length) // (TEXTS - 1)
+    return tuple(tuple(ids[begin : begin + length]) for begin in range(0, TEXTS * step, step))
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    table = Table(title=f"logits of the {result['model']} against transformers in float32", title_justify="left")
+    table.add_column("measure")
+    table.add_column("value", justify="right")
+    rows = {
+        "format": result["format"],
+        "tokens compared": f"{result['tokens']:,}",
+        f"largest error, weights as stored (at most {result['tolerance']:g})": f"{result['error_stored_weights']:.1e}",
+        "where": result["worst_reading"],
+        "largest error, weights of the checkpoint": f"{result['error_checkpoint_weights']:.1e}",
+        "verdict": "passed" if result["passed"] else "failed",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

@@ -1,0 +1,150 @@
+"""Predicted losses against what happens: the divergence of the whole model in float64 when its matrices are moved."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from mxspec.compile.weights.budget import loss, sensitivity
+from mxspec.compile.weights.budget.sensitivity import Losses, Sensitivity
+from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.formats.mx import dequantize, quantize
+from mxspec.formats.weight_format import ELEMENTS, FP16_TILES
+from mxspec.recipes.recipe import Rounding
+from tests.compile.weights.rounding.conftest import Opened, one_thread, open_tiny
+
+__all__ = ["one_thread", "open_tiny"]
+
+Open = Callable[[str], Opened]
+FORMATS = [form.name for form in ELEMENTS.values()]
+WINDOWS = np.random.default_rng(0).integers(3, 120, (48, 16))
+STEP = 1e-2  # of an error, so small that the divergence is of second order
+
+
+def predict(
+    opened: Opened,
+    folder: Path,
+    formats: list[str],
+    *,
+    only: str = "",
+    scored: int = 48,
+    rounding: Rounding = "nearest",
+    seed: int = 0,
+) -> Losses:
+    model = opened.layered()
+    names = [name for index in range(len(model.layers) + 1) for name in model.matrices(index)]
+    wanted = {name: formats for name in names if only in name}
+    random = torch.Generator().manual_seed(seed)
+    found = Sensitivity(model, opened.sources, wanted, rounding, RoundingStore(folder), random)
+    done: list[int] = []
+    losses = found.run(WINDOWS, scored, done.append)
+    assert sum(done) == pytest.approx(found.work(WINDOWS, scored), rel=0.1)
+    assert list(folder.iterdir()) == []
+    return losses
+
+
+class Moved:
+    """The whole model in float64, with one matrix moved; the head is not tied here."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.model: PreTrainedModel = copy.deepcopy(opened.oracle).double()
+        head = self.model.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        self.head = opened.layered().matrices(opened.oracle.config.num_hidden_layers)
+        self.exact = self.logs()
+
+    def logs(self) -> Tensor:
+        with torch.no_grad():
+            return torch.log_softmax(self.model(input_ids=torch.from_numpy(WINDOWS)).logits, dim=-1)
+
+    def module(self, name: str) -> torch.nn.Module:
+        if name in self.head:
+            return self.model.get_output_embeddings()
+        return self.model.get_submodule(name.removesuffix(".weight"))
+
+    def error(self, name: str, element: str) -> Tensor:
+        """What rounding to nearest does to the matrix, as the checkpoint has it."""
+        module = self.module(name)
+        weight = module.weight.detach().float().numpy()
+        weight = np.ascontiguousarray(weight.T if isinstance(module, Conv1D) else weight)
+        error = torch.from_numpy(dequantize(*quantize(weight, element), element) - weight).double()
+        return error.T if isinstance(module, Conv1D) else error
+
+    def divergence(self, name: str, error: Tensor) -> float:
+        """Nats a token from the exact model to the moved one."""
+        weight = self.module(name).weight
+        before = weight.detach().clone()
+        with torch.no_grad():
+            weight += error
+            moved = self.logs()
+            weight.copy_(before)
+        return float((self.exact.exp() * (self.exact - moved)).sum(-1).mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [("llama", "layers.0.self_attn.k_proj"), ("gpt2", "h.1.mlp.c_proj"), ("gemma2", "0.mlp.down_proj")],
+)
+def test_losses_are_those_of_every_row_moved_by_itself(
+    name: str, matrix: str, open_tiny: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "ROWS", 24)  # so that gradients are made in several pieces
+    opened = open_tiny(name)
+    losses, moved = predict(opened, tmp_path, ["mxfp4_e2m1"], only=matrix), Moved(opened)
+    ((parameter, found),) = losses.items()
+    error = STEP * moved.error(parameter, "e2m1")
+    across = 1 if isinstance(moved.module(parameter), Conv1D) else 0
+    alone = 0.0
+    for row in range(error.shape[across]):
+        one = torch.zeros_like(error)
+        one.select(across, row).copy_(error.select(across, row))
+        alone += moved.divergence(parameter, one) / STEP**2
+    assert found["mxfp4_e2m1"] == pytest.approx(alone, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "gemma2", "granite"])
+def test_the_loss_of_the_head_is_exact_to_second_order(
+    name: str, open_tiny: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensitivity, "_LOGITS", 5 * 120)  # so that logits are made a few tokens at a time
+    opened = open_tiny(name)
+    moved = Moved(opened)
+    (head,) = moved.head
+    losses = predict(opened, tmp_path, ["mxfp4_e2m1"], only=head)
+    expected = moved.divergence(head, STEP * moved.error(head, "e2m1")) / STEP**2
+    assert losses[head]["mxfp4_e2m1"] == pytest.approx(expected, rel=0.15)
+
+
+def test_matrices_and_formats_are_ranked_as_they_are(open_tiny: Open, tmp_path: Path) -> None:
+    opened = open_tiny("llama")
+    losses, moved = predict(opened, tmp_path, FORMATS), Moved(opened)
+    pairs = [(name, form) for name in losses for form in ELEMENTS.values()]
+    predicted = [losses[name][form.name] for name, form in pairs]
+    happened = [moved.divergence(name, moved.error(name, str(form.element))) for name, form in pairs]
+    assert spearmanr(predicted, happened)[0] > 0.95
+    assert sum(predicted) == pytest.approx(sum(happened), rel=0.3)
+
+
+def test_careful_rounding_is_predicted_to_lose_less(open_tiny: Open, tmp_path: Path) -> None:
+    opened = open_tiny("llama")
+    nearest = predict(opened, tmp_path, ["mxfp4_e2m1", FP16_TILES], scored=12)
+    careful = predict(opened, tmp_path, ["mxfp4_e2m1", FP16_TILES], scored=12, rounding="gptq")
+    assert {name: kinds[FP16_TILES] for name, kinds in nearest.items()} == dict.fromkeys(nearest, 0.0)
+    assert sum(kinds["mxfp4_e2m1"] for kinds in careful.values()) < 0.8 * sum(
+        kinds["mxfp4_e2m1"] for kinds in nearest.values()
+    )
+
+
+def test_the_same_seed_gives_the_same_losses(open_tiny: Open, tmp_path: Path) -> None:
+    opened = open_tiny("gpt2")
+    one, same, other = (predict(opened, tmp_path, ["mxint8"], scored=4, seed=seed) for seed in (1, 1, 2))
+    assert one == same != other
