@@ -202,7 +202,7 @@ class Manifest(Strict):
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
-            _check_lengths(model, entry, self.tokenizer.vocab_size)
+            _check_lengths(model, entry, min(entry.vocab_size, self.tokenizer.vocab_size))
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):

@@ -199,7 +199,8 @@ class Recipe(Strict):
         if folder.is_dir():
             return folder
         if not _HUB_ID.fullmatch(checkpoint):
-            raise RecipeError(f"checkpoint {checkpoint!r}: no directory {folder}, and not a hub id such as org/name")
+            found = f"{folder} is a file, not a directory" if folder.is_file() else f"no directory {folder}"
+            raise RecipeError(f"checkpoint {checkpoint!r}: {found}, and not a hub id such as org/name")
         return None
 
 

@@ -14,6 +14,7 @@ from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor
 from mxspec.formats.errors import CheckpointError
+from mxspec.formats.manifest import PLAIN_NAME
 from mxspec.formats.safetensors_file import read_header
 from mxspec.formats.validation import parse_json, shorten
 
@@ -105,7 +106,7 @@ def _shards(folder: Path) -> dict[str, set[str]]:
         case {"weight_map": dict(weight_map)} if weight_map:
             shards: dict[str, set[str]] = {}
             for name, shard in weight_map.items():
-                if not isinstance(shard, str) or not shard or Path(shard).name != shard or "\0" in shard:
+                if not isinstance(shard, str) or not PLAIN_NAME.fullmatch(shard):
                     raise CheckpointError(
                         f"{index}: shard {shorten(shard)} of tensor {shorten(name)} is not a plain file name"
                     )

@@ -1,0 +1,292 @@
+"""Damaged and hostile files, thrown at every reader: each gives what it read or one line, soon, and nothing else.
+
+    python tests/fuzz.py                            # 100,000 files for each reader, in minutes
+    python tests/fuzz.py manifest --count 1000000 --seed 3
+
+A file is a good one with up to four things changed: values of its JSON, or bytes of its text. What a reader does not
+take well is written to --keep, and the command ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import CheckpointError, MxspecError
+from mxspec.formats.manifest import MANIFEST, TOKENIZER
+from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout, read_header
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script
+from tests.formats.conftest import write_bundle
+
+SLOW = 1.0  # seconds of this process that no reader may take
+DEMO = Path(__file__).parents[1] / "recipes" / "demo"
+
+ODD_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 7, 63, 64, 65, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, 10**30,
+    -(2**63), 0.0, -0.0, 0.5, 1.5, 4096.0, 1e-320, 1e308, "", "0", "64", "x", "\0", "../x", "a/b", "é\ud800",
+    "x" * 5000, [], [0], [None], [[]], [1, "2"], list(range(300)), {}, {"": 0}, {"x": {}}, {"rope_type": "yarn"},
+    [{}] * 40,
+)  # fmt: skip
+ODD_TEXT = (b"1e999", b"-1e999", b"NaN", b"Infinity", b"9" * 5000, b"[" * 3000, b'{"a":' * 3000, b"\xff", b"\0", b",",
+            b'"', b"\\ud800", b"\\u0000", b"}{", b"null", b"\xef\xbb\xbf", b"1" + b"0" * 400,
+            b'"x":0,' * 30)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file, what reads it, and the JSON of good ones. `data_bytes`: as a safetensors file, so many bytes after it.
+
+    A reader of `cost` 100 gets one file of a hundred, and has a hundred times as long for it.
+    """
+
+    path: Path
+    read: Callable[[], object]
+    good: tuple[bytes, ...]
+    data_bytes: int | None = None
+    cost: int = 1
+
+
+def change_value(tree: Any, chance: random.Random) -> None:
+    """Change one thing somewhere in a tree of JSON."""
+    node = tree
+    while True:
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        if not keys:
+            return
+        key = chance.choice(keys)
+        if isinstance(node[key], dict | list) and node[key] and chance.random() < 0.8:
+            node = node[key]
+            continue
+        break
+    match chance.randrange(7):
+        case 0:
+            del node[key]
+        case 1 if isinstance(node, dict):
+            node[chance.choice((f"{key}x", f"_{key}", "", "to_dict", "é", "x" * 2000))] = node.pop(key)
+        case 2 if isinstance(node, dict):
+            node[chance.choice(("auto_map", "quantization_config", "num_labels", "text_config", f"{key}s"))] = odd(
+                chance
+            )
+        case 3:
+            other = chance.choice(list(tree.values()) if isinstance(tree, dict) else tree) if tree else None
+            node[key] = json.loads(json.dumps(other))
+        case 4 if isinstance(node[key], int) and not isinstance(node[key], bool):
+            node[key] += chance.choice((-1, 1, 64, -64))
+        case _:
+            node[key] = odd(chance)
+
+
+def odd(chance: random.Random) -> Any:
+    """An odd value, its own at each call: what is in the table stays as it is."""
+    return json.loads(json.dumps(chance.choice(ODD_VALUES)))
+
+
+def change_text(text: bytearray, chance: random.Random) -> None:
+    """Change some bytes in one place."""
+    at = chance.randrange(len(text) + 1)
+    end = min(len(text), at + int(chance.expovariate(0.1)))
+    match chance.randrange(5):
+        case 0:
+            del text[at:end]
+        case 1:
+            text[at:at] = text[at:end]
+        case 2:
+            text[at:at] = chance.choice(ODD_TEXT)
+        case 3 if at < len(text):
+            text[at] ^= 1 << chance.randrange(8)
+        case _:
+            del text[at:]
+
+
+def make_file(target: Target, chance: random.Random) -> bytes:
+    """The bytes of a changed file."""
+    tree = json.loads(chance.choice(target.good))
+    for _ in range(chance.randrange(4)):
+        change_value(tree, chance)
+    text = bytearray(json.dumps(tree, ensure_ascii=chance.random() < 0.5).encode(errors="surrogatepass"))
+    if chance.random() < 0.4:
+        change_text(text, chance)
+    if target.data_bytes is None:
+        return bytes(text)
+    length = len(text) if chance.random() < 0.9 else chance.choice((0, 1, len(text) + 1, 2**63, 2**64 - 1))
+    data = bytes(max(0, target.data_bytes + chance.choice((0, 0, 0, 0, 1, -1))))
+    return length.to_bytes(8, "little") + bytes(text) + data
+
+
+def judge(target: Target) -> tuple[str, str]:
+    """How a reader took a file: taken, refused, or what was wrong with it."""
+    began = time.process_time()
+    try:
+        target.read()
+        how, said = "taken", ""
+    except MxspecError as error:
+        said = str(error)
+        how = "refused" if said and "\n" not in said else "not one line"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic of the tokenizers is no Exception
+        how, said = type(error).__name__, str(error)
+    seconds = time.process_time() - began
+    return (how, said) if seconds <= SLOW * target.cost else ("slow", f"{seconds:.1f} s: {said}")
+
+
+def fuzz(name: str, count: int, seed: int, place: Path, keep: Path | None = None) -> Counter[str]:
+    """How often each thing happened; files that were not taken well are kept in a folder."""
+    target, counts = TARGETS[name](place), Counter[str]()
+    chance = random.Random(f"{name} {seed}")
+    for number in range(-(-count // target.cost)):
+        content = make_file(target, chance)
+        target.path.write_bytes(content)
+        how, said = judge(target)
+        counts[how] += 1
+        if how not in ("taken", "refused"):
+            print(f"{name}: {how}: {said[:300]}", file=sys.stderr)
+            if keep is not None:
+                keep.mkdir(parents=True, exist_ok=True)
+                (keep / f"{name}-{seed}-{number}").write_bytes(content)
+    return counts
+
+
+def config(place: Path) -> Target:
+    """config.json, as far as transformers' configuration."""
+    from transformers.utils import logging
+
+    from mxspec.compile.checkpoint.config import load_config
+
+    logging.set_verbosity(logging.CRITICAL)
+    llama = json.loads((DEMO / "target" / "config.json").read_bytes())
+    rope = {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "activation_function": "gelu_new"},
+        {"model_type": "gemma2", "query_pre_attn_scalar": 24, "layer_types": ["full_attention"] * 3},
+        {"model_type": "phi3", "rope_parameters": rope | {"rope_theta": 1e4}, "pad_token_id": 0},
+        {"model_type": "opt", "ffn_dim": 96, "word_embed_proj_dim": 64, "do_layer_norm_before": True},
+    )
+    good = tuple(json.dumps(llama | kind).encode() for kind in kinds)
+    return Target(place / "config.json", lambda: load_config(place), good)
+
+
+def model(place: Path) -> Target:
+    """config.json, as far as transformers' model without weights, which takes a hundred times as long."""
+    from mxspec.compile.checkpoint.config import load_config
+    from mxspec.compile.checkpoint.names import name_parameters
+
+    return replace(config(place), read=lambda: name_parameters(load_config(place)), cost=100)
+
+
+def header(place: Path) -> Target:
+    """The header of a safetensors file."""
+    path = place / "x.safetensors"
+    layout = plan_layout(
+        [("embedding", "F16", (40, 33)), ("norm", "F32", (33,)), ("up", "U8", (2, 800)), ("b", "BF16", ())]
+    )
+    data_bytes = layout.file_bytes - len(layout.header)
+    return Target(path, lambda: read_header(path, CheckpointError), (layout.header[8:],), data_bytes)  # fmt: skip
+
+
+def index(place: Path) -> Target:
+    """The index of a sharded checkpoint, whose shards are there."""
+    from mxspec.compile.checkpoint.checkpoint import INDEX, Checkpoint
+
+    shutil.copy(DEMO / "target" / "config.json", place)
+    weight_map = {}
+    for number in range(4):
+        shard = f"model-{number}-of-4.safetensors"
+        names = [f"model.layers.{number}.{part}.weight" for part in "ab"]
+        with SafetensorsWriter(place / shard, plan_layout([(name, "F16", (4, 8)) for name in names])) as writer:
+            for name in names:
+                writer.begin(name)
+                writer.append(bytes(64))
+        weight_map |= dict.fromkeys(names, shard)
+    good = json.dumps({"metadata": {"total_size": 512}, "weight_map": weight_map}).encode()
+    return Target(place / INDEX, lambda: Checkpoint(place).close(), (good,))
+
+
+def tokenizer(place: Path) -> Target:
+    """tokenizer.json, as the compiler and as the runtime read it."""
+    from mxspec.compile.check.pair import Vocabulary
+    from mxspec.runtime.text.tokenizer import load_tokenizer
+
+    found = json.loads((DEMO / "target" / "tokenizer.json").read_bytes())
+    vocab = dict(list(found["model"]["vocab"].items())[:280])
+    found["model"] |= {"vocab": vocab, "merges": [pair for pair in found["model"]["merges"] if "".join(pair) in vocab]}
+    pieces = [["<unk>", 0.0], *([token, -float(number)] for number, token in enumerate(list(vocab)[:60]))]
+    others = (
+        {"type": "Unigram", "unk_id": 0, "vocab": pieces},
+        {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}},
+    )
+    good = tuple(json.dumps(found | {"model": model}).encode() for model in (found["model"], *others))
+    path = place / TOKENIZER
+
+    def read() -> None:
+        with suppress(MxspecError):
+            Vocabulary.read(place)
+        load_tokenizer(path)
+
+    return Target(path, read, good)
+
+
+def generation(place: Path) -> Target:
+    """generation_config.json."""
+    from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
+
+    values = {
+        "bos_token_id": 0,
+        "eos_token_id": [0, 5],
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_k": 50,
+        "top_p": 0.9,
+    }
+
+    def read() -> None:
+        read_special_tokens(place, "0" * 64, 40)
+        read_sampling(place)
+
+    return Target(place / "generation_config.json", read, (json.dumps(values).encode(),))
+
+
+def manifest(place: Path) -> Target:
+    """manifest.json of a bundle whose other files are as it says."""
+    bundle = write_bundle(place / "x.bundle")
+    path = bundle / MANIFEST
+    return Target(path, lambda: Bundle.open(bundle), (path.read_bytes(),))
+
+
+TARGETS = {maker.__name__: maker for maker in (config, model, header, index, tokenizer, generation, manifest)}
+
+
+def main() -> int:
+    """Run the command; 1 where a reader did not take a file well."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("readers", nargs="*", default=list(TARGETS), help=", ".join(TARGETS))
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"))
+    options = parser.parse_args()
+    bad = 0
+    for name in options.readers:
+        began = time.perf_counter()
+        with tempfile.TemporaryDirectory() as place:
+            counts = fuzz(name, options.count, options.seed, Path(place), options.keep)
+        print(f"{name}: {dict(counts)} in {time.perf_counter() - began:.1f} s", flush=True)
+        bad += sum(counts.values()) - counts["taken"] - counts["refused"]
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""A manifest that speaks of another graph is refused when its session opens, in one line that names the key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import BundleError
+from mxspec.runtime.session import Part, Session
+
+
+def open_session(path: Path, **changes: Any) -> Session:
+    manifest = Bundle.open(path).manifest
+    entry = manifest.models["target"].model_copy(update=changes)
+    return Session(path, entry, min(manifest.tokenizer.vocab_size, entry.vocab_size), slots=1)
+
+
+def test_a_true_manifest_is_taken(tiny_bundles: dict[str, Path]) -> None:
+    assert open_session(tiny_bundles["near"]).run([Part(0, 0, [1, 2], 1)]).shape == (1, 259)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", 400),
+        ("vocab_size", 10**12),
+        ("kv_heads", 1),
+        ("kv_heads", 4),
+        ("head_size", 8),
+        ("head_size", 10**12),
+        ("layers", 1),
+        ("layers", 3),
+        ("layers", 10**12),
+        ("cache_dtype", "float32"),
+    ],
+)
+def test_a_false_one_is_refused_by_its_key(tiny_bundles: dict[str, Path], key: str, value: Any) -> None:
+    with pytest.raises(BundleError, match=f"target.onnx: {key}: got {value}, the graph") as caught:
+        open_session(tiny_bundles["near"], **{key: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_graph_of_something_else_is_refused(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    path = tmp_path / "x.bundle"
+    path.mkdir()
+    for file in tiny_bundles["near"].iterdir():
+        os.link(file, path / file.name)
+    for change, says in (("input", "unknown input 'extra'"), ("output", "no output 'logits'")):
+        model = onnx.load(tiny_bundles["near"] / "target.onnx", load_external_data=False)
+        if change == "input":
+            model.graph.input.append(onnx.helper.make_tensor_value_info("extra", onnx.TensorProto.FLOAT, [1]))
+        else:
+            del model.graph.output[0]
+        (path / "other.onnx").write_bytes(model.SerializeToString())
+        entry = Bundle.open(tiny_bundles["near"]).manifest.models["target"].model_copy(update={"graph": "other.onnx"})
+        with pytest.raises(BundleError, match=says):
+            Session(path, entry, 259, slots=1)
