@@ -321,10 +321,11 @@ def test_an_interrupt_leaves_nothing(
 
 
 def fake_plans(monkeypatch: pytest.MonkeyPatch, draft_logits: int = 128) -> None:
-    """Nothing is exported, and nobody looks at windows."""
+    """Nothing is exported; nobody looks at windows or budgets."""
     monkeypatch.setattr(
         pipeline, "plan_model", lambda name, *_: fake_plan(name, draft_logits if name == "draft" else 128)
     )
+    monkeypatch.setattr(pipeline, "replace", lambda plan, **_: plan)
     monkeypatch.setattr(pipeline, "windows_of", lambda exported: ())
     monkeypatch.setattr(pipeline, "check_windows", lambda *_: None)
 
