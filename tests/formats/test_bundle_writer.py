@@ -95,7 +95,7 @@ def test_what_appears_late_is_not_replaced(
         monkeypatch.setattr(rename, "_renameat2", lambda source, target, flags: False)
     elsewhere = small_bundle(tmp_path / "other" / "first.bundle", name="first")
     place = tmp_path / "place" / "x.bundle"
-    check = BundleWriter._check_place
+    check = BundleWriter.check_place
 
     def appears(writer: BundleWriter) -> None:
         check(writer)
@@ -107,7 +107,7 @@ def test_what_appears_late_is_not_replaced(
             else:
                 place.symlink_to(elsewhere)
 
-    monkeypatch.setattr(BundleWriter, "_check_place", appears)
+    monkeypatch.setattr(BundleWriter, "check_place", appears)
     monkeypatch.setattr(os.path, "lexists", lambda path, real=os.path.lexists: path != place and real(path))
     with pytest.raises(BundleError, match="appeared"):
         small_bundle(place)
