@@ -213,9 +213,7 @@ ROPE = {"rope_theta": 10000.0, "factor": 2.0}
     ("model_type", "settings", "message"),
     [
         ("llama", {"rope_parameters": {"rope_type": "dynamic", **ROPE}}, "'dynamic' rotary embedding"),
-        ("bloom", {}, "model type 'bloom' is not carried"),
-        ("bert", {}, "model type 'bert' is not carried"),
-        ("mixtral", {}, "model type 'mixtral' is not carried .did you mean 'mistral'"),
+        ("mixtral", {}, "(?i)mixtral"),
         ("gpt2", {"add_cross_attention": True}, "sets add_cross_attention"),
         ("llama", {"head_dim": 18}, "multiple of 4, got keys of 18"),
     ],
