@@ -27,8 +27,9 @@ from mxspec.compile.check.reference import (
     reads_alike_anywhere,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.mx_tensor import MxTensor
 from mxspec.compile.checkpoint.names import resolve_names
-from mxspec.formats.errors import CheckFailed
+from mxspec.formats.errors import CheckFailed, CheckpointError, UnsupportedModelError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
 from mxspec.formats.storage import stored_as
@@ -61,17 +62,22 @@ class OwnWeights:
 
 
 def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float | None:
-    """The error of a model's logits with its stored weights, or None for a model too large to look.
+    """The error of a model's logits with its stored weights, or None where it is too large, or MX from the first.
 
     Raises CheckFailed where it is too large, or a tensor is not what transformers loads.
     """
     needed = sum(math.prod(tensor.shape) * 4 for tensor in checkpoint.tensors.values())
-    if needed > min(MOST_BYTES, available_memory() // 3):
+    if holds_codes(checkpoint) or needed > min(MOST_BYTES, available_memory() // 3):
         return None
     length = min(LENGTH, entry.context_length)
     found = compare_own_weights(folder, entry, checkpoint, random_texts(entry.vocab_size, length))
     found.check(entry.graph)
     return found.stored.error
+
+
+def holds_codes(checkpoint: Checkpoint) -> bool:
+    """Whether matrices of a checkpoint are MX already, which transformers does not load by itself."""
+    return any(isinstance(tensor, MxTensor) for tensor in checkpoint.tensors.values())
 
 
 def available_memory() -> int:
@@ -83,8 +89,10 @@ def available_memory() -> int:
 def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> OwnWeights:
     """Read four texts with a model of the bundle in `folder` and with transformers.
 
-    Raises CheckFailed where a stored tensor is not what transformers loads.
+    Raises CheckFailed where a stored tensor is not what transformers loads, UnsupportedModelError where it loads none.
     """
+    if holds_codes(checkpoint):
+        raise UnsupportedModelError(f"{checkpoint.folder}: is MX already; expected weights that transformers loads")
     config, length = checkpoint.config, len(texts[0])
     session = Session(folder, entry.model_copy(update={"context_length": length}), entry.vocab_size, SLOTS)
     if not reads_alike_anywhere(config, entry.context_length):
@@ -106,7 +114,7 @@ def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, chec
     for tensor in entry.tensors:
         alone = len(tensor.sources) == 1 and tensor.name in parameters  # a tied head has values of its own
         if missing := [source for source in tensor.sources if source not in checkpoint.tensors]:
-            raise CheckFailed(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint.folder} does not have")
+            raise CheckpointError(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint.folder} lacks")
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
         if names:
             _replace(model, names, tensor, _stored_values(folder / entry.weights, tensor))
@@ -131,7 +139,12 @@ def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, 
         module = model.get_submodule(owner)
         before = getattr(module, attribute)
         found = list(_orientations(values, begin, before.numpy()))
-        nearest, error = min(found, key=lambda each: each[1], default=(values, np.inf))
+        if not found:
+            raise CheckpointError(
+                f"{tensor.name} is {list(tensor.shape)} in the bundle, {name} {list(before.shape)} in the checkpoint: "
+                "the bundle was made from another"
+            )
+        nearest, error = min(found, key=lambda each: each[1])
         if error > NEAR:
             raise CheckFailed(
                 f"{tensor.name}: what the bundle stores is {error:.2f} away from {name}, which transformers loads from "
@@ -144,8 +157,6 @@ def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, 
 def _orientations(values: Values, begin: int, before: Values) -> Iterator[tuple[Values, float]]:
     """The rows from `begin` on, as they stand and transposed where shapes allow it; with the relative error of each."""
     scale = float(np.linalg.norm(before)) or 1.0
-    for shape in (before.shape, before.shape[::-1]):
-        piece = values[begin : begin + shape[0]]
-        if piece.shape == shape:
-            found = np.ascontiguousarray(piece if shape == before.shape else piece.T)
-            yield found, float(np.linalg.norm(found - before)) / scale
+    for piece in (values[begin : begin + before.shape[0]], values[begin : begin + before.shape[-1]].T):
+        if piece.shape == before.shape:
+            yield np.ascontiguousarray(piece), float(np.linalg.norm(piece - before)) / scale

@@ -28,7 +28,7 @@ class Difference:
 
 def load_reference(folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' model of a checkpoint in float32, with its plainest attention that is right."""
-    attention = "sdpa" if getattr(config, "alibi", False) else "eager"  # eager adds Falcon's ALiBi twice
+    attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
     with _silence():
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder,

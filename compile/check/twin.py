@@ -121,6 +121,8 @@ def _layer_lists(config: PreTrainedConfig) -> list[tuple[str, list[Any]]]:
 def _keep_layers(config: PreTrainedConfig, layers: list[int]) -> None:
     for key, value in _layer_lists(config):
         setattr(config, key, [value[layer] for layer in layers])
+    if kinds := getattr(config, "attention_layers", None):  # GPT-Neo's, which it makes of the setting that follows
+        config.attention_types = [[kinds, 1]]
     config.num_hidden_layers = len(layers)
 
 
@@ -138,11 +140,16 @@ def _narrow(config: PreTrainedConfig) -> PreTrainedConfig:
             return narrow
     share = heads // groups
     kept = share * max(1, HEADS // share)
-    if getattr(config, "alibi", False) or config.hidden_size != heads * size:
+    if uses_alibi(config) or config.hidden_size != heads * size:
         return config
     grouped = {"num_key_value_heads": kept // share} if groups != heads else {}
     narrow = _with_sizes(config, hidden_size=kept * size, num_attention_heads=kept, **grouped)
     return narrow if narrow and _layer_widths(narrow) else config
+
+
+def uses_alibi(config: PreTrainedConfig) -> bool:
+    """Whether attention has ALiBi's slopes, which follow from the number of heads."""
+    return bool(getattr(config, "alibi", config.model_type in ("bloom", "mpt")))
 
 
 def _with_sizes(config: PreTrainedConfig, hidden_size: int, **sizes: int) -> PreTrainedConfig | None:

@@ -15,6 +15,7 @@ from mxspec import Engine
 from mxspec.evaluate import speccheck
 from mxspec.evaluate.accuracy import Comparison
 from mxspec.evaluate.speccheck import main
+from mxspec.formats.manifest import BudgetEntry
 
 TEXT = "a text that both models read, longer than one chunk of sixteen tokens, and than one window.\n" * 60
 
@@ -87,3 +88,28 @@ def test_mistakes_take_one_line(tiny_bundles: dict[str, Path], text: Path, optio
     assert result.exit_code == 1
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_bundle_made_for_a_ratio_is_held_to_it(demo_with_baseline: Path) -> None:
+    comparison = Comparison(tokens=100, target_nll=100.6, baseline_nll=100.0)  # a ratio of exp(0.006)
+    plain = Engine(demo_with_baseline).bundle.manifest.models["target"]
+    budget = BudgetEntry(
+        max_ratio=1.005,
+        allowed_formats=("mxint8",),
+        reached_bits=8.25,
+        predicted_ratio=1.0049,
+        text_sha256="0" * 64,
+        tokens=1,
+        seed=0,
+        products=(),
+    )
+    chosen = plain.model_copy(update={"budget": budget})
+    assert speccheck.describe(comparison, plain, None)["passed"] is True
+    assert "predicted_ratio" not in speccheck.describe(comparison, plain, None)
+    held = speccheck.describe(comparison, chosen, None)
+    assert (held["passed"], held["max_ratio"], held["predicted_ratio"]) == (False, 1.005, 1.0049)
+    assert speccheck.describe(comparison, chosen, 1.007)["passed"] is True
+    by_bits = plain.model_copy(update={"budget": budget.model_copy(update={"max_ratio": None, "budget_bits": 5.0})})
+    assert speccheck.describe(comparison, by_bits, None)["max_ratio"] == 1.01
+    labels = list(speccheck.as_table(held).columns[0].cells)
+    assert labels[labels.index("ratio (at most 1.005)") + 1] == "ratio predicted"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/native/codec.h"
+#include "formats/native/isa.h"
 #include "tests/native/check.h"
 
 namespace {
@@ -41,8 +42,8 @@ void use_isa(const char* isa) { setenv("MXSPEC_ISA", isa, 1); }
 
 std::vector<std::string> isas() {
   std::vector<std::string> found;
-  for (const char* isa : {"scalar", "avx2", "avx512", "avx512vnni", "neon"})
-    if (mxspec_codec_isa(isa)) found.emplace_back(isa);
+  for (const mxspec::Isa isa : mxspec::kAllIsas)
+    if (mxspec_codec_isa(mxspec::isa_name(isa))) found.emplace_back(mxspec::isa_name(isa));
   return found;
 }
 

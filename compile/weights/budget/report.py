@@ -5,26 +5,37 @@ from __future__ import annotations
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from mxspec.formats.manifest import BudgetEntry
+from mxspec.formats.manifest import BudgetEntry, ProductEntry
+
+_FIRST, _LAST = 16, 8  # rows that are shown of a long ranking
 
 
 def budget_table(budget: BudgetEntry) -> Table:
-    """The ranking, the most sensitive product first."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="formats chosen, most sensitive first", title_justify="left")
-    table.add_column("product", overflow="fold", min_width=20)
+    """The ranking, the most sensitive product first; of a long one both ends."""
+    title = "formats chosen, losses in thousandths of a nat a token; what loses most by the byte comes first"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table.add_column("product", overflow="fold", min_width=34)
     table.add_column("format")
-    for column in ("MB", "saved", "loss (mnat)", "mnat a MB"):
+    for column in ("MB", "saved", "loss", "a MB"):
         table.add_column(column, justify="right")
-    for product in budget.products:
-        table.add_row(
-            product.name.removeprefix("model.").removesuffix(".weight"),
-            product.format + (" (fixed)" if product.fixed else ""),
-            f"{product.bytes / 1e6:.2f}",
-            f"{product.saved_bytes / 1e6:.2f}",
-            f"{product.loss * 1e3:.4f}",
-            f"{product.loss_a_byte * 1e9:.3f}",
-        )
+    hidden = len(budget.products) - _FIRST - _LAST
+    for place, product in enumerate(budget.products):
+        if hidden > 0 and place == _FIRST:
+            table.add_row(f"… {hidden} more, all in --json")
+        if hidden <= 0 or not _FIRST <= place < _FIRST + hidden:
+            table.add_row(*_row(product))
     return table
+
+
+def _row(product: ProductEntry) -> tuple[str, ...]:
+    return (
+        product.name.removeprefix("model.").removesuffix(".weight"),
+        product.format + (" (fixed)" if product.fixed else ""),
+        f"{product.bytes / 1e6:.2f}",
+        f"{product.saved_bytes / 1e6:.2f}",
+        f"{product.loss * 1e3:.4f}",
+        f"{product.loss_a_byte * 1e9:.3f}",
+    )
 
 
 def budget_line(budget: BudgetEntry) -> str:
@@ -32,6 +43,6 @@ def budget_line(budget: BudgetEntry) -> str:
     asked = f"{budget.budget_bits:g} bits a weight" if budget.max_ratio is None else f"a ratio of {budget.max_ratio:g}"
     return (
         f"  budget: {asked} asked; {budget.reached_bits:.4f} bits a weight, predicted ratio of perplexity "
-        f"{budget.predicted_ratio:.5f}, by {budget.tokens:,} tokens of the text "
-        f"{budget.text_sha256[:12]}, seed {budget.seed}"
+        f"{budget.predicted_ratio:.5f}, by {budget.tokens:,} tokens of the text {budget.text_sha256[:12]}, "
+        f"seed {budget.seed}"
     )

@@ -33,6 +33,7 @@ constexpr WeightElement kE2m1 = make_element(formats::kE2M1, 0);
 constexpr WeightElement kInt8 = make_element(formats::kInt8, 0);
 static_assert(kE3m2.table[31] == 448 && kE2m3.unsigned_bytes[63] == 4 && kE2m1.table[63] == -12);
 static_assert(2 * 124 * 127 < 32768);
+static_assert(kE2m3.low[15] == 15 && kE2m3.high[0] == 16, "matmul_avx2_weights.h takes E2M3's small codes as they are");
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from mxspec.compile.interchange.lowering import lower
 from mxspec.compile.interchange.lowering.call import Call
 from mxspec.compile.interchange.standard import check
 from mxspec.compile.interchange.types import ELEMENT_TYPES, opset_of
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
@@ -203,3 +204,14 @@ def test_what_has_no_standard_form_is_refused(operator, inputs, says) -> None:
     model = ir.Model(ir.Graph(values, node.outputs, nodes=[node], opset_imports={"mxspec": 1}), ir_version=10)
     with pytest.raises(MxspecError, match=says):
         lower(model, Call({}, {}, 1, 4, grouped=False, cache_dtype=ir.DataType.FLOAT))
+
+
+def test_a_graph_with_wrong_types_does_not_pass(standard_model, tmp_path) -> None:
+    path = standard_model("llama-ragged", "every")
+    model = onnx.load(path, load_external_data=False)
+    cast = next(node for node in model.graph.node if node.op_type == "Cast")
+    cast.attribute[0].i = onnx.TensorProto.INT64
+    shutil.copyfile(path.with_suffix(".safetensors"), tmp_path / "target.safetensors")
+    onnx.save(model, tmp_path / "target.onnx")
+    with pytest.raises(CheckFailed, match=r"target\.onnx: not what ONNX expects"):
+        check(tmp_path / "target.onnx")

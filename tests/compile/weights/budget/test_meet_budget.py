@@ -1,0 +1,159 @@
+"""speccompile --budget and --max-ratio, from recipe to manifest, bytes and report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mxspec.compile.cli import main
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.manifest import BudgetEntry
+from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
+from tests.compile.test_cli import VOCABULARY, write_pair
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipe of a pair, and beside it text.txt."""
+    folder = tmp_path_factory.mktemp("pair")
+    words = np.random.default_rng(0).integers(3, VOCABULARY, 800)
+    (folder / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    return write_pair(folder, "llama")
+
+
+def compiled(pair: Path, output: Path, *options: object) -> dict[str, Any]:
+    result = run(pair, "-o", output, "--calibrate", pair.parent / "text.txt", "--json", *options)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_bits_a_weight(pair: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.bundle"
+    report = compiled(pair, path, "--budget", "5.2bpw", "--calibration-tokens", "320", "--seed", "3")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.bundle"]  # nothing is left beside it
+    target = Bundle.open(path).manifest.models["target"]
+    budget = target.budget
+    assert budget is not None
+    assert report["models"]["target"]["budget"] == budget.model_dump(mode="json")
+    assert report["models"]["draft"]["budget"] is None
+    text = (pair.parent / "text.txt").read_bytes()
+    assert (budget.budget_bits, budget.max_ratio) == (5.2, None)
+    assert budget.text_sha256 == hashlib.sha256(text).hexdigest()
+    assert (budget.tokens, budget.seed) == (288, 3)  # three windows of the context's 96
+    assert budget.allowed_formats == tuple(form.name for form in ELEMENTS.values())
+
+    matrices = {tensor.name: tensor for tensor in target.tensors if tensor.format in WEIGHT_FORMATS}
+    assert {name: matrices[name].format for name in matrices} == {
+        product.name: product.format for product in budget.products
+    }
+    assert len({product.format for product in budget.products}) > 1
+    taken = sum(tensor.bytes for tensor in matrices.values())
+    weights = sum(math.prod(tensor.shape) for tensor in matrices.values())
+    assert budget.reached_bits == pytest.approx(8 * taken / weights)
+    assert 4.6 < budget.reached_bits <= 5.2
+
+
+def test_the_ranking_and_the_prediction(pair: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.bundle"
+    compiled(pair, path, "--max-ratio", "1.002", "--calibration-tokens", "320")
+    budget = Bundle.open(path).manifest.models["target"].budget
+    assert budget is not None
+    assert budget.predicted_ratio == pytest.approx(math.exp(sum(product.loss for product in budget.products)))
+    assert 1 < budget.predicted_ratio <= budget.max_ratio == 1.002  # type: ignore[operator]
+    ranks = [product.loss_a_byte for product in budget.products]
+    assert ranks == sorted(ranks, reverse=True)
+    for product in budget.products:
+        assert product.loss == product.losses[product.format]
+        largest = product.bytes + product.saved_bytes
+        lost = product.losses["mxfp4_e2m1"] - product.losses["mxint8"]
+        assert product.loss_a_byte == pytest.approx(lost / (largest * (1 - 272 / 528)))
+    shown = run("inspect", path)
+    assert "a ratio of 1.002 asked" in shown.output
+    assert "layers.0.self_attn" in shown.output
+
+
+def test_patterns_win_and_count(pair: Path, tmp_path: Path) -> None:
+    options = ["--matrix-format", "*.0.self_attn.q_proj.*", "mxint8", "--keep-fp16", "lm_head.*"]
+    options += ["--allow", "mxfp4_e2m1", "--allow", "mxfp6_e2m3", "--calibration-tokens", "320"]
+    path = tmp_path / "a.bundle"
+    compiled(pair, path, "--budget", "7bpw", *options)
+    target = Bundle.open(path).manifest.models["target"]
+    assert target.budget is not None
+    formats = {tensor.name: tensor.format for tensor in target.tensors if tensor.format in WEIGHT_FORMATS}
+    assert formats.pop("lm_head.weight") == "fp16_tiles"
+    assert formats.pop("model.layers.0.self_attn.q_proj.weight") == "mxint8"
+    assert set(formats.values()) <= {"mxfp4_e2m1", "mxfp6_e2m3"}
+    fixed = {product.name: product.losses for product in target.budget.products if product.fixed}
+    assert fixed["lm_head.weight"] == {"fp16_tiles": 0.0}
+    assert list(fixed) == ["model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]
+    assert target.budget.reached_bits <= 7
+
+
+def test_with_careful_rounding(pair: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.bundle"
+    compiled(pair, path, "--budget", "5.2bpw", "--rounding", "gptq", "--calibration-tokens", "576", "--with-baseline")
+    models = Bundle.open(path).manifest.models
+    target = models["target"]
+    assert target.rounding is not None
+    assert target.budget is not None
+    assert target.rounding.method == "gptq"
+    assert target.rounding.tokens == 576
+    assert target.budget.tokens == 96  # the other windows make the trial rounding
+    assert {models["baseline"].format, models["draft"].format} == {"fp16_tiles"}
+    assert models["baseline"].budget is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", "4bpw"], "budget: got 4 bits a weight, expected 4.25 to 8.25: what the formats allowed (mxfp6"),
+        (["--budget", "9bpw"], "budget: got 9 bits a weight"),
+        (["--budget", "five"], "target.budget: expected bits a weight, such as '5.2bpw', got 'five'"),
+        (["--budget", "5bpw", "--max-ratio", "1.1"], "got both `budget` and `max_ratio`"),
+        (["--max-ratio", "1.0000001", "--calibration-tokens", "100"], "max_ratio: got 1, expected at least 1.0"),
+        (["--max-ratio", "1"], "max-ratio"),
+        (["--allow", "mxint8"], "`allowed_formats` goes with `budget` or `max_ratio`"),
+        (["--budget", "5bpw", "--allow", "mxfp5"], "allow"),
+    ],
+)
+def test_budgets_that_cannot_be(pair: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    result = run(pair, "-o", tmp_path / "a.bundle", "--calibrate", pair.parent / "text.txt", *options)
+    assert result.exit_code == 1
+    assert message in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "a.bundle").exists()
+
+
+def test_a_budget_without_a_text_is_refused(pair: Path, tmp_path: Path) -> None:
+    result = run(pair, "-o", tmp_path / "a.bundle", "--budget", "5bpw")
+    assert result.exit_code == 1
+    assert "a budget needs `calibrate`, a text file" in result.stderr
+
+
+def test_a_long_ranking_shows_its_ends(pair: Path) -> None:
+    from mxspec.compile.weights.budget.report import budget_table
+
+    product = {"format": "mxint8", "bytes": 10, "saved_bytes": 0, "loss": 0.0, "losses": {"mxint8": 0.0}}
+    products = [{**product, "name": f"p{i}", "loss_a_byte": 1.0 / (i + 1)} for i in range(100)]
+    entry = BudgetEntry.model_validate_json(
+        json.dumps(
+            {"budget_bits": 8.5, "allowed_formats": ["mxint8"], "reached_bits": 8.25, "predicted_ratio": 1.0,
+             "text_sha256": "0" * 64, "tokens": 3, "seed": 0, "products": products}
+        )
+    )  # fmt: skip
+    names = list(budget_table(entry).columns[0].cells)
+    assert names[:2] == ["p0", "p1"]
+    assert names[-1] == "p99"
+    assert len(names) < 30
+    assert any("more" in name for name in map(str, names))
