@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ CONFIG_LIMIT = 16 << 20  # bytes; honest ones have some thousand
 # Labels of classifiers (num_labels: 10**9 would fill the memory) and what says nothing about the model.
 _NO_SETTINGS = ("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type")
 _DISPATCH = ("_implementation", "_plan")  # the ends of keys that choose code, such as attn_implementation
-_LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
+_LARGEST = {"num_hidden_layers": 512, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
     ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
     1 << 24,
 )
+_ANNOUNCED = re.compile(r"^(Class validation error for validator|Validation error for field) '\w+': (\w+Error: )?")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 
 
@@ -96,8 +98,7 @@ def context_limit(config: PreTrainedConfig) -> int | None:
 def one_line(error: Exception) -> str:
     """What an error of transformers says, in one line without its lists of all that there is."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = text.split(" Model type should be one of")[0].removeprefix("Class validation error for validator ")
-    return text.removeprefix("Validation error for ")[:200]
+    return _ANNOUNCED.sub("", text.split(" Model type should be one of")[0])[:200]
 
 
 def _class_of(settings: dict[str, Any], where: str) -> type[PreTrainedConfig]:
@@ -151,6 +152,9 @@ def _check_heads(config: PreTrainedConfig, where: str) -> None:
 
 
 def _check_functions(config: PreTrainedConfig, where: str) -> None:
+    architectures = config.architectures or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise CheckpointError(f"{where}: architectures: got {shorten(architectures)}, expected a list of names")
     for key in _ACTIVATIONS:
         value = getattr(config, key, None)
         if value is not None and (not isinstance(value, str) or value not in ACT2FN):

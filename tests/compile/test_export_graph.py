@@ -250,5 +250,5 @@ def test_positions_beyond_the_model_and_missing_configs_are_refused(tmp_path, ti
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         export(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
-    with pytest.raises(MxspecError, match="transformers has no model type"):
+    with pytest.raises(MxspecError, match="transformers has no model type 'no-such-model'"):
         export(tmp_path)
