@@ -243,8 +243,8 @@ def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Pat
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ([], "Missing argument 'RECIPE'"),
-        (["compile"], "Missing argument 'RECIPE'"),
+        ([], "Missing argument 'RECIPE|CHECKPOINT'"),
+        (["compile"], "Missing argument 'RECIPE|CHECKPOINT'"),
         (["demo", "--verify"], "--verify"),
         (["inspect"], "Missing argument 'BUNDLE'"),
         (["inspect", "x", "--force"], "--force"),
