@@ -70,12 +70,27 @@ def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
         raise UnsupportedModelError(f"{where}: {config.model_type} is an encoder with a decoder, not a plain decoder")
     _check_heads(config, where)
     _check_functions(config, where)
-    return config
+    return _text_half(config)
+
+
+def _text_half(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The language model of a checkpoint that holds one for images as well; others as they are."""
+    text = getattr(config, "text_config", None)
+    if not isinstance(text, PreTrainedConfig):
+        return config
+    text.tie_word_embeddings = config.tie_word_embeddings  # transformers looks there
+    return text
 
 
 def architecture_name(config: PreTrainedConfig) -> str:
     """Such as LlamaForCausalLM; the model type where a configuration does not say."""
     return str((config.architectures or [config.model_type])[0])
+
+
+def context_limit(config: PreTrainedConfig) -> int | None:
+    """How many positions the model knows; None where its configuration does not say, as with most ALiBi."""
+    names = ("max_position_embeddings", "max_seq_len")  # the second is MPT's
+    return next((limit for name in names if (limit := getattr(config, name, None))), None)
 
 
 def one_line(error: Exception) -> str:

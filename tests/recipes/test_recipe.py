@@ -114,6 +114,12 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, says: str) -> No
     assert says in refused(tmp_path, GOOD.replace(old, new, 1))
 
 
+def test_a_file_in_place_of_a_checkpoint_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(RecipeError, match=r"weights\.bin is a file, not a directory"):
+        load(tmp_path, GOOD).local_folder("./weights.bin")
+
+
 def test_changes_from_the_command_line(tmp_path: Path) -> None:
     recipe = load(tmp_path, GOOD)
     changed = recipe.with_changes(
