@@ -17,7 +17,7 @@ from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.fetch import fetch_checkpoint
+from mxspec.compile.checkpoint.fetch import fetch_checkpoint, local_folder
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
@@ -124,6 +124,9 @@ def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName,
         fetched = fetch_checkpoint(recipe, model)
         return files.enter_context(Checkpoint(fetched.folder)), {"revision": fetched.commit}
 
+    for model in (recipe.target, recipe.draft):
+        if model is not None:
+            local_folder(recipe, model)  # raises for one that is not there, before anything is fetched
     target, of_target = open_model(recipe.target)
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
     if recipe.draft is None:
