@@ -17,7 +17,7 @@ from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.fetch import fetch_checkpoint
+from mxspec.compile.checkpoint.fetch import fetch_checkpoint, local_folder
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
@@ -48,7 +48,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
         if writer.work.found_work:
             stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
-        checkpoints = open_pair(recipe, files)
+        recipe, checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
         models = list_models(recipe, with_baseline)
         contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
@@ -114,17 +114,25 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     return manifest
 
 
-def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
-    """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's."""
+def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName, Checkpoint]]:
+    """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's.
 
-    def open_model(model: TargetRecipe) -> Checkpoint:
-        return files.enter_context(Checkpoint(fetch_checkpoint(recipe, model.checkpoint, model.revision)))
+    In the recipe that comes with them each revision is the commit that was fetched.
+    """
 
-    target = open_model(recipe.target)
+    def open_model(model: TargetRecipe) -> tuple[Checkpoint, dict[str, str | None]]:
+        fetched = fetch_checkpoint(recipe, model)
+        return files.enter_context(Checkpoint(fetched.folder)), {"revision": fetched.commit}
+
+    for model in (recipe.target, recipe.draft):
+        if model is not None:
+            local_folder(recipe, model)  # raises for one that is not there, before anything is fetched
+    target, of_target = open_model(recipe.target)
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
-    if recipe.draft is not None:
-        opened["draft"] = open_model(recipe.draft)
-    return opened
+    if recipe.draft is None:
+        return recipe.with_changes(target=of_target), opened
+    opened["draft"], of_draft = open_model(recipe.draft)
+    return recipe.with_changes(target=of_target, draft=of_draft), opened
 
 
 def judge_models(
