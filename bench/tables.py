@@ -35,7 +35,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def source(*records: dict[str, Any]) -> str:
     """Where the figures come from: commands, machine, commit."""
     first = records[0]
-    instructions = first["machine"].get("instruction_set")  # not in records of before it was noted
+    instructions = first["machine"].get("instruction_set")  # the oldest records do not say
     cpu = first["machine"]["cpu"] + (f" ({instructions})" if instructions else "")
     machine = f"{cpu}, {first['machine']['cores']} cores"
     commands = "; ".join(f"`{r['command']}`" for r in records)
@@ -157,13 +157,15 @@ def profile(isa: str) -> str:
 def llama_cpp(isa: str) -> str:
     found = record(f"{isa}/llama_cpp")
     points = found["result"]["points"]
-    peers = [name for name in points[0]["tokens_per_second"] if name != "mxspec"]
-    rows = [
-        [p["point"], f"{p['tokens_per_second']['mxspec']:.1f}"]
-        + [f"{p['tokens_per_second'][peer]:.1f} ({p['speedup'][peer]:.2f} x)" for peer in peers]
-        for p in points
-    ]
-    return markdown(["tok/s (mxspec's speedup)", "mxspec", *peers], rows) + source(found)
+    runners = list(points[0]["tokens_per_second"])
+    rows = [[p["point"], *(rate(p, runner) for runner in runners)] for p in points]
+    return markdown(["tok/s (over the peer)", *runners], rows) + source(found)
+
+
+def rate(point: dict[str, Any], runner: str) -> str:
+    """Tokens a second, and of ours how many times the peers'."""
+    over = ", ".join(f"{speedup:.2f} x" for speedup in point["speedup"].get(runner, {}).values())
+    return f"{point['tokens_per_second'][runner]:.1f}" + (f" ({over})" if over else "")
 
 
 def speculate(name: str) -> str:
@@ -281,12 +283,13 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),
 }
+MACHINES = ("avx2", "avx512vnni", "avx512vbmi")
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "codec": codec,
     "compile": compiling,
     "soak": soak,
-    **{f"{name}_{isa}": partial(table, isa) for name, table in BY_MACHINE.items() for isa in ("avx2", "avx512vnni")},
+    **{f"{name}_{isa}": partial(table, isa) for name, table in BY_MACHINE.items() for isa in MACHINES},
 }
 
 
