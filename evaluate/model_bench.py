@@ -59,11 +59,11 @@ class CallBench:
         self.reader.rollback(cached)
         return seconds
 
-    def seconds(self, tokens: int, cached: int) -> float:
-        """Median seconds of calls of `tokens` tokens after `cached`, with logits of all."""
+    def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
+        """Median seconds of calls of `tokens` tokens after `cached`, with logits of the last `rows`, or of all."""
         self.fill(cached)
         ids = self.random_ids(tokens)
-        return median([self.time_call(ids, tokens) for _ in repeated()])
+        return median([self.time_call(ids, rows or tokens) for _ in repeated()])
 
     def pairs(self, tokens: int, cached: int, rows: int, ceiling: ReadCeiling) -> list[Pair]:
         """Calls of `tokens` tokens after `cached`, each beside a read of as many bytes; logits of the last `rows`."""
