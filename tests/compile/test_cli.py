@@ -25,6 +25,7 @@ from mxspec.compile.checkpoint import fetch
 from mxspec.compile.cli import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
+from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.session import Part, Session
 
 VOCABULARY = 120
@@ -399,18 +400,25 @@ def test_a_pattern_that_names_nothing(recipes: Callable[[str], Path], place: Pat
 def test_folders_without_a_recipe(
     recipes: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pair and a target alone; the bundle has the target's name, and its recipe is all defaults."""
+    """A pair and a target alone; the bundle has the target's name, and all that nobody asked for is the default."""
+    asked: list[tuple[Recipe, Path]] = []
+
+    def compile_bundle(recipe: Recipe, output: Path, **_: object) -> None:
+        asked.append((recipe, output))
+        raise CheckFailed("stopped here")
+
+    monkeypatch.setattr(pipeline, "compile_bundle", compile_bundle)
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(recipes("llama").parent / "target", tmp_path / "Tiny-1k")
+    (tmp_path / "Tiny-1k").mkdir()
     draft = recipes("llama").parent / "draft"
-    result = speccompile("Tiny-1k", "--draft", draft, "--k-max", 2)
-    assert result.exit_code == 0, result.output
-    manifest = Bundle.open(tmp_path / "Tiny-1k.bundle").manifest
-    assert (manifest.name, manifest.k_max, sorted(manifest.models)) == ("Tiny-1k", 2, ["draft", "target"])
-    assert manifest.recipe["draft"]["checkpoint"] == str(draft)
-    result = speccompile("./Tiny-1k", "-o", "alone.bundle")
-    assert result.exit_code == 0, result.output
-    assert list(Bundle.open(tmp_path / "alone.bundle").manifest.models) == ["target"]
+    for arguments in (["Tiny-1k", "--draft", draft, "--k-max", 2], ["./Tiny-1k", "-o", "alone.bundle"]):
+        assert "stopped here" in failed(speccompile(*arguments), exit_code=2)
+    (pair, output), (alone, other) = asked
+    assert (pair.name, pair.k_max, output, other) == ("Tiny-1k", 2, Path("Tiny-1k.bundle"), Path("alone.bundle"))
+    assert pair.local_folder(pair.target.checkpoint) == tmp_path / "Tiny-1k"
+    assert pair.draft is not None
+    assert pair.local_folder(pair.draft.checkpoint) == draft
+    assert alone.draft is None
 
 
 def test_a_hub_pair_is_recorded_by_its_commits(

@@ -1,0 +1,133 @@
+"""speccompile list and explain: what recipes say, and what configurations alone foretell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mxspec.compile.check import check_forecast
+from mxspec.compile.cli import main
+from mxspec.compile.forecast import forecast, read_configs
+from mxspec.formats.bundle import Bundle
+from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
+
+# Parameters as their makers' pages count them, in the checkpoints' safetensors files or in papers.
+PUBLISHED = {
+    "Salesforce/codegen-350M-mono": 356_712_448,
+    "google/gemma-2-9b-it": 9_241_705_984,
+    "google/gemma-2-2b-it": 2_614_341_888,
+    "openai-community/gpt2-xl": 1_557_611_200,
+    "openai-community/gpt2": 124_439_808,
+    "meta-llama/Llama-2-7b-chat-hf": 6_738_415_616,
+    "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
+    "mistralai/Mistral-7B-Instruct-v0.3": 7_248_023_552,
+    "facebook/opt-6.7b": 6_658_473_984,
+    "facebook/opt-125m": 125_239_296,
+    "EleutherAI/pythia-6.9b": 6_857_302_016,
+    "EleutherAI/pythia-160m": 162_322_944,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1_711_376_384,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
+    "bigcode/starcoder2-7b": 7_173_923_840,
+    "bigcode/starcoder2-3b": 3_030_371_328,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+}
+
+
+def speccompile(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+def report(*args: object) -> dict[str, Any]:
+    result = speccompile(*args, "--json")
+    assert result.exit_code == 0, result.output
+    recipes: dict[str, Any] = json.loads(result.stdout)["recipes"]
+    return recipes
+
+
+def test_list_says_what_each_recipe_is() -> None:
+    result = speccompile("list")
+    assert result.exit_code == 0, result.output
+    for word in ("smollm2", "no draft", "--draft FOLDER", "Salesforce/codegen-6B-mono"):
+        assert word in result.stderr
+    assert report("list").keys() == shipped_recipes().keys()
+
+
+def test_configurations_have_as_many_weights_as_the_models() -> None:
+    """No recipe but the demo's may need more than what comes with mxspec: nothing is fetched here."""
+    found = {
+        model["checkpoint"]: model["weights"]
+        for recipe in report("explain", "--all").values()
+        for model in recipe["models"].values()
+    }
+    assert {name: found[name] for name in PUBLISHED} == PUBLISHED
+
+
+@pytest.mark.demo
+def test_the_check_of_the_demo_and_its_bundle(demo_bundles: dict[str, Path]) -> None:
+    """What is predicted without weights is what the compiled files and their caches have."""
+    result = speccompile("explain", "demo", "--check")
+    assert result.exit_code == 0, result.output
+    assert "target as predicted" in result.stderr
+    assert "draft as predicted" in result.stderr
+    manifest = Bundle.open(demo_bundles["real"]).manifest
+    recipe = read_recipe("demo").with_changes(context_length=manifest.models["target"].context_length)
+    recipe = recipe.with_changes(target={"format": manifest.models["target"].format})
+    for model in forecast(recipe, read_configs(recipe)):
+        entry = manifest.models[model.name]
+        size = 2 if entry.cache_dtype == "float16" else 4
+        assert model.cache_bytes == 2 * size * entry.layers * entry.kv_heads * entry.head_size * entry.context_length
+        assert model.file_bytes == pytest.approx(manifest.files[entry.weights].bytes, rel=0.01)
+        assert model.fetch_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"file_bytes": 1.02}, "file_bytes: predicted"),
+        ({"cache_bytes": 0.98}, "cache_bytes: predicted"),
+        ({"matrices": 1}, "1 matrices are not packed as expected: model.layers.0.mlp.down_proj.weight"),
+    ],
+)
+def test_a_wrong_prediction_is_a_failed_check(
+    changes: dict[str, float], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe("demo")
+    configs = read_configs(recipe)
+    draft = forecast(recipe, configs)[1]
+    left_out = "model.layers.0.mlp.down_proj.weight"
+    counted = check_forecast.Counted(24, draft.matrices, draft.file_bytes, draft.cache_bytes)
+    wrong = {
+        key: draft.matrices - {left_out} if key == "matrices" else int(getattr(draft, key) * factor)
+        for key, factor in changes.items()
+    }
+    changed = dataclasses.replace(counted, **wrong)
+    monkeypatch.setattr(check_forecast, "count_graph", lambda name, *_: changed if name == "draft" else as_said(name))
+
+    def as_said(name: str) -> check_forecast.Counted:
+        target = forecast(recipe, configs)[0]
+        return check_forecast.Counted(32, target.matrices, target.file_bytes, target.cache_bytes)
+
+    result = speccompile("explain", "demo", "--check")
+    assert result.exit_code == 2
+    assert says in result.stderr.splitlines()[-1]
+
+
+def test_a_folder_and_its_draft_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = Path(__file__).parents[3] / "recipes" / "demo"
+    for role in ("target", "draft"):
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "config.json").write_bytes((demo / role / "config.json").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    said = report("explain", "target", "--draft", "draft")["target"]
+    assert said["verified"] == "nothing yet"
+    assert {name: model["fetch_bytes"] for name, model in said["models"].items()} == {"target": 0, "draft": 0}
+    assert said["memory_bytes"] == sum(model["file_bytes"] + model["cache_bytes"] for model in said["models"].values())
