@@ -49,6 +49,8 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         if writer.work.found_work:
             stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
         checkpoints = open_pair(recipe, files)
+        for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
+            stages.note(note)
         vocabularies = read_vocabularies(checkpoints, stages)
         models = list_models(recipe, with_baseline)
         contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})

@@ -13,6 +13,7 @@ from mxspec.compile.checkpoint.config import CONFIG, load_config
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor
+from mxspec.compile.checkpoint.ties import broken_tie
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import PLAIN_NAME
 from mxspec.formats.safetensors_file import read_header
@@ -20,26 +21,34 @@ from mxspec.formats.validation import parse_json, shorten
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 class Checkpoint:
     """A checkpoint directory, opened: its configuration and its tensors by name, each read once.
 
-    A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it.
+    A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it;
+    nor does it tie tables that differ. `notes` say what its owner should know.
     Raises CheckpointError for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = load_config(folder)
+        if (folder / ADAPTER_CONFIG).exists():
+            raise CheckpointError(
+                f"{folder} holds an adapter ({ADAPTER_CONFIG}), which would be left out: merge it, or take it away"
+            )
         layout = take_layout(self.config, folder / CONFIG)
         self.tensors: dict[str, Source] = {}
+        self.notes: list[str] = []
         self._files = ExitStack()
         try:
             for shard, promised in _shards(folder).items():
                 self._add(shard, promised)
             if layout is not None:
                 self.tensors = _join_codes(self.tensors, layout)
+            self._untie()
         except BaseException:
             self.close()
             raise
@@ -55,6 +64,16 @@ class Checkpoint:
             if name in self.tensors:
                 raise CheckpointError(f"tensor {name!r} is in {self.tensors[name].shard} and in {shard}")
             self.tensors[name] = CheckpointTensor(tensor, descriptor, shard)
+
+    def _untie(self) -> None:
+        """Have the configuration speak of two tables where the checkpoint has two."""
+        if (tables := broken_tie(self.config, self.tensors)) is not None:
+            self.config.tie_word_embeddings = False
+            one, other = (table.name for table in tables)
+            self.notes.append(
+                f"warning: {self.folder / CONFIG} ties {one} and {other}, but they differ: both are kept, as in "
+                "transformers"
+            )
 
     def close(self) -> None:
         """Close the shards."""

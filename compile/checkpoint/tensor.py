@@ -91,3 +91,10 @@ class CheckpointTensor:
             if got == 0:
                 raise CheckpointError(f"{self.shard} became shorter while tensor {self.name!r} was read")
             view, offset = view[got:], offset + got
+
+
+def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """The exact float32 of float32, float16 or bfloat16 (uint16 bit patterns) values."""
+    if dtype == "bfloat16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)

@@ -52,7 +52,7 @@ def replace_rotary_modules(model: PreTrainedModel, context_length: int) -> None:
             if kind in LENGTH_DEPENDENT:
                 raise UnsupportedModelError(
                     f"{type(model).__name__} uses {kind!r} rotary embedding, whose frequencies depend on the sequence "
-                    "length: it cannot be compiled (remove the rope scaling from config.json to compile without it)"
+                    "length: it cannot be compiled"
                 )
         model.set_submodule(path, RotaryTables(module, context_length))
 
