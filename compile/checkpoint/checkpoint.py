@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
 from mxspec.compile.checkpoint.config import CONFIG, load_config
+from mxspec.compile.checkpoint.make_tokenizer import make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor
 from mxspec.compile.checkpoint.ties import broken_tie
 from mxspec.formats.errors import CheckpointError
-from mxspec.formats.manifest import PLAIN_NAME
+from mxspec.formats.manifest import PLAIN_NAME, TOKENIZER
 from mxspec.formats.safetensors_file import read_header
 from mxspec.formats.validation import parse_json, shorten
 
@@ -64,6 +67,17 @@ class Checkpoint:
             if name in self.tensors:
                 raise CheckpointError(f"tensor {name!r} is in {self.tensors[name].shard} and in {shard}")
             self.tensors[name] = CheckpointTensor(tensor, descriptor, shard)
+
+    @cached_property
+    def tokenizer(self) -> Path:
+        """Its tokenizer.json, or one that is made of older files and goes when it is closed. Raises MxspecError."""
+        path = self.folder / TOKENIZER
+        if not path.is_file():
+            text = make_tokenizer(self.folder, self.config)
+            path = Path(self._files.enter_context(TemporaryDirectory())) / TOKENIZER
+            path.write_text(text, encoding="utf-8")
+            self.notes.append(f"{self.folder} has no {TOKENIZER}: made of its other files")
+        return path
 
     def _untie(self) -> None:
         """Have the configuration speak of two tables where the checkpoint has two."""

@@ -46,8 +46,9 @@ def _same_values(one: Source, other: Source) -> bool:
     if one.shape != other.shape:
         return False
     step = max(1, PIECE_VALUES // max(1, math.prod(one.shape[1:])))
-    return all(
-        np.array_equal(*(as_float32(tensor.read_rows(begin, end), tensor.dtype) for tensor in (one, other)))
-        for begin in range(0, one.shape[0], step)
-        for end in [min(begin + step, one.shape[0])]
-    )
+    for begin in range(0, one.shape[0], step):
+        end = min(begin + step, one.shape[0])
+        pieces = [as_float32(tensor.read_rows(begin, end), tensor.dtype) for tensor in (one, other)]
+        if not np.array_equal(*pieces):
+            return False
+    return True
