@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mxspec.compile import passes
-from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.checkpoint.config import architecture_name, context_limit
 from mxspec.compile.graph import ExportedGraph, WeightSpec
-from mxspec.compile.passes.flattenings import drop_flattenings
-from mxspec.compile.passes.gates import fuse_gates
-from mxspec.compile.passes.projections import fuse_projections
-from mxspec.compile.passes.qkv import fuse_qkv
-from mxspec.compile.passes.residuals import fuse_residuals
-from mxspec.compile.passes.rotations import join_partial_rotations
+from mxspec.compile.passes import run_passes
+from mxspec.compile.passes.contract import check_graph, weights_of
 from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.families import family_of
 from mxspec.compile.trace.modules import PackedLinear, swap_modules
 from mxspec.compile.trace.rotary import replace_rotary_modules
-from mxspec.compile.trace.skeleton import build_skeleton
+from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
 from mxspec.compile.trace.trace import CacheShape, graph_names, trace
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.weight_format import Activations
 
 __all__ = ["ExportedGraph", "WeightSpec", "export_graph"]
-
-_PREFIX = "model."  # of the wrapper that speaks the graph contract, in front of every parameter name
 
 
 def export_graph(
@@ -43,37 +36,29 @@ def export_graph(
     """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights
-    are read. Raises UnsupportedModelError where it cannot be done.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read.
+    Raises UnsupportedModelError where it cannot be done.
     """
+    config = copy.deepcopy(config)  # tracing changes it
+    family = family_of(config)
+    family.prepare(config)
     _check_context(config, context_length)
     call = CallInputs()
     with call.registered():
-        model = build_skeleton(config)
+        model = build_skeleton(config, family.built_with)
+        model.config._attn_implementation = ATTENTION_NAME
+        family.patch(model, call)
         head = swap_modules(model, weight_format, activations, call)
-        replace_rotary_modules(model, context_length)
+        notes = replace_rotary_modules(model, context_length)
         shape = _cache_shape(config, cache_dtype)
-        constants = _constants(model)
-        specs = _weight_specs(model, constants)
+        specs = _weight_specs(model)
         graph = trace(model, call, shape)
-
-    passes.take_values_out(graph, {_PREFIX + name: value for name, value in constants.items()})
-    passes.make_reshapes_constant(graph)
-    passes.simplify(graph)
-    _drop_prefix(graph)
-    drop_flattenings(graph)
-    specs = fuse_projections(graph, specs)
-    join_partial_rotations(graph)
-    fuse_qkv(graph)
-    fuse_gates(graph)
-    fuse_residuals(graph)
-    weights = _weights_of(graph, specs)
-    passes.finish(graph)
+    run_passes(graph, specs)
     name = architecture_name(config)
-    passes.check(graph, name, *graph_names(shape.layers))
+    check_graph(graph, name, *graph_names(shape.layers))
     return ExportedGraph(
         model=graph,
-        weights=weights,
+        weights=weights_of(graph, specs),
         architecture=name,
         layers=shape.layers,
         kv_heads=shape.kv_heads,
@@ -81,11 +66,12 @@ def export_graph(
         vocab_size=head.source.n,
         context_length=context_length,
         cache_dtype=cache_dtype,
+        notes=notes,
     )
 
 
 def _check_context(config: PreTrainedConfig, context_length: int) -> None:
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = context_limit(config)
     if context_length < 1 or (limit is not None and context_length > limit):
         raise RecipeError(
             f"context_length is {context_length}, expected 1 to {limit}, the positions that the model knows"
@@ -102,15 +88,17 @@ def _cache_shape(config: PreTrainedConfig, cache_dtype: str) -> CacheShape:
     return CacheShape(layers, getattr(config, "num_key_value_heads", None) or heads, head_size, cache_dtype)
 
 
-def _constants(model: PreTrainedModel) -> dict[str, npt.NDArray[np.generic]]:
+def _constants(model: PreTrainedModel) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
     """The model's buffers, which no checkpoint holds: computed when it was built. Packed weights have no values yet."""
-    return {name: buffer.numpy() for name, buffer in model.named_buffers() if buffer.device.type != "meta"}
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        if buffer.device.type != "meta":
+            yield name, buffer.numpy()
 
 
-def _weight_specs(model: PreTrainedModel, constants: dict[str, npt.NDArray[np.generic]]) -> dict[str, WeightSpec]:
+def _weight_specs(model: PreTrainedModel) -> dict[str, WeightSpec]:
     """A spec for everything that the trace may turn into an initializer, by its name there."""
     sources: dict[int, str] = {}
-    specs = {name: WeightSpec(name, "constant", str(v.dtype), v.shape, value=v) for name, v in constants.items()}
+    specs = {name: WeightSpec(name, "constant", str(v.dtype), v.shape, value=v) for name, v in _constants(model)}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         source = sources.setdefault(id(parameter), name)
         specs[name] = WeightSpec(name, "float32", "float32", tuple(parameter.shape), (source,))
@@ -121,24 +109,3 @@ def _weight_specs(model: PreTrainedModel, constants: dict[str, npt.NDArray[np.ge
                 name, "matmul", matmul.format, (matmul.n, matmul.k), (matmul.parameter,), matmul.transpose
             )
     return specs
-
-
-def _drop_prefix(graph: ir.Model) -> None:
-    for name, value in list(graph.graph.initializers.items()):
-        if name.startswith(_PREFIX):
-            value.name = name.removeprefix(_PREFIX)
-
-
-def _weights_of(graph: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec]:
-    """Halve embeddings, and list the specs of the initializers that are left without a value."""
-    specs = dict(specs)
-    tables = [name for name, spec in specs.items() if spec.kind == "float32" and len(spec.shape) == 2]
-    for name in passes.store_embeddings_as_half(graph, tables):
-        specs[name] = replace(specs[name], kind="embedding", format="fp16")
-    weights = [specs[name] for name, value in graph.graph.initializers.items() if value.const_value is None]
-    for spec in weights:
-        if spec.kind == "float32" and len(spec.shape) > 1:
-            raise UnsupportedModelError(
-                f"{spec.name} {list(spec.shape)} is neither a linear layer nor an embedding: it would stay unpacked"
-            )
-    return weights

@@ -76,3 +76,4 @@ class ExportedGraph:
     vocab_size: int
     context_length: int
     cache_dtype: str
+    notes: tuple[str, ...] = ()  # what was chosen that somebody may want to know

@@ -85,6 +85,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         if entry.budget is not None:
             console.print(budget_table(entry.budget))
             console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
+        for note in entry.notes:
+            console.print(f"  {note}", highlight=False, soft_wrap=True)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
@@ -171,6 +173,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
         "ignored": list(entry.ignored),
+        "notes": list(entry.notes),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
         "groups": [

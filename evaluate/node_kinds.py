@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from mxspec.compile.operators import ATTENTION, GEGLU, PACKED_MATMUL, QKV_ATTENTION, SWIGLU
 from mxspec.evaluate.ort_profile import NodeRun
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
@@ -24,11 +25,11 @@ MatrixShape = tuple[int, int]
 GROUPS: tuple[Group, ...] = ("product", "attention", "norms", "gates", "other")
 """In the order of a table."""
 OURS: Mapping[str, Group] = {
-    "PackedMatMul": "product",
-    "Attention": "attention",
-    "QkvAttention": "attention",
-    "SwiGLU": "gates",
-    "GeGLU": "gates",
+    PACKED_MATMUL.name: "product",
+    ATTENTION.name: "attention",
+    QKV_ATTENTION.name: "attention",
+    SWIGLU.name: "gates",
+    GEGLU.name: "gates",
 }
 """Our operators; norms, ours and others, have Norm in their names."""
 

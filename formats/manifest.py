@@ -136,6 +136,7 @@ class ModelEntry(Strict):
     tensors: tuple[TensorEntry, ...]
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
+    notes: tuple[str, ...] = ()
     referee: RefereeEntry | None = None
     budget: BudgetEntry | None = None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from transformers import PreTrainedConfig
 
+from mxspec.compile.checkpoint.config import context_limit
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
@@ -17,7 +18,7 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
     Raises RecipeError where the target knows fewer than the recipe wants, or a round would not fit, and
     UnsupportedModelError where nobody says.
     """
-    known = {name: getattr(config, "max_position_embeddings", None) for name, config in configs.items()}
+    known = {name: context_limit(config) for name, config in configs.items()}
     most = known["target"]
     context = recipe.context_length or most
     if not context:

@@ -157,8 +157,6 @@ def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, 
 def _orientations(values: Values, begin: int, before: Values) -> Iterator[tuple[Values, float]]:
     """The rows from `begin` on, as they stand and transposed where shapes allow it; with the relative error of each."""
     scale = float(np.linalg.norm(before)) or 1.0
-    for shape in (before.shape, before.shape[::-1]):
-        piece = values[begin : begin + shape[0]]
-        if piece.shape == shape:
-            found = np.ascontiguousarray(piece if shape == before.shape else piece.T)
-            yield found, float(np.linalg.norm(found - before)) / scale
+    for piece in (values[begin : begin + before.shape[0]], values[begin : begin + before.shape[-1]].T):
+        if piece.shape == before.shape:
+            yield np.ascontiguousarray(piece), float(np.linalg.norm(piece - before)) / scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ CONFIG_LIMIT = 16 << 20  # bytes; honest ones have some thousand
 # Labels of classifiers (num_labels: 10**9 would fill the memory) and what says nothing about the model.
 _NO_SETTINGS = ("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type")
 _DISPATCH = ("_implementation", "_plan")  # the ends of keys that choose code, such as attn_implementation
-_LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
+_LARGEST = {"num_hidden_layers": 512, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
     ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
     1 << 24,
 )
+_ANNOUNCED = re.compile(r"^(Class validation error for validator|Validation error for field) '\w+': (\w+Error: )?")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 
 
@@ -70,7 +72,16 @@ def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
         raise UnsupportedModelError(f"{where}: {config.model_type} is an encoder with a decoder, not a plain decoder")
     _check_heads(config, where)
     _check_functions(config, where)
-    return config
+    return _text_half(config)
+
+
+def _text_half(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The language model of a checkpoint that holds one for images as well; others as they are."""
+    text = getattr(config, "text_config", None)
+    if not isinstance(text, PreTrainedConfig):
+        return config
+    text.tie_word_embeddings = config.tie_word_embeddings  # transformers looks there
+    return text
 
 
 def architecture_name(config: PreTrainedConfig) -> str:
@@ -78,11 +89,16 @@ def architecture_name(config: PreTrainedConfig) -> str:
     return str((config.architectures or [config.model_type])[0])
 
 
+def context_limit(config: PreTrainedConfig) -> int | None:
+    """How many positions the model knows; None where its configuration does not say, as with most ALiBi."""
+    names = ("max_position_embeddings", "max_seq_len")  # the second is MPT's
+    return next((limit for name in names if (limit := getattr(config, name, None))), None)
+
+
 def one_line(error: Exception) -> str:
     """What an error of transformers says, in one line without its lists of all that there is."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = text.split(" Model type should be one of")[0].removeprefix("Class validation error for validator ")
-    return text.removeprefix("Validation error for ")[:200]
+    return _ANNOUNCED.sub("", text.split(" Model type should be one of")[0])[:200]
 
 
 def _class_of(settings: dict[str, Any], where: str) -> type[PreTrainedConfig]:
@@ -136,6 +152,9 @@ def _check_heads(config: PreTrainedConfig, where: str) -> None:
 
 
 def _check_functions(config: PreTrainedConfig, where: str) -> None:
+    architectures = config.architectures or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise CheckpointError(f"{where}: architectures: got {shorten(architectures)}, expected a list of names")
     for key in _ACTIVATIONS:
         value = getattr(config, key, None)
         if value is not None and (not isinstance(value, str) or value not in ACT2FN):

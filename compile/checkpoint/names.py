@@ -14,6 +14,8 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from mxspec.compile.checkpoint.config import one_line
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
+_TEXT_HALF = "language_model."  # in the names of a checkpoint that holds more: language_model.model.x, or the reverse
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedNames:
@@ -79,7 +81,8 @@ def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], 
     found: dict[str, str] = {}
     computed: dict[str, str] = {}
     for tensor in tensors:
-        name, converter = rename_source_key(tensor, renamings, converters, prefix, state)
+        plain = tensor.replace(_TEXT_HALF, "", 1)
+        name, converter = rename_source_key(plain, renamings, converters, prefix, state)
         if name not in state and tensor in state:
             name, converter = rename_source_key(tensor, [], [], prefix, state)
         if converter is not None:

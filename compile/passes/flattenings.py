@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from mxspec.compile.operators import PACKED_MATMUL
+from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.segments import last_dimension
 
-_ROW_WISE = {"PackedMatMul", "LayerNormalization", "RMSNormalization", "Relu", "Gelu", "Sigmoid"}
+_ROW_WISE = {PACKED_MATMUL.name, "LayerNormalization", "RMSNormalization", "Relu", "Gelu", "Sigmoid"}
 _ROW_WISE_PAIRS = {"Add", "Mul"}  # where both are such views
 
 
-def drop_flattenings(model: ir.Model) -> None:
+class DropFlattenings(GraphPass):
     """Move such views behind the operators that treat each row alone; where one meets the view back, both vanish.
 
     An operator that wants the flat form keeps the view, in front of it.
     """
-    for node in list(model.graph):
-        if node.op_type in _ROW_WISE and node.attributes.get_int("axis", -1) == -1:
-            _move_behind(model, node, 1)
-        elif node.op_type in _ROW_WISE_PAIRS:
-            _move_behind(model, node, 2)
-        elif node.op_type == "Reshape" and (source := _unflattened(node.inputs[0])) is not None:
-            result = node.outputs[0]
-            if source.shape == result.shape and not result.is_graph_output():
-                result.replace_all_uses_with(source)
-    RemoveUnusedNodesPass()(model)
+
+    def change(self, model: ir.Model) -> int:
+        return sum(_step(model, node) for node in list(model.graph))
+
+    def ensures(self, model: ir.Model) -> None:
+        assert not any(_views_back(node) and node.outputs[0].uses() for node in model.graph)
 
 
-def _move_behind(model: ir.Model, node: ir.Node, data_inputs: int) -> None:
+def _step(model: ir.Model, node: ir.Node) -> bool:
+    if node.op_type in _ROW_WISE and node.attributes.get_int("axis", -1) == -1:
+        return _move_behind(model, node, 1)
+    if node.op_type in _ROW_WISE_PAIRS:
+        return _move_behind(model, node, 2)
+    source = _unflattened(node.inputs[0]) if _views_back(node) else None
+    if source is None:
+        return False
+    node.outputs[0].replace_all_uses_with(source)
+    return True
+
+
+def _views_back(node: ir.Node) -> bool:
+    """Whether this takes such a view back."""
+    source = _unflattened(node.inputs[0]) if node.op_type == "Reshape" else None
+    result = node.outputs[0]
+    return source is not None and source.shape == result.shape and not result.is_graph_output()
+
+
+def _move_behind(model: ir.Model, node: ir.Node, data_inputs: int) -> bool:
     sources = [_unflattened(value) for value in node.inputs[:data_inputs]]
     result = node.outputs[0]
     flat, width = result.shape, last_dimension(result)
     if None in sources or len(node.outputs) != 1 or flat is None or width is None or result.is_graph_output():
-        return
+        return False
     for index, source in enumerate(sources):
         node.replace_input_with(index, source)
     assert sources[0] is not None
@@ -46,6 +62,7 @@ def _move_behind(model: ir.Model, node: ir.Node, data_inputs: int) -> None:
         if use.node is not view:
             use.node.replace_input_with(use.idx, view.outputs[0])
     model.graph.insert_after(node, [target, view])
+    return True
 
 
 def _unflattened(value: ir.Value | None) -> ir.Value | None:

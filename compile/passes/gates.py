@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from mxspec.compile.passes.replace import put_in_place
+from mxspec.compile.operators import GEGLU, SWIGLU, Operator
+from mxspec.compile.passes.graph_pass import GraphPass
+from mxspec.compile.passes.nodes import make_node, put_in_place
 from mxspec.compile.passes.segments import Segment, segment_of
 
 
-def fuse_gates(model: ir.Model) -> None:
-    """Replace activation(gate) * up by SwiGLU or GeGLU where gate and up are the halves of one value."""
-    for node in [node for node in model.graph if node.op_type == "Mul"]:
-        for activated, up in (node.inputs, node.inputs[::-1]):
-            if fused := _gated_unit(activated, up):
-                operator, source = fused
-                unit = ir.Node("mxspec", operator, [source], name=f"{node.name}_gated")
-                put_in_place(model, node, unit, node.outputs)
-                break
-    RemoveUnusedNodesPass()(model)
+class FuseGates(GraphPass):
+    """Replace activation(gate) * up by SwiGLU or GeGLU where gate and up are the halves of one value.
+
+    Requires that the projections are fused: they make the one value.
+    """
+
+    def change(self, model: ir.Model) -> int:
+        return sum(_fuse(model, node) for node in list(model.graph) if node.op_type == "Mul")
 
 
-def _gated_unit(activated: ir.Value | None, up: ir.Value | None) -> tuple[str, ir.Value] | None:
+def _fuse(model: ir.Model, node: ir.Node) -> bool:
+    for activated, up in (node.inputs, node.inputs[::-1]):
+        if fused := _gated_unit(activated, up):
+            operator, source = fused
+            put_in_place(model, node, make_node(operator, [source], name=f"{node.name}_gated"), node.outputs)
+            return True
+    return False
+
+
+def _gated_unit(activated: ir.Value | None, up: ir.Value | None) -> tuple[Operator, ir.Value] | None:
     """The operator and its input, if this is a gate and what it lets through."""
     activation = _activation(activated)
     behind = segment_of(up)
@@ -34,16 +42,16 @@ def _gated_unit(activated: ir.Value | None, up: ir.Value | None) -> tuple[str, i
     return operator, behind.source
 
 
-def _activation(value: ir.Value | None) -> tuple[str, Segment | None] | None:
+def _activation(value: ir.Value | None) -> tuple[Operator, Segment | None] | None:
     """Which unit the activation that gave this value makes, and what it was applied to."""
     node = None if value is None else value.producer()
     if node is None:
         return None
     if node.op_type == "Gelu" and node.attributes.get_string("approximate", "none") == "tanh":
-        return "GeGLU", segment_of(node.inputs[0])
+        return GEGLU, segment_of(node.inputs[0])
     if node.op_type == "Mul":  # SiLU: x * sigmoid(x)
         for x, factor in (node.inputs, node.inputs[::-1]):
             sigmoid = None if factor is None else factor.producer()
             if sigmoid is not None and sigmoid.op_type == "Sigmoid" and sigmoid.inputs[0] is x:
-                return "SwiGLU", segment_of(x)
+                return SWIGLU, segment_of(x)
     return None

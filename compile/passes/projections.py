@@ -9,37 +9,52 @@ import numpy as np
 import onnx_ir as ir
 
 from mxspec.compile.graph import WeightSpec
+from mxspec.compile.operators import PACKED_MATMUL
+from mxspec.compile.passes.graph_pass import GraphPass
+from mxspec.compile.passes.nodes import make_node, nodes_of
 from mxspec.formats.weight_format import TILE_ROWS
 
+_WEIGHT = PACKED_MATMUL.slot("B")
 
-def fuse_projections(model: ir.Model, specs: dict[str, WeightSpec]) -> dict[str, WeightSpec]:
-    """Fuse in place every group of PackedMatMul nodes that read one value; returns the specs of the graph as it is now.
+
+class FuseProjections(GraphPass):
+    """Fuse every group of PackedMatMul nodes that read one value, and add the specs of the stacked weights.
 
     They must belong to one module: where attention and MLP read the same norm (Phi), each has its own product, which
     the operator behind it then reads whole. Only whole row tiles can be stacked, so each matrix but a group's last must
     have a multiple of 16 rows. Results keep their bits: an output's sum never depends on the rows beside it.
     """
-    specs = dict(specs)
-    for nodes in _groups(model, specs):
-        _fuse(model, nodes, specs)
-    return specs
+
+    def __init__(self, specs: dict[str, WeightSpec]) -> None:
+        self._specs = specs
+
+    def requires(self, model: ir.Model) -> None:
+        assert all(_name(node, _WEIGHT) in self._specs for node in nodes_of(PACKED_MATMUL, model))
+
+    def change(self, model: ir.Model) -> int:
+        groups = _groups(model, self._specs)
+        for nodes in groups:
+            _fuse(model, nodes, self._specs)
+        return len(groups)
+
+    def ensures(self, model: ir.Model) -> None:
+        self.requires(model)
+        assert not _groups(model, self._specs)
 
 
 def _groups(model: ir.Model, specs: dict[str, WeightSpec]) -> list[list[ir.Node]]:
     found: dict[tuple[object, ...], list[ir.Node]] = defaultdict(list)
-    for node in model.graph:
-        if node.op_type == "PackedMatMul":
-            spec = specs[_name(node, 1)]
-            module = spec.name.rsplit(".", 2)[0]
-            found[(id(node.inputs[0]), module, spec.format, spec.shape[1], spec.transpose, len(node.inputs))].append(
-                node
-            )
+    for node in nodes_of(PACKED_MATMUL, model):
+        spec = specs[_name(node, _WEIGHT)]
+        module = spec.name.rsplit(".", 2)[0]
+        key = (id(node.inputs[0]), module, spec.format, spec.shape[1], spec.transpose, len(node.inputs))
+        found[key].append(node)
     groups = []
     for nodes in found.values():
         group: list[ir.Node] = []
         for node in nodes:
             group.append(node)
-            if specs[_name(node, 1)].shape[0] % TILE_ROWS:  # nothing can be stacked behind a ragged end
+            if specs[_name(node, _WEIGHT)].shape[0] % TILE_ROWS:  # nothing can be stacked behind a ragged end
                 groups.append(group)
                 group = []
         groups.append(group)
@@ -48,10 +63,10 @@ def _groups(model: ir.Model, specs: dict[str, WeightSpec]) -> list[list[ir.Node]
 
 def _fuse(model: ir.Model, nodes: list[ir.Node], specs: dict[str, WeightSpec]) -> None:
     graph, first = model.graph, nodes[0]
-    sizes = [specs[_name(node, 1)].shape[0] for node in nodes]
+    sizes = [specs[_name(node, _WEIGHT)].shape[0] for node in nodes]
     operands = [_stack(graph, [_name(node, i) for node in nodes], specs) for i in range(1, len(first.inputs))]
     attributes = [ir.AttrInt64("N", sum(sizes)), *(a for a in first.attributes.values() if a.name != "N")]
-    product = ir.Node("mxspec", "PackedMatMul", [first.inputs[0], *operands], attributes, name=f"{first.name}_fused")
+    product = make_node(PACKED_MATMUL, [first.inputs[0], *operands], attributes, name=f"{first.name}_fused")
     result = first.outputs[0]
     product.outputs[0].name, product.outputs[0].type = f"{result.name}_fused", result.type
     if result.shape is not None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from mxspec.compile.passes.replace import put_in_place
+from mxspec.compile.operators import ATTENTION, QKV_ATTENTION, ROTARY_EMBEDDING
+from mxspec.compile.passes.graph_pass import GraphPass
+from mxspec.compile.passes.nodes import is_node_of, make_node, nodes_of, put_in_place
 from mxspec.compile.passes.segments import Segment, last_dimension, segment_of
+
+_CACHE = slice(ATTENTION.slot("past_key"), ATTENTION.slot("new_lengths") + 1)  # what both operators take alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +33,29 @@ class _Operand:
     factor: float
     norm: _Norm | None
     tables: tuple[ir.Value, ...]  # of cosines and sines
+    pairs: bool  # how they rotate
 
 
-def fuse_qkv(model: ir.Model) -> None:
+class FuseQkv(GraphPass):
     """Replace Attention by QkvAttention where its queries, keys and values are, in this order, all of one value.
 
     That is in each row, or in each head's piece of a row. Queries and keys may be normed and then rotated, by the same
-    tables; queries may be scaled. Whatever else happens to them on the way, or the slopes of ALiBi, leaves the
-    attention as it is.
+    tables; queries may be scaled. Whatever else happens to them on the way leaves the attention as it
+    is. Requires fused projections, and rotations of whole heads.
     """
-    for node in [node for node in model.graph if (node.domain, node.op_type) == ("mxspec", "Attention")]:
-        flat = _flat_output(node)
-        operands = [_operand(value) for value in node.inputs[:3]]
-        query, key, value = operands
-        alibi = len(node.inputs) != 8
-        if flat is None or query is None or key is None or value is None or alibi or not _fit(query, key, value):
-            continue
-        fused = ir.Node(
-            "mxspec", "QkvAttention", _inputs(node, query, key), _attributes(node, query, key), num_outputs=3
-        )
-        fused.name = f"{node.name}_qkv"
-        put_in_place(model, node, fused, (flat, *node.outputs[1:]))
-    RemoveUnusedNodesPass()(model)
+
+    def change(self, model: ir.Model) -> int:
+        return sum(_fuse(model, node) for node in nodes_of(ATTENTION, model))
+
+
+def _fuse(model: ir.Model, node: ir.Node) -> bool:
+    flat = _flat_output(node)
+    query, key, value = [_operand(value) for value in node.inputs[: _CACHE.start]]
+    if flat is None or query is None or key is None or value is None or not _fit(query, key, value):
+        return False
+    fused = make_node(QKV_ATTENTION, _inputs(node, query, key), _attributes(node, query, key), name=f"{node.name}_qkv")
+    put_in_place(model, node, fused, (flat, *node.outputs[1:]))
+    return True
 
 
 def _flat_output(node: ir.Node) -> ir.Value | None:
@@ -77,17 +81,14 @@ def _fit(query: _Operand, key: _Operand, value: _Operand) -> bool:
         start += part.size
     rows = query.source.shape is not None and len(query.source.shape) == 3
     whole = rows and start * query.groups == last_dimension(query.source)
-    rotated = query.tables == key.tables and not value.tables
+    rotated = (query.tables, query.pairs) == (key.tables, key.pairs) and not value.tables
     epsilons = {part.norm.epsilon for part in (query, key) if part.norm is not None}
     return whole and rotated and len(epsilons) <= 1 and value.norm is None and key.factor == value.factor == 1.0
 
 
 def _inputs(node: ir.Node, query: _Operand, key: _Operand) -> list[ir.Value | None]:
     norms = [None if part.norm is None else part.norm.weight for part in (query, key)]
-    inputs = [query.source, *node.inputs[3:8], *(query.tables or (None, None)), *norms]
-    while inputs[-1] is None:
-        inputs.pop()
-    return inputs
+    return [query.source, *node.inputs[_CACHE], *(query.tables or (None, None)), *norms, *node.inputs[_CACHE.stop :]]
 
 
 def _attributes(node: ir.Node, query: _Operand, key: _Operand) -> list[ir.Attr]:
@@ -95,6 +96,8 @@ def _attributes(node: ir.Node, query: _Operand, key: _Operand) -> list[ir.Attr]:
     attributes = [scale, *(attribute for attribute in node.attributes.values() if attribute.name != "scale")]
     if norm := query.norm or key.norm:
         attributes.append(ir.AttrFloat32("norm_epsilon", norm.epsilon))
+    if query.pairs:
+        attributes.append(ir.AttrInt64("pairs", 1))
     if query.groups > 1:
         attributes.append(ir.AttrInt64("interleaved", 1))
     return attributes
@@ -102,15 +105,15 @@ def _attributes(node: ir.Node, query: _Operand, key: _Operand) -> list[ir.Attr]:
 
 def _operand(value: ir.Value | None) -> _Operand | None:
     """Follow queries, keys or values back to the product: rotation, norm of heads, head view, scale or norm of all."""
-    value, tables = _unrotated(value)
+    value, tables, pairs = _unrotated(value)
     value, norm = _unnormed(value)
-    if (piece := segment_of(value)) is not None:  # of each head's part
+    if (piece := _piece_of_head(value)) is not None:
         view = piece.source.producer()
         source = None if view is None or view.op_type != "Reshape" else view.inputs[0]
         groups = None if source is None else _heads(piece.source, last_dimension(source))
         if source is None or groups is None:
             return None
-        return _Operand(source, groups, piece.start, piece.size, 1.0, norm, tables)
+        return _Operand(source, groups, piece.start, piece.size, 1.0, norm, tables, pairs)
     view = None if value is None else value.producer()
     if value is None or view is None or view.op_type != "Reshape":
         return None
@@ -121,7 +124,21 @@ def _operand(value: ir.Value | None) -> _Operand | None:
     part: Segment | None = segment_of(flat)
     if part is None or _heads(value, part.size) is None:
         return None
-    return _Operand(part.source, 1, part.start, part.size, factor, norm, tables)
+    return _Operand(part.source, 1, part.start, part.size, factor, norm, tables, pairs)
+
+
+def _piece_of_head(value: ir.Value | None) -> Segment | None:
+    """The piece of each head's part of a row that this is; the heads of a piece may have been set apart (Falcon)."""
+    if (piece := segment_of(value)) is not None:
+        return piece
+    view = None if value is None else value.producer()
+    if value is None or view is None or view.op_type != "Reshape":
+        return None
+    piece = segment_of(view.inputs[0])
+    shape = None if piece is None else piece.source.shape
+    if piece is None or shape is None or len(shape) != 4 or not isinstance(shape[2], int):
+        return None
+    return piece if _heads(value, shape[2] * piece.size) else None
 
 
 def _heads(view: ir.Value, width: int | None) -> int | None:
@@ -132,11 +149,12 @@ def _heads(view: ir.Value, width: int | None) -> int | None:
     return heads if isinstance(heads, int) and isinstance(size, int) and heads * size == width else None
 
 
-def _unrotated(value: ir.Value | None) -> tuple[ir.Value | None, tuple[ir.Value, ...]]:
+def _unrotated(value: ir.Value | None) -> tuple[ir.Value | None, tuple[ir.Value, ...], bool]:
     node = None if value is None else value.producer()
-    if node is None or node.op_type != "RotaryEmbedding":
-        return value, ()
-    return node.inputs[0], tuple(table for table in node.inputs[1:] if table is not None)
+    if node is None or not is_node_of(ROTARY_EMBEDDING, node):
+        return value, (), False
+    tables = tuple(table for table in node.inputs[1:] if table is not None)
+    return node.inputs[0], tables, bool(node.attributes.get_int("pairs", 0))
 
 
 def _unnormed(value: ir.Value | None) -> tuple[ir.Value | None, _Norm | None]:

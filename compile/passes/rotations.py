@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from mxspec.compile.passes.replace import put_in_place
+from mxspec.compile.operators import ROTARY_EMBEDDING
+from mxspec.compile.passes.graph_pass import GraphPass
+from mxspec.compile.passes.nodes import is_node_of, make_node, put_in_place
 from mxspec.compile.passes.segments import last_dimension, segment_of
 
 
-def join_partial_rotations(model: ir.Model) -> None:
+class JoinPartialRotations(GraphPass):
     """Replace the Concat of a rotated first part and the untouched rest of a value by the rotation of the whole value.
 
     RotaryEmbedding copies what its tables do not reach. The two parts must be all of the value's last axis.
     """
-    for node in [node for node in model.graph if node.op_type == "Concat" and len(node.inputs) == 2]:
-        rotation = None if node.inputs[0] is None else node.inputs[0].producer()
-        if rotation is None or rotation.op_type != "RotaryEmbedding":
-            continue
-        first, rest = segment_of(rotation.inputs[0]), segment_of(node.inputs[1])
-        if first is None or rest is None or first.source is not rest.source:
-            continue
-        if last_dimension(node.outputs[0]) != first.width:
-            continue
-        if (first.start, rest.start, rest.size) != (0, first.size, first.width - first.size):
-            continue
-        whole = ir.Node("mxspec", "RotaryEmbedding", [first.source, *rotation.inputs[1:]], name=f"{node.name}_rotated")
-        put_in_place(model, node, whole, node.outputs)
-    RemoveUnusedNodesPass()(model)
+
+    def change(self, model: ir.Model) -> int:
+        return sum(_join(model, node) for node in list(model.graph) if node.op_type == "Concat")
+
+
+def _join(model: ir.Model, node: ir.Node) -> bool:
+    rotation = None if node.inputs[0] is None else node.inputs[0].producer()
+    if rotation is None or not is_node_of(ROTARY_EMBEDDING, rotation) or len(node.inputs) != 2:
+        return False
+    first, rest = segment_of(rotation.inputs[0]), segment_of(node.inputs[1])
+    if first is None or rest is None or first.source is not rest.source:
+        return False
+    if last_dimension(node.outputs[0]) != first.width:
+        return False
+    if (first.start, rest.start, rest.size) != (0, first.size, first.width - first.size):
+        return False
+    name = f"{node.name}_rotated"
+    whole = make_node(ROTARY_EMBEDDING, [first.source, *rotation.inputs[1:]], rotation.attributes.values(), name=name)
+    put_in_place(model, node, whole, node.outputs)
+    return True

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from mxspec.compile.passes.graph_pass import GraphPass
 
 _SWAP = (0, 2, 1, 3)  # its own inverse
 _LAST_AXIS_OPS = {"RMSNormalization", "LayerNormalization", "Slice", "Split", "Concat"}
 
 
-def cancel_transposes(model: ir.Model) -> None:
+class CancelTransposes(GraphPass):
     """Move head transposes behind operators that only look along the last axis; two that meet there vanish."""
-    for node in list(model.graph):
-        if _is_swap(node):
-            _meet(node)
-        elif node.op_type in _LAST_AXIS_OPS and _along_last_axis(node):
-            _move_behind(model, node)
-    RemoveUnusedNodesPass()(model)
+
+    def change(self, model: ir.Model) -> int:
+        return sum(_step(model, node) for node in list(model.graph))
+
+    def ensures(self, model: ir.Model) -> None:
+        assert not any(_meets(node) and node.outputs[0].uses() for node in model.graph)
 
 
-def _meet(node: ir.Node) -> None:
-    source = node.inputs[0]
-    if source is not None and _is_swap(source.producer()) and not node.outputs[0].is_graph_output():
-        before = source.producer()
-        assert before is not None
-        assert before.inputs[0] is not None
-        node.outputs[0].replace_all_uses_with(before.inputs[0])
+def _step(model: ir.Model, node: ir.Node) -> bool:
+    if _meets(node):
+        swap = node.inputs[0].producer()  # type: ignore[union-attr]
+        node.outputs[0].replace_all_uses_with(swap.inputs[0])  # type: ignore[union-attr, arg-type]
+        return True
+    return node.op_type in _LAST_AXIS_OPS and _along_last_axis(node) and _move_behind(model, node)
 
 
-def _move_behind(model: ir.Model, node: ir.Node) -> None:
+def _meets(node: ir.Node) -> bool:
+    """Whether this undoes another."""
+    source = node.inputs[0] if _is_swap(node) else None
+    return source is not None and _is_swap(source.producer()) and not node.outputs[0].is_graph_output()
+
+
+def _move_behind(model: ir.Model, node: ir.Node) -> bool:
     data = range(len(node.inputs)) if node.op_type == "Concat" else range(1)
     swaps = [value.producer() if (value := node.inputs[i]) is not None else None for i in data]
     if not all(_is_swap(swap) for swap in swaps):
-        return
+        return False
     for i, swap in zip(data, swaps, strict=True):
         assert swap is not None
         node.replace_input_with(i, swap.inputs[0])
@@ -47,6 +53,7 @@ def _move_behind(model: ir.Model, node: ir.Node) -> None:
                 use.node.replace_input_with(use.idx, result)
         model.graph.insert_after(node, swap)
         # The walk has a list of the old nodes only, so a swap further down meets this one when its turn comes.
+    return True
 
 
 def _is_swap(node: ir.Node | None) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from mxspec.compile.operators import ATTENTION
 from mxspec.compile.trace.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError
 
@@ -69,6 +70,10 @@ class CallInputs:
         """Nothing is appended here: the op does it."""
         return key, value
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Of a mask that nothing reads."""
+        return query_length, 0
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions come from the graph's inputs, never from here."""
         return 0
@@ -86,23 +91,31 @@ class CallInputs:
         dropout: float = 0.0,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        slopes: Tensor | None = None,
         **extra: Any,
     ) -> tuple[Tensor, None]:
-        """Emit one attention: float32[1, heads, tokens, head_size] each → [1, tokens, heads, head_size]."""
+        """Emit one attention: float32[1, heads, tokens, head_size] each → [1, tokens, heads, head_size].
+
+        `s_aux` are sinks, by transformers' name for them; `slopes` of ALiBi come from a family's patch.
+        """
         name = type(module).__name__
         unknown = sorted(k for k, v in extra.items() if v is not None and k not in _HARMLESS)
         if attention_mask is not None or unknown:
             what = ", ".join(unknown) or "a mask of its own"
             raise UnsupportedModelError(f"{name} gives its attention {what}: mxspec::Attention has no input for it")
-        if query.shape[-1] != value.shape[-1] or query.shape[-1] % 4:
+        if query.shape[-1] != value.shape[-1] or query.shape[-1] % 2:
             got = f"keys of {query.shape[-1]}, values of {value.shape[-1]}"
-            raise UnsupportedModelError(f"{name}: head sizes must be equal and a multiple of 4, got {got}")
+            raise UnsupportedModelError(f"{name}: head sizes must be equal and a multiple of 2, got {got}")
         layer = int(module.layer_idx)  # type: ignore[arg-type]
+        if key.shape[1] != self._past[layer][0].shape[1]:
+            said = self._past[layer][0].shape[1]
+            raise UnsupportedModelError(f"{name}: has {key.shape[1]} heads of keys, where its config.json says {said}")
         if layer in self._present:
             raise UnsupportedModelError(f"{name}: layer {layer} attends twice in a call")
         assert self._sequences is not None
         output, present_key, present_value = torch.onnx.ops.symbolic_multi_out(
-            "mxspec::Attention",
+            ATTENTION.qualified,
             (
                 query.transpose(1, 2),
                 key.transpose(1, 2),
@@ -111,6 +124,7 @@ class CallInputs:
                 self._sequences.slots,
                 self._sequences.past_lengths,
                 self._sequences.new_lengths,
+                *_up_to_the_last(slopes, s_aux),
             ),
             {
                 "scale": float(query.shape[-1] ** -0.5 if scaling is None else scaling),
@@ -123,3 +137,9 @@ class CallInputs:
         )
         self._present[layer] = (present_key, present_value)
         return output, None
+
+
+def _up_to_the_last(*optional: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Optional inputs of a node, without those that are absent at its end."""
+    given = [index for index, value in enumerate(optional) if value is not None]
+    return optional[: given[-1] + 1] if given else ()

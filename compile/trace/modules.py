@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
+from mxspec.compile.operators import PACKED_MATMUL
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.weight_format import Activations, packed_shape, weight_format
@@ -48,7 +49,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.onnx.ops.symbolic(
-            "mxspec::PackedMatMul",
+            PACKED_MATMUL.qualified,
             (x, self.weight) if self.bias is None else (x, self.weight, self.bias),
             self.source.attributes,
             dtype=torch.float32,

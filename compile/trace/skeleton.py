@@ -12,14 +12,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from mxspec.compile.checkpoint.config import architecture_name, one_line
+from mxspec.compile.trace.plain_decoder import require_plain_decoder
 from mxspec.formats.errors import UnsupportedModelError
-
-_UNSUPPORTED_SETTINGS = (
-    "quantization_config",
-    "add_cross_attention",
-    "use_bidirectional_attention",
-    "is_encoder_decoder",
-)
 
 ATTENTION_NAME = "mxspec"  # the name by which transformers knows the attention function of trace/attention.py
 
@@ -45,12 +39,13 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
     """transformers' own class for `config`: evaluation mode, float32, parameters on the meta device, buffers computed.
 
     `attention` is our own function, to be called while it is registered (`CallInputs.registered`), or None for what
-    transformers would take. Raises UnsupportedModelError for settings that change what a graph means; whether it means
-    what transformers does is compared later (check/referee.py).
+    transformers would take. Raises UnsupportedModelError for what is no plain decoder, and for settings that change
+    what a graph means; whether it means what transformers does is compared later (check/referee.py).
     """
     name = architecture_name(config)
-    if settings := [setting for setting in _UNSUPPORTED_SETTINGS if getattr(config, setting, None)]:
-        raise UnsupportedModelError(f"{name}: its config.json sets {', '.join(settings)}, which cannot be compiled")
+    require_plain_decoder(config)
+    if getattr(config, "quantization_config", None):
+        raise UnsupportedModelError(f"{name}: its config.json sets quantization_config, which cannot be compiled")
     with _parameters_without_values(), no_init_weights():
         own = copy.deepcopy(config)  # transformers writes the attention's name into what it is given
         try:

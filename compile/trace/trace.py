@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from transformers import PreTrainedModel
 
 from mxspec.compile.trace.attention import CallInputs, Sequences
-from mxspec.compile.trace.rotary import rotary_as_operator
+from mxspec.compile.trace.rotations import rotary_as_operator
 
 _INPUTS = ("input_ids", "position_ids", "slots", "past_lengths", "new_lengths", "logits_to_keep")
 OPSET = 23  # the first with RMSNormalization; ONNX Runtime 1.31 takes up to 26
@@ -85,7 +85,14 @@ def trace(model: PreTrainedModel, call: CallInputs, shape: CacheShape) -> ir.Mod
         )
     assert onnx_program is not None
     graph: ir.Model = onnx_program.model
+    _name_as_the_model_does(graph)
     return graph
+
+
+def _name_as_the_model_does(graph: ir.Model) -> None:
+    """Initializers without the prefix of the interface around the model."""
+    for name, value in list(graph.graph.initializers.items()):
+        value.name = name.removeprefix("model.")
 
 
 def graph_names(layers: int) -> tuple[list[str], list[str]]:

@@ -21,17 +21,30 @@ def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 class WriteBehind:
-    """Runs calls in their order on a thread, at most two behind; an error comes up at a later call or at the end."""
+    """Runs calls in their order on a thread, at most two behind; an error comes up at a later call or at the end.
+
+    After an error none of the calls that wait is run: they would write after what is missing.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._pending: deque[Future[Any]] = deque()
+        self._failed = False
 
     def __call__(self, call: Callable[..., object], *arguments: Any) -> None:
         """Queue a call, waiting for the one before the last."""
-        self._pending.append(self._thread.submit(call, *arguments))
+        self._pending.append(self._thread.submit(self._run, call, *arguments))
         while len(self._pending) > 2:
             self._pending.popleft().result()
+
+    def _run(self, call: Callable[..., object], *arguments: Any) -> None:
+        if self._failed:
+            return
+        try:
+            call(*arguments)
+        except BaseException:
+            self._failed = True
+            raise
 
     def __enter__(self) -> Self:
         return self

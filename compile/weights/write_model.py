@@ -65,6 +65,7 @@ def write_graph(
         tensors=packed.entries,
         ignored=plan.ignored,
         rounding=rounded.entry,
+        notes=exported.notes,
         budget=plan.budget,
     )
     return WrittenModel(entry, packed.sha256, packed.taken_over)

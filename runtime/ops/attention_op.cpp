@@ -69,8 +69,8 @@ void AttentionBase::check_shapes(const Inputs& in) {
   expect_rank(4, "past_key", past, "[slots, kv_heads, capacity, head_size]");
   const int64_t tokens = query[1], heads = query[2], head_size = query[3], kv_heads = past[1];
   expect_shape("query", query, {1, tokens, heads, head_size}, "[1, tokens, heads, head_size]");
-  if (head_size < 4 || head_size % 4 != 0) {
-    throw OpError("query: got head_size " + std::to_string(head_size) + ", expected a multiple of 4");
+  if (head_size < 2 || head_size % 2 != 0) {
+    throw OpError("query: got head_size " + std::to_string(head_size) + ", expected a multiple of 2");
   }
   if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0) {
     throw OpError("query: got " + std::to_string(heads) + " heads, expected a multiple of the " +
@@ -84,6 +84,7 @@ void AttentionBase::check_shapes(const Inputs& in) {
   expect_shape("past_lengths", in.past_lengths.shape, in.slots.shape, "[sequences]");
   expect_shape("new_lengths", in.new_lengths.shape, in.slots.shape, "[sequences]");
   if (in.slopes) expect_shape("alibi_slopes", in.slopes->shape, {heads}, "[heads]");
+  if (in.sinks) expect_shape("sinks", in.sinks->shape, {heads}, "[heads]");
   const ElementType cache = in.past_key.type;
   if (cache != ElementType::kFloat16 && cache != ElementType::kFloat32) {
     throw OpError("past_key: got " + name_of(cache) + ", expected float16 or float32");
@@ -108,8 +109,9 @@ AttentionBase::AttentionBase(const Attributes& attributes)
 }
 
 void AttentionBase::compute(Context& context) const {
-  const Inputs in = {context.input(0), context.input(1), context.input(2), context.input(3),         context.input(4),
-                     context.input(5), context.input(6), context.input(7), context.optional_input(8)};
+  const Inputs in = {context.input(0),          context.input(1),         context.input(2), context.input(3),
+                     context.input(4),          context.input(5),         context.input(6), context.input(7),
+                     context.optional_input(8), context.optional_input(9)};
   attend(context, in, in.query.shape);
 }
 
@@ -136,6 +138,7 @@ void AttentionBase::attend(Context& context, const Inputs& in, const Shape& outp
       .value_cache = present_value.data,
       .half_cache = in.past_key.type == ElementType::kFloat16,
       .slopes = in.slopes ? in.slopes->as<const float>() : nullptr,
+      .sinks = in.sinks ? in.sinks->as<const float>() : nullptr,
       .output = output.as<float>(),
       .scale = scale_,
       .softcap = softcap_,

@@ -1,6 +1,7 @@
 // The entry point that SessionOptions.register_custom_ops_library() calls.
 
 #include <string>
+#include <vector>
 
 #include "formats/native/isa.h"
 #include "runtime/ops/attention_op.h"
@@ -18,20 +19,36 @@ namespace {
 
 constexpr const char* kDomain = "mxspec";
 
-const OrtCustomOp* const* operators(size_t* count) {
-  static const OrtCustomOp* const all[] = {
-      custom_op<AddLayerNormOp>(),
-      custom_op<AddRmsNormOp>(),
-      custom_op<AttentionOp<ElementType::kFloat16>>(),
-      custom_op<AttentionOp<ElementType::kFloat32>>(),
-      custom_op<GeGluOp>(),
-      custom_op<PackedMatMulOp>(),
-      custom_op<QkvAttentionOp<ElementType::kFloat16>>(),
-      custom_op<QkvAttentionOp<ElementType::kFloat32>>(),
-      custom_op<RotaryEmbeddingOp>(),
-      custom_op<SwiGluOp>(),
-  };
-  *count = std::size(all);
+template <size_t kCount>
+std::string names_of(const Parameter (&parameters)[kCount]) {
+  std::string text;
+  for (const Parameter& parameter : parameters) {
+    text.append(text.empty() ? "" : ", ").append(parameter.name).append(parameter.optional ? "?" : "");
+  }
+  return text;
+}
+
+// "Name(input, optional?) -> (output)"
+template <class Op>
+std::string signature() {
+  return std::string(Op::kName) + "(" + names_of(Op::kInputs) + ") -> (" + names_of(Op::kOutputs) + ")";
+}
+
+struct Registered {
+  const OrtCustomOp* op;
+  std::string signature;
+};
+
+template <class... Ops>
+std::vector<Registered> registered() {
+  return {{custom_op<Ops>(), signature<Ops>()}...};
+}
+
+const std::vector<Registered>& operators() {
+  static const std::vector<Registered> all =
+      registered<AddLayerNormOp, AddRmsNormOp, AttentionOp<ElementType::kFloat16>, AttentionOp<ElementType::kFloat32>,
+                 GeGluOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>, QkvAttentionOp<ElementType::kFloat32>,
+                 RotaryEmbeddingOp, SwiGluOp>();
   return all;
 }
 
@@ -39,9 +56,9 @@ OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi& api) {
   OrtCustomOpDomain* domain = nullptr;  // the session options keep it from AddCustomOpDomain on
   OrtStatus* status = api.CreateCustomOpDomain(kDomain, &domain);
   if (status != nullptr) return status;
-  size_t count = 0;
-  const OrtCustomOp* const* all = operators(&count);
-  for (size_t i = 0; i < count && status == nullptr; ++i) status = api.CustomOpDomain_Add(domain, all[i]);
+  for (const Registered& entry : operators()) {
+    if (status == nullptr) status = api.CustomOpDomain_Add(domain, entry.op);
+  }
   if (status == nullptr) status = api.AddCustomOpDomain(options, domain);
   if (status != nullptr) api.ReleaseCustomOpDomain(domain);
   return status;
@@ -95,6 +112,19 @@ extern "C" __attribute__((visibility("default"))) const char* mxspec_available_i
       return text;
     }();
     return names.c_str();
+  });
+}
+
+// The domain, then the signature of every registered operator, a line each, for the comparison with
+// compile/operators.py.
+extern "C" __attribute__((visibility("default"))) const char* mxspec_ops_signatures() {
+  return mxspec::no_throw<const char*>("", [] {
+    static const std::string text = [] {
+      std::string lines = mxspec::kDomain;
+      for (const mxspec::Registered& entry : mxspec::operators()) lines.append("\n").append(entry.signature);
+      return lines;
+    }();
+    return text.c_str();
   });
 }
 

@@ -52,15 +52,12 @@ Tensor floats(float* data, const Shape& shape) { return {ElementType::kFloat32, 
 QkvAttentionBase::QkvAttentionBase(const Attributes& attributes)
     : AttentionBase(attributes),
       norm_epsilon_(attributes.number("norm_epsilon", kNoEpsilon)),
+      interleaved_(read_switch(attributes, "interleaved")),
+      pairs_(read_switch(attributes, "pairs")),
       norm_row_(norm_function(NormKind::kRms, chosen_isa().isa)) {
   if (norm_epsilon_ != kNoEpsilon && !(std::isfinite(norm_epsilon_) && norm_epsilon_ >= 0)) {
     throw OpError("attribute norm_epsilon: got " + std::to_string(norm_epsilon_) + ", expected 0 or more");
   }
-  const int64_t interleaved = attributes.integer("interleaved", 0);
-  if (interleaved != 0 && interleaved != 1) {
-    throw OpError("attribute interleaved: got " + std::to_string(interleaved) + ", expected 0 or 1");
-  }
-  interleaved_ = interleaved == 1;
 }
 
 void QkvAttentionBase::compute(Context& context) const {
@@ -95,6 +92,7 @@ void QkvAttentionBase::compute(Context& context) const {
       .cos = cos ? cos->as<const float>() : nullptr,
       .sin = sin ? sin->as<const float>() : nullptr,
       .rotary = cos ? cos->shape[2] : 0,
+      .pairs = pairs_,
       .norm_row = norm_row_,
       .norm_epsilon = norm_epsilon_,
   };
@@ -105,8 +103,9 @@ void QkvAttentionBase::compute(Context& context) const {
   });
 
   const Inputs inputs = {
-      floats(query, query_shape), floats(key, key_shape), floats(value, key_shape), past_key,    context.input(2),
-      context.input(3),           context.input(4),       context.input(5),         std::nullopt};
+      floats(query, query_shape), floats(key, key_shape),    floats(value, key_shape), past_key,
+      context.input(2),           context.input(3),          context.input(4),         context.input(5),
+      context.optional_input(10), context.optional_input(11)};
   attend(context, inputs, Shape{1, tokens, heads * head_size});
 }
 

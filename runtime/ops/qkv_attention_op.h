@@ -8,7 +8,7 @@ namespace mxspec {
 // QkvAttention(qkv float32[1, tokens, (heads + 2 kv_heads) * head_size],
 //              past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
 //              slots, past_lengths, new_lengths int32[sequences], cos, sin float32[1, tokens, rotary]?,
-//              query_norm_weight, key_norm_weight float32[norm]?)
+//              query_norm_weight, key_norm_weight float32[norm]?, alibi_slopes, sinks float32[heads]?)
 //   -> (output float32[1, tokens, heads * head_size], present_key, present_value: the buffers of past_key, past_value)
 // Attention (attention_op.h) over a fused product. A row of qkv holds its queries, then its keys, then its values:
 //   q0 q1 q2 q3 k0 k1 v0 v1     heads = 4, kv_heads = 2
@@ -16,8 +16,8 @@ namespace mxspec {
 //   q0 q1 k0 v0 q2 q3 k1 v1
 // Queries and keys with a norm weight take their root-mean-square norm first, of each head where the weight is a head
 // long (Qwen3, Gemma 3), of all heads together where it is that long (OLMo 2, not interleaved); attribute norm_epsilon.
-// Where cos and sin are given, they are then rotated as by RotaryEmbedding. Gives the bits that the separate operators
-// (the norm without its addition) give. The other attributes are those of Attention.
+// Where cos and sin are given, they are then rotated as by RotaryEmbedding (attribute pairs). Gives the bits that the
+// separate operators (the norm without its addition) give. The other attributes are those of Attention.
 class QkvAttentionBase : public AttentionBase {
  public:
   static constexpr const char* kName = "QkvAttention";
@@ -27,7 +27,7 @@ class QkvAttentionBase : public AttentionBase {
 
  private:
   float norm_epsilon_;
-  bool interleaved_;
+  bool interleaved_, pairs_;
   NormFunction norm_row_;
 };
 
@@ -45,6 +45,8 @@ class QkvAttentionOp : public QkvAttentionBase {
       {"sin", ElementType::kFloat32, true},
       {"query_norm_weight", ElementType::kFloat32, true},
       {"key_norm_weight", ElementType::kFloat32, true},
+      {"alibi_slopes", ElementType::kFloat32, true},
+      {"sinks", ElementType::kFloat32, true},
   };
   static constexpr Parameter kOutputs[] = {
       {"output", ElementType::kFloat32}, {"present_key", kCache}, {"present_value", kCache}};

@@ -25,6 +25,7 @@ struct QkvRows {
   const float* cos;  // [rows, rotary], like sin
   const float* sin;
   int64_t rotary;  // 0: no rotation
+  bool pairs;      // how it rotates
   NormFunction norm_row;
   float norm_epsilon;
 

@@ -17,6 +17,14 @@ void check_table(const char* name, const Shape& table, const Shape& x) {
 
 }  // namespace
 
+bool read_switch(const Attributes& attributes, const char* name) {
+  const int64_t value = attributes.integer(name, 0);
+  if (value == 0 || value == 1) return value == 1;
+  throw OpError("attribute " + std::string(name) + ": got " + std::to_string(value) + ", expected 0 or 1");
+}
+
+RotaryEmbeddingOp::RotaryEmbeddingOp(const Attributes& attributes) : pairs_(read_switch(attributes, "pairs")) {}
+
 void check_rotary_tables(const Shape& cos, const Shape& sin, const Shape& x) {
   check_table("cos", cos, x);
   check_table("sin", sin, x);
@@ -36,7 +44,8 @@ void RotaryEmbeddingOp::compute(Context& context) const {
   if (rows == 0 || row_values == 0) return;
   context.parallel_rows(rows, row_values, kValuesPerTask, [&](int64_t row) {
     rotate_heads(x.as<const float>() + row * row_values, cos.as<const float>() + row * rotary,
-                 sin.as<const float>() + row * rotary, heads, head_size, rotary, out.as<float>() + row * row_values);
+                 sin.as<const float>() + row * rotary, heads, head_size, rotary, pairs_,
+                 out.as<float>() + row * row_values);
   });
 }
 

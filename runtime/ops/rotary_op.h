@@ -5,7 +5,8 @@
 namespace mxspec {
 
 // RotaryEmbedding(x float32[batch, seq, heads, head_size], cos, sin float32[batch, seq, rotary]) -> like x.
-// Rotates the first `rotary` entries of each head (rotate-half form); rotary is even and at most head_size.
+// Rotates the first `rotary` entries of each head; rotary is even and at most head_size. Entry i turns with entry
+// i + rotary / 2 or, with the attribute pairs = 1, each even entry with the next.
 class RotaryEmbeddingOp {
  public:
   static constexpr const char* kName = "RotaryEmbedding";
@@ -13,9 +14,15 @@ class RotaryEmbeddingOp {
       {"x", ElementType::kFloat32}, {"cos", ElementType::kFloat32}, {"sin", ElementType::kFloat32}};
   static constexpr Parameter kOutputs[] = {{"output", ElementType::kFloat32}};
 
-  explicit RotaryEmbeddingOp(const Attributes&) {}
+  explicit RotaryEmbeddingOp(const Attributes& attributes);
   void compute(Context& context) const;
+
+ private:
+  bool pairs_;
 };
+
+// The attribute of that name, 0 (the default) or 1.
+bool read_switch(const Attributes& attributes, const char* name);
 
 // Throws where cos and sin are not the tables of x [batch, seq, heads, head_size].
 void check_rotary_tables(const Shape& cos, const Shape& sin, const Shape& x);

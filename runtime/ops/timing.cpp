@@ -86,6 +86,7 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
           .value_cache = keys + cache_values,
           .half_cache = true,
           .slopes = nullptr,
+          .sinks = nullptr,
           .output = output.data(),
           .scale = 1 / std::sqrt(static_cast<float>(head_size)),
           .softcap = 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from mxspec.compile import pipeline
+from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.export import ExportedGraph, WeightSpec, export_graph
 from mxspec.formats.manifest import ModelEntry
@@ -54,12 +56,15 @@ _GPT2 = {
     "eos_token_id": 2,
     "bos_token_id": 1,
 }
-_GEMMA = {
-    **_COMMON,
-    "head_dim": 16,
-    "query_pre_attn_scalar": 24,
-    "sliding_window": 8,
-    "layer_types": ["sliding_attention", "full_attention"],
+_WINDOW = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+_GEMMA = {**_COMMON, **_WINDOW, "head_dim": 16, "query_pre_attn_scalar": 24}
+_ROPE = {"rope_theta": 10000.0, "factor": 16.0}
+_LONGROPE = {  # every text of the tests is longer than the original 8 positions
+    **_ROPE,
+    "rope_type": "longrope",
+    "short_factor": [1.0 + 0.1 * i for i in range(8)],
+    "long_factor": [2.0 + 0.5 * i for i in range(8)],
+    "original_max_position_embeddings": 8,
 }
 
 _ONE = {**_COMMON, "num_hidden_layers": 1}  # for the architectures that need no second layer to be told apart
@@ -95,15 +100,59 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("granite", {**_ONE, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}),
     "smollm3": ("smollm3", {**_COMMON, "no_rope_layers": [1, 0]}),
     "starcoder2": ("starcoder2", {**_ONE, "sliding_window": 8}),
+    "codegen": ("codegen", {**_GPT2, "rotary_dim": 8, "n_ctx": 128}),
+    "falcon": ("falcon", {**_ONE, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "bloom": ("bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 120}),
+    "cohere": ("cohere", {**_ONE, "logit_scale": 0.5, "use_qk_norm": True}),
+    "granite_swa": ("granite_swa", {**_COMMON, **_WINDOW}),
+    "nemotron": ("nemotron", {**_ONE, "head_dim": 18}),
+    "olmo": ("olmo", {**_ONE, "clip_qkv": 2.0}),
+}
+
+# Their graphs are made of the nodes of those above: a comparison with transformers is enough.
+LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-dynamic": ("llama", {**_ONE, "rope_parameters": {**_ROPE, "rope_type": "dynamic", "factor": 2.0}}),
+    "phi3-longrope": ("phi3", {**_ONE, "original_max_position_embeddings": 8, "rope_parameters": _LONGROPE}),
+    "gptj": ("gptj", {**_GPT2, "n_layer": 1, "rotary_dim": 8}),
+    "gpt_neo": (
+        "gpt_neo",
+        {
+            "hidden_size": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 8,
+            "vocab_size": 120,
+            "max_position_embeddings": 128,
+        },
+    ),
+    "falcon-one": ("falcon", {**_ONE, "multi_query": True, "bias": True}),
+    "falcon-alibi": ("falcon", {**_ONE, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
+    "mpt": ("mpt", {"d_model": 64, "n_layers": 1, "n_heads": 4, "max_seq_len": 128, "vocab_size": 120}),
+    "cohere2": ("cohere2", {**_COMMON, **_WINDOW}),
+    "helium": ("helium", {**_ONE, "head_dim": 16}),
+    "stablelm": ("stablelm", {**_ONE, "partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "glm": ("glm", {**_ONE, "head_dim": 16}),
+    "glm4": ("glm4", {**_ONE, "head_dim": 16}),
+    "exaone4": ("exaone4", {**_COMMON, **_WINDOW}),
+    "ministral": ("ministral", {**_COMMON, **_WINDOW, "head_dim": 16}),
+    "olmo3": ("olmo3", {**_COMMON, **_WINDOW}),
+    "gpt_bigcode": ("gpt_bigcode", {**_GPT2, "n_layer": 1}),
+    "seed_oss": ("seed_oss", {**_ONE, "head_dim": 16}),
+    "ernie4_5": ("ernie4_5", {**_ONE, "head_dim": 16}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {**_ONE, "head_dim": 16}),
 }
 
 
 def make_model(name: str) -> PreTrainedModel:
     """A random model of that name in float32, every weight a float16 value, norms and biases away from 1 and 0."""
-    model_type, settings = TINY[name]
+    model_type, settings = (TINY | LIGHT)[name]
     config = AutoConfig.for_model(model_type, **settings)
     torch.manual_seed(sum(map(ord, name)))
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    attention = "sdpa" if settings.get("alibi") else "eager"  # Falcon's eager attention adds its ALiBi twice
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, attn_implementation=attention, dtype=torch.float32
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             spread = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
@@ -142,15 +191,31 @@ def tiny_export(
     return export
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _judge_each_config_once() -> Iterator[None]:
+    """Bundles of the same tiny configs are compiled over and over."""
+    verdicts: dict[tuple[str, int], Verdict] = {}
+
+    def judge_once(config: PreTrainedConfig, context_length: int) -> Verdict:
+        key = config.to_json_string(), context_length
+        if key not in verdicts:
+            verdicts[key] = judge(config, context_length)
+        return verdicts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "judge", judge_once)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_names() -> list[str]:
     """All names of TINY."""
     return list(TINY)
 
 
-@pytest.fixture(params=TINY)
+@pytest.fixture(params=TINY | LIGHT)
 def tiny_name(request: pytest.FixtureRequest) -> str:
-    """Each name of TINY."""
+    """Each name of TINY and of LIGHT."""
     return str(request.param)
 
 

@@ -133,7 +133,9 @@ def test_json_is_one_object(compiled: tuple[Path, Result]) -> None:
     assert groups["lm_head"]["format"] == "mxfp6_e3m2"
     assert groups["embed_tokens"]["format"] == "fp16"
     assert report["models"]["draft"]["groups"][0]["worst_error"] == 0  # the checkpoint is fp16
-    stages = [f"{work} {name}" for work in ("export", "pack", "check") for name in ("target", "draft", "baseline")]
+    names = ("target", "draft", "baseline")
+    stages = ["referee target", "referee draft"]
+    stages += [f"{work} {name}" for work in ("export", "pack", "check") for name in names]
     assert list(report["stage_seconds"]) == stages
     assert 0 < sum(report["stage_seconds"].values()) <= report["seconds"]
 
@@ -306,7 +308,7 @@ def test_an_interrupt_leaves_nothing(
         os.kill(os.getpid(), signal.SIGINT if how == "ctrl-c" else signal.SIGTERM)
 
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(pipeline, "plan_model", lambda name, *rest: fake_plan(name))
+    fake_plans(monkeypatch)
     monkeypatch.setattr(pipeline, "write_model", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
@@ -316,6 +318,16 @@ def test_an_interrupt_leaves_nothing(
     assert failed(result, exit_code=130) == "error: interrupted"
     assert nothing_left(place)
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def fake_plans(monkeypatch: pytest.MonkeyPatch, draft_logits: int = 128) -> None:
+    """Nothing is exported; nobody looks at windows or budgets."""
+    monkeypatch.setattr(
+        pipeline, "plan_model", lambda name, *_: fake_plan(name, draft_logits if name == "draft" else 128)
+    )
+    monkeypatch.setattr(pipeline, "replace", lambda plan, **_: plan)
+    monkeypatch.setattr(pipeline, "windows_of", lambda exported: ())
+    monkeypatch.setattr(pipeline, "check_windows", lambda *_: None)
 
 
 def fake_plan(name: str, logits: int = 128) -> Any:
@@ -328,14 +340,14 @@ def fake_plan(name: str, logits: int = 128) -> Any:
 
 
 def test_a_full_disk(recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "plan_model", lambda name, *rest: fake_plan(name))
+    fake_plans(monkeypatch)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
     assert "the disk has 0.00 GB free" in failed(speccompile(recipes("llama"), "-o", place))
     assert nothing_left(place)
 
 
 def test_fewer_logits_than_ids(recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "plan_model", lambda name, *rest: fake_plan(name, 128 if name == "target" else 119))
+    fake_plans(monkeypatch, draft_logits=119)
     assert "the draft has 119 logits for a tokenizer of 120 ids" in failed(speccompile(recipes("llama"), "-o", place))
     assert nothing_left(place)
 

@@ -85,12 +85,17 @@ def worst_error(session: Session, model: PreTrainedModel) -> float:
     return max(errors)
 
 
+# Projections of a ragged end, queries cut off by a clip or normed with a weight a head, values before keys: the
+# attention is not one operator with what comes before it.
+APART = {"llama-ragged", "codegen", "cohere", "nemotron", "olmo", "gpt_bigcode", "hunyuan_v1_dense"}
+
+
 def test_logits_equal_transformers(tiny_name, open_session, tiny_checkpoint, tiny_export) -> None:
     _, model = tiny_checkpoint(tiny_name)
-    assert worst_error(open_session(tiny_name), model) < 1e-5
+    assert worst_error(open_session(tiny_name), model) < 2e-6
     operators = {node.op_type for node in tiny_export(tiny_name, "fp16_tiles", "float32").model.graph}
-    assert "Transpose" not in operators
-    assert ("Attention" in operators) == (tiny_name == "llama-ragged")  # whose projections cannot be one product
+    assert ("Transpose" in operators) == (tiny_name == "gpt_bigcode")
+    assert ("Attention" in operators) == (tiny_name in APART)
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2"])

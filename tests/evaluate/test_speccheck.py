@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from scipy.special import log_softmax
 
 from mxspec import Engine
+from mxspec.compile.check import own_weights
 from mxspec.evaluate import speccheck
 from mxspec.evaluate.accuracy import Comparison
 from mxspec.evaluate.speccheck import main
@@ -113,3 +114,54 @@ def test_a_bundle_made_for_a_ratio_is_held_to_it(demo_with_baseline: Path) -> No
     assert speccheck.describe(comparison, by_bits, None)["max_ratio"] == 1.01
     labels = list(speccheck.as_table(held).columns[0].cells)
     assert labels[labels.index("ratio (at most 1.005)") + 1] == "ratio predicted"
+
+
+DEMO = Path(__file__).parents[2] / "recipes" / "demo"
+
+
+def logits(bundle: Path, checkpoint: Path, *options: str) -> Result:
+    return CliRunner().invoke(main, ["logits", str(bundle), str(checkpoint), *options])
+
+
+@pytest.mark.parametrize("model", ["target", "draft", "baseline"])
+def test_logits_are_those_of_transformers(demo_with_baseline: Path, model: str) -> None:
+    checkpoint = DEMO / ("draft" if model == "draft" else "target")
+    result = logits(demo_with_baseline, checkpoint, "--model", model, "--json")
+    assert result.exit_code == 0, result.output
+    got = json.loads(result.stdout)
+    assert (got["model"], got["tokens"], got["passed"]) == (model, 288, True)
+    assert got["error_stored_weights"] < 2e-3
+    packed = model == "target"  # whose weights are not those of the checkpoint
+    assert (got["error_checkpoint_weights"] > 10 * got["error_stored_weights"]) == packed
+
+
+def test_logits_on_a_text_as_a_table_and_a_record(demo_with_baseline: Path, text: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    options = ["--text", str(text), "--tokens", "40", "--record", str(record)]
+    result = logits(demo_with_baseline, DEMO / "target", *options)
+    assert result.exit_code == 0, result.output
+    for word in ("logits of the target", "tokens compared", "160", "weights as stored", "passed"):
+        assert word in result.stderr
+    assert json.loads(record.read_text())["result"]["tokens"] == 160
+
+
+def test_logits_beyond_the_tolerance_are_a_failed_check(
+    demo_with_baseline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_weights, "TOLERANCE", {"int16": 1e-6})
+    result = logits(demo_with_baseline, DEMO / "target")
+    assert result.exit_code == 2
+    assert "target: differs from transformers with the same weights by" in result.stderr
+    assert "failed" in result.stderr
+
+
+def test_logits_of_another_checkpoint_and_of_a_short_text(demo_with_baseline: Path, tmp_path: Path) -> None:
+    other = logits(demo_with_baseline, DEMO / "draft")
+    assert other.exit_code == 1
+    assert "the bundle was made from another" in other.stderr
+    short = tmp_path / "short.txt"
+    short.write_text("too short")
+    result = logits(demo_with_baseline, DEMO / "target", "--text", str(short))
+    assert result.exit_code == 1
+    assert "expected at least 75: give a longer text" in result.stderr
+    assert logits(demo_with_baseline, tmp_path).exit_code == 1

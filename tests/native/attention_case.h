@@ -18,6 +18,7 @@ struct AttentionOptions {
   float softcap = 0;
   size_t window = 0;
   bool alibi = false;
+  bool sinks = false;
   bool half = true;
 };
 
@@ -39,7 +40,7 @@ struct AttentionCase {
   std::vector<AttentionSequence> sequences;
   std::vector<float> query, key, value;     // [tokens, heads or kv_heads, head_size]
   std::vector<float> past_key, past_value;  // [slots, kv_heads, capacity, head_size], NaN where no past is
-  std::vector<float> slopes;
+  std::vector<float> slopes, sinks;
 
   AttentionCase(AttentionSizes sizes, AttentionOptions options, size_t slots, const std::vector<Part>& parts,
                 unsigned seed)
@@ -63,6 +64,7 @@ struct AttentionCase {
     value.resize(key.size());
     for (auto* values : {&query, &key, &value}) fill(values->begin(), values->end());
     for (size_t h = 0; options.alibi && h < sizes.heads; ++h) slopes.push_back(std::exp2(-1.0f - h));
+    for (size_t h = 0; options.sinks && h < sizes.heads; ++h) sinks.push_back(4.0f * h - 2);
   }
 
   size_t slot_values() const { return sizes.kv_heads * sizes.capacity * sizes.head_size; }
@@ -104,6 +106,7 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   call.value_cache = c.options.half ? static_cast<void*>(half_value.data()) : result.value_cache.data();
   call.half_cache = c.options.half;
   call.slopes = c.options.alibi ? c.slopes.data() : nullptr;
+  call.sinks = c.options.sinks ? c.sinks.data() : nullptr;
   call.output = result.output.data();
   call.scale = 0.25f;
   call.softcap = c.options.softcap;
@@ -140,7 +143,9 @@ inline std::vector<double> expected_row(const AttentionCase& c, const AttentionS
     weights.push_back(s);
     largest = std::max(largest, s);
   }
+  if (c.options.sinks) largest = std::max<double>(largest, c.sinks[head]);
   for (double& weight : weights) sum += weight = std::exp(weight - largest);
+  if (c.options.sinks) sum += std::exp(c.sinks[head] - largest);
   std::vector<double> row(d_count);
   for (size_t j = first; j <= position; ++j) {
     for (size_t d = 0; d < d_count; ++d) row[d] += weights[j - first] / sum * cached(c.past_value, c.value, j, d);

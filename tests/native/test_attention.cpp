@@ -185,10 +185,15 @@ int main() {
   ThreadPool one(1), three(3);
   unsigned seed = 1;
   // Head sizes below, at and beside multiples of 16; tiles that fill and that do not; spans 1 to 3; uneven groups.
-  const AttentionSizes all_sizes[] = {
-      {4, 2, 16, 90}, {6, 2, 20, 300}, {3, 1, 4, 280}, {7, 7, 72, 150}, {10, 1, 64, 330}};
-  const AttentionOptions all_options[] = {
-      {}, {.half = false}, {.softcap = 3}, {.window = 30}, {.alibi = true}, {2.5f, 140, true, false}};
+  const AttentionSizes all_sizes[] = {{4, 2, 16, 90},   {6, 2, 20, 300}, {3, 1, 4, 280}, {7, 7, 72, 150},
+                                      {10, 1, 64, 330}, {4, 2, 18, 140}, {3, 3, 2, 90}};
+  const AttentionOptions all_options[] = {{},
+                                          {.half = false},
+                                          {.softcap = 3},
+                                          {.window = 30},
+                                          {.alibi = true},
+                                          {2.5f, 140, true, true, false},
+                                          {.sinks = true}};
   for (const AttentionSizes& sizes : all_sizes) {
     const size_t room = sizes.capacity;
     for (const AttentionOptions& options : all_options) {
@@ -206,7 +211,7 @@ int main() {
     large_scores(isa, one);
     for (unsigned i = 0; i < 4; ++i) {
       random_companies({6, 2, 20, 200}, all_options[i], ++seed, isa, i % 2 ? one : three);
-      random_companies({10, 1, 64, 170}, all_options[5 - i], ++seed, isa, i % 2 ? three : one);
+      random_companies({10, 1, 64, 170}, all_options[6 - i], ++seed, isa, i % 2 ? three : one);
     }
   }
   return mxspec::test::check_result();

@@ -16,31 +16,34 @@ std::vector<float> random_floats(size_t count, unsigned seed) {
   return values;
 }
 
-void check(size_t heads, size_t head_size, size_t rotary) {
+void check(size_t heads, size_t head_size, size_t rotary, bool pairs) {
   const std::vector<float> x = random_floats(heads * head_size, 1);
   const std::vector<float> cos = random_floats(rotary, 2), sin = random_floats(rotary, 3);
   std::vector<float> out(x.size(), 99);
-  mxspec::rotate_heads(x.data(), cos.data(), sin.data(), heads, head_size, rotary, out.data());
+  mxspec::rotate_heads(x.data(), cos.data(), sin.data(), heads, head_size, rotary, pairs, out.data());
   for (size_t i = 0; i < x.size(); ++i) {
     const size_t d = i % head_size, half = rotary / 2;
     float expected = x[i];
     if (d < rotary) {
-      const float turned = d < half ? -x[i + half] : x[i - half];
+      const float neighbour = d % 2 == 0 ? -x[i + 1] : x[i - 1], across = d < half ? -x[i + half] : x[i - half];
+      const float turned = pairs ? neighbour : across;
       expected = x[i] * cos[d] + turned * sin[d];
     }
     CHECK(out[i] == expected) << heads << head_size << rotary << "at" << i;
   }
   std::vector<float> in_place = x;
-  mxspec::rotate_heads(in_place.data(), cos.data(), sin.data(), heads, head_size, rotary, in_place.data());
+  mxspec::rotate_heads(in_place.data(), cos.data(), sin.data(), heads, head_size, rotary, pairs, in_place.data());
   CHECK(in_place == out) << heads << head_size << rotary << "in place";
 }
 
 }  // namespace
 
 int main() {
-  for (const size_t head_size : {4, 20, 64, 80}) {
-    for (size_t rotary = 0; rotary <= head_size; rotary += 2) check(3, head_size, rotary);
+  for (const size_t head_size : {2, 4, 20, 64, 80}) {
+    for (size_t rotary = 0; rotary <= head_size; rotary += 2) {
+      for (const bool pairs : {false, true}) check(3, head_size, rotary, pairs);
+    }
   }
-  check(0, 64, 64);
+  check(0, 64, 64, false);
   return mxspec::test::check_result();
 }

@@ -86,8 +86,8 @@ def test_a_path_is_never_looked_up_on_the_hub(tmp_path: Path, checkpoint: str) -
         ('checkpoint = "./big"', "", "key 'target.checkpoint' is missing"),
         ('checkpoint = "./big"', "checkpoint = 3", "target.checkpoint"),
         ('checkpoint = "./big"', 'checkpoint = " "', "expected a directory or a hub id"),
-        ("k_max = 6", "k_max = 0", "k_max: Input should be greater than 0, got 0"),
-        ("k_max = 6", "k_max = 65", "k_max: Input should be less than or equal to 64, got 65"),
+        ("k_max = 6", "k_max = 0", "k_max: expected more than 0, got 0"),
+        ("k_max = 6", "k_max = 65", "k_max: expected at most 64, got 65"),
         ("k_max = 6", 'k_max = "6"', "k_max"),
         ("k_max = 6", "k_max = 2021-01-01", "k_max"),
         ("k_max = 6", "k_max = nan", "k_max"),
@@ -112,6 +112,12 @@ def test_a_path_is_never_looked_up_on_the_hub(tmp_path: Path, checkpoint: str) -
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in GOOD
     assert says in refused(tmp_path, GOOD.replace(old, new, 1))
+
+
+def test_a_file_in_place_of_a_checkpoint_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(RecipeError, match=r"weights\.bin is a file, not a directory"):
+        load(tmp_path, GOOD).local_folder("./weights.bin")
 
 
 def test_changes_from_the_command_line(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ Array = NDArray[Any]
 FLOAT, HALF, INT32 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32
 CACHES = ("past_key", "past_value")
 LENGTHS = ("slots", "past_lengths", "new_lengths")
-INPUTS = ("query", "key", "value", *CACHES, *LENGTHS, "alibi_slopes")
+INPUTS = ("query", "key", "value", *CACHES, *LENGTHS)
+OPTIONAL = {"alibi": "alibi_slopes", "sinks": "sinks"}
 OUTPUTS = ("output", "present_key", "present_value")
 CACHE_TYPES = pytest.mark.parametrize("cache_type", ["float16", "float32"])
 VARIANTS = {
@@ -35,16 +36,18 @@ VARIANTS = {
     "softcap": {"softcap": 3.0},
     "window": {"window": 37},
     "alibi": {"alibi": True},
-    "all": {"softcap": 5.0, "window": 140, "alibi": True},
+    "sinks": {"sinks": True},
+    "all": {"softcap": 5.0, "window": 140, "alibi": True, "sinks": True},
 }
 EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def attention_model(types: dict[str, int] | None = None, alibi: bool = False, **attributes: float | int | str) -> bytes:
+def attention_model(types: dict[str, int] | None = None, **options: float | int | str) -> bytes:
     """A graph of one Attention whose operands are all inputs, of any shape."""
-    element_types = dict.fromkeys(INPUTS, FLOAT) | dict.fromkeys(LENGTHS, INT32) | (types or {})
-    names = INPUTS if alibi else INPUTS[:-1]
-    inputs = [helper.make_tensor_value_info(name, element_types[name], None) for name in names]
+    attributes = {name: value for name, value in options.items() if name not in OPTIONAL}
+    names = [*INPUTS, *(name if options.get(option) else "" for option, name in OPTIONAL.items())]
+    element_types = dict.fromkeys(names, FLOAT) | dict.fromkeys(LENGTHS, INT32) | (types or {})
+    inputs = [helper.make_tensor_value_info(name, element_types[name], None) for name in names if name]
     outputs = [
         helper.make_tensor_value_info(name, element_types[source], None)
         for name, source in zip(OUTPUTS, ("query", "past_key", "past_value"), strict=True)
@@ -64,9 +67,9 @@ def open_session(model: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def session_for(cache_type: str, alibi: bool = False, **attributes: float | int) -> ort.InferenceSession:
+def session_for(cache_type: str, **options: float | int) -> ort.InferenceSession:
     cache = HALF if cache_type == "float16" else FLOAT
-    return open_session(attention_model(dict.fromkeys(CACHES, cache), alibi, **{"scale": 0.3} | attributes))
+    return open_session(attention_model(dict.fromkeys(CACHES, cache), **{"scale": 0.3} | options))
 
 
 def run(session: ort.InferenceSession, feeds: dict[str, Array]) -> list[Array]:
@@ -96,9 +99,12 @@ class Call:
     past_lengths: NDArray[np.int32]
     new_lengths: NDArray[np.int32]
 
-    def feeds(self, alibi: bool = False) -> dict[str, Array]:
-        feeds = {name: getattr(self, name) for name in INPUTS[:-1]}
-        return feeds | ({"alibi_slopes": slopes_of(self.query.shape[2])} if alibi else {})
+    def feeds(self, alibi: bool = False, sinks: bool = False, **_: Any) -> dict[str, Array]:
+        """The inputs of a session with these options, and whatever others."""
+        feeds: dict[str, Array] = {name: getattr(self, name) for name in INPUTS}
+        heads = self.query.shape[2]
+        slopes = {"alibi_slopes": slopes_of(heads)} if alibi else {}
+        return feeds | slopes | ({"sinks": sinks_of(heads)} if sinks else {})
 
     def tokens_of(self, sequence: int) -> slice:
         """Where the sequence's tokens stand in the call."""
@@ -140,8 +146,12 @@ def slopes_of(heads: int) -> Floats:
     return (2.0 ** -np.arange(1, heads + 1)).astype(np.float32)
 
 
+def sinks_of(heads: int) -> Floats:
+    return np.linspace(-2, 12, heads, dtype=np.float32)
+
+
 def expected(
-    call: Call, *, softcap: float = 0.0, window: int = 0, alibi: bool = False
+    call: Call, *, softcap: float = 0.0, window: int = 0, alibi: bool = False, sinks: bool = False
 ) -> tuple[Array, dict[str, Array]]:
     """Outputs in float64, and the caches with the new entries, from the definition."""
     heads = call.query.shape[2]
@@ -162,14 +172,15 @@ def expected(
                 scores = softcap * np.tanh(scores / softcap)
             if alibi:
                 scores = scores + slopes_of(heads)[head] * (np.arange(seen.start, seen.stop) - position)
-            weights = np.exp(scores - scores.max())
-            output[0, tokens.start + i, head] = weights @ values / weights.sum()
+            sink = sinks_of(heads)[head] if sinks else -np.inf
+            largest = max(scores.max(), sink)
+            weights = np.exp(scores - largest)
+            output[0, tokens.start + i, head] = weights @ values / (weights.sum() + np.exp(sink - largest))
     return output, caches
 
 
 def assert_right(session: ort.InferenceSession, call: Call, **options: Any) -> None:
-    alibi = bool(options.get("alibi"))
-    output, present_key, present_value = run(session, call.feeds(alibi))
+    output, present_key, present_value = run(session, call.feeds(**options))
     exact, caches = expected(call, **options)
     np.testing.assert_allclose(output, exact, rtol=0, atol=3e-5)
     np.testing.assert_array_equal(present_key, caches["present_key"])  # NaN equals NaN here
@@ -209,12 +220,11 @@ def test_a_call_of_no_sequences(cache: tuple[int, int, int, int]) -> None:
 def test_row_does_not_depend_on_company(cache_type: str, variant: str, threads: int) -> None:
     """Rows of a call of many sequences, of chunks of 7 and of single steps are equal, and so are the caches."""
     options: dict[str, Any] = VARIANTS[variant]
-    alibi = bool(options.get("alibi"))
     call = random_call([250, 0, 125], [17, 30, 1], heads=6, kv_heads=2, head_size=72, cache_type=cache_type)
     session = session_for(cache_type, **options)
     with_threads(threads)
     try:
-        together, present_key, present_value = run(session, call.feeds(alibi))
+        together, present_key, present_value = run(session, call.feeds(**options))
     finally:
         with_threads(1)
     for sequence, chunk in np.ndindex(3, 2):
@@ -223,7 +233,7 @@ def test_row_does_not_depend_on_company(cache_type: str, variant: str, threads: 
         new = int(call.new_lengths[sequence])
         for first in range(0, new, (1, 7)[chunk]):
             last = min(first + (1, 7)[chunk], new)
-            output, key, value = run(session, call.rows(sequence, first, last, key, value).feeds(alibi))
+            output, key, value = run(session, call.rows(sequence, first, last, key, value).feeds(**options))
             expected = together[0, tokens][first:last]
             assert output[0].tobytes() == expected.tobytes(), (sequence, first, last)
         assert key[0].tobytes() == present_key[slot].tobytes()
@@ -306,13 +316,13 @@ def test_rollback_is_a_smaller_length() -> None:
 
 def fixed_calls() -> Iterator[tuple[str, Array]]:
     """Outputs and caches over variants, cache types, head sizes and spans."""
-    sizes = [(4, 2, 16), (6, 1, 20), (7, 7, 72), (9, 1, 64)]
+    sizes = [(4, 2, 16), (6, 1, 20), (7, 7, 72), (9, 1, 64), (4, 2, 18)]
     for (variant, options), (heads, kv_heads, head_size) in [(v, s) for v in VARIANTS.items() for s in sizes]:
         for cache_type in ("float16", "float32"):
             call = random_call(
                 [280, 0, 120], [9, 40, 1], heads=heads, kv_heads=kv_heads, head_size=head_size, cache_type=cache_type
             )
-            results = run(session_for(cache_type, **options), call.feeds(bool(options.get("alibi"))))
+            results = run(session_for(cache_type, **options), call.feeds(**options))
             for name, array in zip(OUTPUTS, results, strict=True):
                 yield f"{variant}-{cache_type}-{heads}-{head_size}-{name}", array
 
@@ -366,8 +376,8 @@ def ints(*values: int) -> NDArray[np.int32]:
     [
         ({"query": zeros(1, 6, 32)}, r"query: got shape \[1, 6, 32\], expected \[1, tokens, heads, head_size\]"),
         ({"query": zeros(2, 3, 4, 8)}, r"query: got shape \[2, 3, 4, 8\], expected .* = \[1, 3, 4, 8\]"),
-        ({"query": zeros(1, 6, 4, 6)}, "query: got head_size 6, expected a multiple of 4"),
-        ({"query": zeros(1, 6, 4, 0)}, "query: got head_size 0, expected a multiple of 4"),
+        ({"query": zeros(1, 6, 4, 7)}, "query: got head_size 7, expected a multiple of 2"),
+        ({"query": zeros(1, 6, 4, 0)}, "query: got head_size 0, expected a multiple of 2"),
         ({"query": zeros(1, 6, 3, 8)}, "query: got 3 heads, expected a multiple of the 2 key-value heads"),
         ({"query": zeros(1, 6, 0, 8)}, "query: got 0 heads"),
         ({"query": zeros(1, 5, 4, 8)}, r"key: got shape \[1, 6, 2, 8\], expected .* = \[1, 5, 2, 8\]"),
@@ -394,16 +404,17 @@ def ints(*values: int) -> NDArray[np.int32]:
         ({"past_lengths": ints(7, 8)}, r"past_lengths\[1\]: got 8 and 3 new, .* capacity 10 together"),
         ({"past_lengths": ints(2**31 - 1, 0)}, r"past_lengths\[0\]: got 2147483647 and 3 new"),
         ({"past_lengths": ints(-(2**31), 0)}, r"past_lengths\[0\]: got -2147483648"),
+        ({"sinks": zeros(3)}, r"sinks: got shape \[3\], expected \[heads\] = \[4\]"),
         ({"alibi_slopes": zeros(2)}, r"alibi_slopes: got shape \[2\], expected \[heads\] = \[4\]"),
     ],
 )
 def test_wrong_shapes_and_lengths(change: dict[str, Array], message: str) -> None:
     call = random_call([0, 0], [3, 3], head_size=8, capacity=10, cache_type="float32")
-    alibi = "alibi_slopes" in change
-    session = session_for("float32", alibi)
-    run(session, call.feeds(alibi))
+    options = {option: name in change for option, name in OPTIONAL.items()}
+    session = session_for("float32", **options)
+    run(session, call.feeds(**options))
     with pytest.raises(RuntimeError, match=message):
-        run(session, call.feeds(alibi) | change)
+        run(session, call.feeds(**options) | change)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ CACHES = {"float16": TensorProto.FLOAT16, "float32": FLOAT}
 PASTS = ("past_key", "past_value")
 LENGTHS = ("slots", "past_lengths", "new_lengths")
 INPUTS = ("qkv", *PASTS, *LENGTHS)
-OPTIONAL = ("cos", "sin", "query_norm_weight", "key_norm_weight")
+TABLES, NORMS, SCORES = ("cos", "sin"), ("query_norm_weight", "key_norm_weight"), ("alibi_slopes", "sinks")
+OPTIONAL = (*TABLES, *NORMS, *SCORES)
 OUTPUTS = ("output", "present_key", "present_value")
 ATTRIBUTES = {"scale": 0.3, "softcap": 20.0, "window": 50}
 EPSILON = 1e-5
@@ -43,6 +44,8 @@ class Form(NamedTuple):
     rotary: int  # 0: no rotation
     norm: str = ""  # of each head, or of all heads together
     interleaved: bool = False
+    pairs: bool = False
+    scores: bool = False  # slopes and sinks
 
     def norm_sizes(self) -> tuple[int, int]:
         """Lengths of the weights of queries and keys."""
@@ -51,7 +54,7 @@ class Form(NamedTuple):
 
     def inputs(self) -> list[str]:
         """The operator's inputs; the name of an absent one is empty."""
-        absent = (*OPTIONAL[:2],) * (not self.rotary) + (*OPTIONAL[2:],) * (not self.norm)
+        absent = TABLES * (not self.rotary) + NORMS * (not self.norm) + SCORES * (not self.scores)
         return [*INPUTS, *("" if name in absent else name for name in OPTIONAL)]
 
 
@@ -65,6 +68,8 @@ FORMS = [
     Form(4, 1, 64, 0, norm="head"),
     Form(6, 2, 12, 8, interleaved=True),
     Form(5, 5, 16, 4, interleaved=True, norm="head"),
+    Form(4, 2, 18, 10, pairs=True),
+    Form(4, 2, 16, 0, interleaved=True, scores=True),
 ]
 EVERY_FORM = pytest.mark.parametrize("form", FORMS, ids=str)
 CACHE_TYPES = pytest.mark.parametrize("cache_type", CACHES)
@@ -106,8 +111,7 @@ def run(session: ort.InferenceSession, feeds: Feeds) -> list[Array]:
 @cache
 def fused(cache_type: str, form: Form) -> ort.InferenceSession:
     attributes = ATTRIBUTES | {"norm_epsilon": EPSILON} if form.norm else ATTRIBUTES
-    if form.interleaved:
-        attributes = attributes | {"interleaved": 1}
+    attributes = attributes | {"interleaved": int(form.interleaved), "pairs": int(form.pairs)}
     inputs = form.inputs()
     node = helper.make_node("QkvAttention", inputs, OUTPUTS, domain="mxspec", **attributes)
     return open_session([node], cache_type, inputs)
@@ -116,7 +120,7 @@ def fused(cache_type: str, form: Form) -> ort.InferenceSession:
 @cache
 def separate(cache_type: str, form: Form) -> ort.InferenceSession:
     """Split, head views, norms, RotaryEmbedding, Attention and the flat view of its output."""
-    heads, kv_heads, head_size, rotary, norm, interleaved = form
+    heads, kv_heads, head_size, rotary, norm, interleaved, pairs, scores = form
     nodes = []
 
     def emit(operator: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
@@ -145,10 +149,11 @@ def separate(cache_type: str, form: Form) -> ort.InferenceSession:
         if norm == "head" and name != "value":
             part = normed(part, name)
         if rotary and name != "value":
-            part = emit("RotaryEmbedding", [part, "cos", "sin"], f"{name}_rotated", "mxspec")
+            part = emit("RotaryEmbedding", [part, "cos", "sin"], f"{name}_rotated", "mxspec", pairs=int(pairs))
         operands.append(part)
     outputs = ["by_heads", *OUTPUTS[1:]]
-    nodes.append(helper.make_node("Attention", [*operands, *INPUTS[1:]], outputs, domain="mxspec", **ATTRIBUTES))
+    inputs = [*operands, *INPUTS[1:], *SCORES * scores]
+    nodes.append(helper.make_node("Attention", inputs, outputs, domain="mxspec", **ATTRIBUTES))
     emit("Constant", [], "flat", value_ints=[0, 0, heads * head_size])
     emit("Reshape", ["by_heads", "flat"], "output")
     return open_session(nodes, cache_type, form.inputs())
@@ -174,8 +179,10 @@ def random_feeds(form: Form, past: list[int], new: list[int], cache_type: str) -
     if rotary:  # halves that differ: each entry has its own
         feeds["cos"], feeds["sin"] = random.standard_normal((2, 1, tokens, rotary), np.float32)
     if form.norm:
-        for name, size in zip(OPTIONAL[2:], form.norm_sizes(), strict=True):
+        for name, size in zip(NORMS, form.norm_sizes(), strict=True):
             feeds[name] = random.standard_normal(size, np.float32)
+    if form.scores:
+        feeds["alibi_slopes"], feeds["sinks"] = random.standard_normal((2, heads), np.float32)
     return feeds
 
 
@@ -314,6 +321,7 @@ def test_norms_need_an_epsilon() -> None:
         ({"norm_epsilon": -1e-5}, "norm_epsilon: got -0.00001"),
         ({"norm_epsilon": float("inf")}, "norm_epsilon: got inf"),
         ({"interleaved": 2}, "interleaved: got 2, expected 0 or 1"),
+        ({"pairs": -1}, "pairs: got -1, expected 0 or 1"),
     ],
 )
 def test_wrong_attributes(attributes: dict[str, float], message: str) -> None:

@@ -14,11 +14,11 @@ from mxspec.runtime import ops
 Floats = NDArray[np.float32]
 
 
-def rotary_session(cos_type: int = TensorProto.FLOAT) -> ort.InferenceSession:
+def rotary_session(cos_type: int = TensorProto.FLOAT, **attributes: int) -> ort.InferenceSession:
     types = {"x": TensorProto.FLOAT, "cos": cos_type, "sin": TensorProto.FLOAT}
     inputs = [helper.make_tensor_value_info(name, element_type, None) for name, element_type in types.items()]
     output = helper.make_tensor_value_info("output", TensorProto.FLOAT, None)
-    node = helper.make_node("RotaryEmbedding", list(types), ["output"], domain="mxspec")
+    node = helper.make_node("RotaryEmbedding", list(types), ["output"], domain="mxspec", **attributes)
     graph = helper.make_graph([node], "rotary", inputs, [output])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -60,6 +60,19 @@ def test_equals_the_formula(sizes: tuple[int, int, int, int, int]) -> None:
     feeds = operands(*sizes)
     output = rotary_session().run(None, feeds)[0]
     np.testing.assert_array_equal(output, expected(**feeds), strict=True)
+
+
+def test_pairs_turn_entries_side_by_side() -> None:
+    feeds = operands(2, 3, 3, 20, 18)
+    output = rotary_session(pairs=1).run(None, feeds)[0]
+    order = [*range(0, 18, 2), *range(1, 18, 2)]  # the first of each pair, then the second: then they are halves
+    apart = {"x": feeds["x"][..., [*order, 18, 19]], "cos": feeds["cos"][..., order], "sin": feeds["sin"][..., order]}
+    np.testing.assert_array_equal(output[..., [*order, 18, 19]], expected(**apart), strict=True)
+
+
+def test_wrong_attribute() -> None:
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match="attribute pairs: got 2, expected"):
+        rotary_session(pairs=2)
 
 
 def test_row_does_not_depend_on_company() -> None:

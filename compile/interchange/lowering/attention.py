@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -18,8 +20,7 @@ _NEVER = float(np.finfo(np.float32).min)  # not infinity: a row of padding that 
 def lower_attention(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:
     """Attention(query [batch, tokens, heads, head_size], key, value, past_key, past_value, ...) → output, presents."""
     query, key, value, past_key, past_value, *rest = node.inputs
-    if len(rest) > 3:
-        raise MxspecError(f"node {node.name}: attention with the slopes of ALiBi has no form in standard operators")
+    _refuse_scores(node, rest[3:])
     assert query is not None
     assert query.shape is not None
     heads = query.shape[2]
@@ -33,6 +34,7 @@ def lower_qkv_attention(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Val
     """QkvAttention(qkv [batch, tokens, width], past_key, past_value, ...) → output [batch, tokens, width], presents."""
     qkv, past_key, past_value, *_ = node.inputs
     cos, sin, query_norm, key_norm = [*node.inputs[6:], *[None] * 4][:4]
+    _refuse_scores(node, node.inputs[10:])
     assert qkv is not None
     width = last_dimension(qkv)
     assert width is not None
@@ -42,9 +44,17 @@ def lower_qkv_attention(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Val
     key = _headed(nodes, node, call, key, call.kv_heads, key_norm)
     value = _headed(nodes, node, call, value, call.kv_heads, None)
     if cos is not None and sin is not None:
-        query, key = (rotate(nodes, x, cos, sin, call.head_size) for x in (query, key))
+        pairs = bool(node.attributes.get_int("pairs", 0))
+        query, key = (rotate(nodes, x, cos, sin, call.head_size, pairs=pairs) for x in (query, key))
     presents = _joined(nodes, call, (past_key, past_value), (key, value))
     return _attend(nodes, node, call, query, heads, presents), *presents
+
+
+def _refuse_scores(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
+    if any(value is not None for value in inputs):
+        raise MxspecError(
+            f"node {node.name}: attention with the slopes of ALiBi or with sinks has no form in standard operators"
+        )
 
 
 def _parts(nodes: Nodes, node: ir.Node, call: Call, qkv: ir.Value, heads: int) -> list[ir.Value]:

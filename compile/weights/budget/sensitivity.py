@@ -155,7 +155,7 @@ class Sensitivity:
                     source = MatrixSource.of(self.sources[name], matrices[name], FP16_TILES)
                     formats = self.formats[name]
                     errors = rounding_errors(source.read, source.shape[0], lossy(formats), self.rounding, factor)
-                    found = measure(tape.inputs(name), tape.gradients(name), errors)
+                    found = measure(tape.inputs(name), tape.gradients(name), errors) if lossy(formats) else {}
                     losses[name] = {kind: found.get(kind, 0.0) for kind in formats}
         return losses
 

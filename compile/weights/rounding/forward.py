@@ -22,6 +22,7 @@ from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 _PIECE = 4 << 20  # weights converted at once
 
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
+_LayerOutput = Tensor | tuple[Tensor, None]
 OnInput = Callable[[str, Tensor], None]  # told a matrix's parameter name and its inputs [..., k]
 OnProduct = Callable[[str, Tensor, Tensor], None]  # told also what it makes of them [..., n]
 
@@ -56,6 +57,7 @@ class LayeredModel:
         }
         self.layers = _decoder_layers(self._model, config)
         self._current, self._hidden, self._past_head = -1, torch.empty(0), False
+        self._gives_tuples = False  # as older models' layers do; the first layer that runs shows it
         for index, layer in enumerate(self.layers):
             layer.forward = self._standing_in(index, layer.forward)
         head = self._model.get_output_embeddings()
@@ -144,13 +146,15 @@ class LayeredModel:
         assert self._past_head, "the forward pass went past its end"
         return logits
 
-    def _standing_in(self, index: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def forward_or_hand_on(hidden_states: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    def _standing_in(self, index: int, forward: Callable[..., _LayerOutput]) -> Callable[..., _LayerOutput]:
+        def forward_or_hand_on(hidden_states: Tensor, *arguments: Any, **options: Any) -> _LayerOutput:
             if index < self._current:
-                return self._hidden
+                return (self._hidden, None) if self._gives_tuples else self._hidden
             if self._current < 0:
                 raise _Reached(hidden_states)
-            raise _Reached(forward(self._hidden, *arguments, **options))
+            output = forward(self._hidden, *arguments, **options)
+            self._gives_tuples = isinstance(output, tuple)
+            raise _Reached(output[0] if isinstance(output, tuple) else output)
 
         return forward_or_hand_on
 

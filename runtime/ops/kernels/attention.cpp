@@ -105,7 +105,8 @@ class Plan {
       for (size_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
         const size_t offset = ((sequence.first + i) * call_.heads + head) * call_.head_size;
         const float slope = call_.slopes == nullptr ? 0 : call_.slopes[head];
-        rows_.push_back({call_.query + offset, call_.output + offset, position, first_key, slope});
+        const float sink = call_.sinks == nullptr ? 0 : call_.sinks[head];
+        rows_.push_back({call_.query + offset, call_.output + offset, position, first_key, slope, sink});
       }
     }
     const AttentionRow& lowest = rows_[rows_.size() - count * group_];

@@ -7,6 +7,7 @@
 //
 //   span:   m = max s_j,  p_j = exp(s_j - m),  l = sum p_j (16 lanes by position),  a = sum p_j v_j (j rising)
 //   merge:  M' = max(M, m),  L' = L exp(M - M') + l exp(m - M'),  A' likewise;  output = A / L
+//   A sink is one more score, of a value of zeros, merged last.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +39,7 @@ struct AttentionCall {
   void* value_cache;    // like key_cache
   bool half_cache;      // float16, else float32
   const float* slopes;  // [heads], or nullptr
+  const float* sinks;   // [heads], or nullptr
   float* output;        // like query
   float scale;
   float softcap;  // 0: none

@@ -353,8 +353,24 @@ struct Attention {
     }
   }
 
+  // What a head's sink takes of the probability: a score more, whose value is zero.
+  void merge_sinks(AttentionState state) const {
+    for (size_t r = 0; r < tile.row_count; ++r) {
+      const V before = L::set1(state.largest[r]), sink = L::set1(tile.rows[r].sink);
+      const V largest = L::max(before, sink);
+      const V kept = exp_negative<L>(L::sub(before, largest)), taken = exp_negative<L>(L::sub(sink, largest));
+      float sum[16];
+      L::store(sum, L::fma(L::set1(state.sum[r]), kept, taken));
+      state.sum[r] = sum[0];
+      for (size_t d = r * padded; d < (r + 1) * padded; d += 16) {
+        L::store(state.values + d, L::mul(L::load(state.values + d), kept));
+      }
+    }
+  }
+
   static void finish(const AttentionCall& call, const AttentionTile& tile, AttentionState state) {
     const Attention self{call, tile, 0};
+    if (call.sinks != nullptr) self.merge_sinks(state);
     for (size_t r = 0; r < tile.row_count; ++r) {
       const V sum = L::set1(state.sum[r]);
       for (size_t d = 0; d < self.head_size; d += 16) {

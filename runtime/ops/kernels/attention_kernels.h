@@ -12,6 +12,7 @@ struct AttentionRow {
   size_t position;
   size_t first_key;  // sees the keys first_key..position
   float slope;
+  float sink;  // read where the call has sinks
 };
 
 // Rows of one sequence that read the same key-value head, positions rising.

@@ -92,7 +92,8 @@ struct Avx2Lanes {
 
   template <class T>
   static void transpose(const T* const* rows, size_t count, float* to) {
-    for (size_t d = 0; d < count; d += 4) {  // 16 rows x 4 columns
+    size_t d = 0;
+    for (; d + 4 <= count; d += 4) {  // 16 rows x 4 columns
       for (size_t j = 0; j < 16; j += 8) {
         // Lane 0 of register i holds row j + i, lane 1 row j + i + 4.
         const __m256 a0 = pair(rows[j] + d, rows[j + 4] + d), a1 = pair(rows[j + 1] + d, rows[j + 5] + d);
@@ -107,7 +108,13 @@ struct Avx2Lanes {
         _mm256_storeu_ps(to + (d + 3) * 16 + j, _mm256_castpd_ps(_mm256_unpackhi_pd(b1, b3)));
       }
     }
+    for (; d < count; ++d) {
+      for (size_t j = 0; j < 16; ++j) to[d * 16 + j] = as_float(rows[j][d]);
+    }
   }
+
+  static float as_float(float value) { return value; }
+  static float as_float(uint16_t value) { return _cvtsh_ss(value); }
 
   static __m256 pair(const float* low, const float* high) { return _mm256_loadu2_m128(high, low); }
   static __m256 pair(const uint16_t* low, const uint16_t* high) {

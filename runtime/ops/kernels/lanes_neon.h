@@ -114,7 +114,8 @@ struct NeonLanes {
 
   template <class T>
   static void transpose(const T* const* rows, size_t count, float* to) {
-    for (size_t d = 0; d < count; d += 4) {  // 16 rows x 4 columns
+    size_t d = 0;
+    for (; d + 4 <= count; d += 4) {  // 16 rows x 4 columns
       for (size_t j = 0; j < 16; j += 4) {
         const float32x4_t a0 = load_four(rows[j] + d), a1 = load_four(rows[j + 1] + d);
         const float32x4_t a2 = load_four(rows[j + 2] + d), a3 = load_four(rows[j + 3] + d);
@@ -126,6 +127,14 @@ struct NeonLanes {
         vst1q_f32(to + (d + 3) * 16 + j, vzip2q_f32(b1, b3));
       }
     }
+    for (; d < count; ++d) {
+      for (size_t j = 0; j < 16; ++j) to[d * 16 + j] = as_float(rows[j][d]);
+    }
+  }
+
+  static float as_float(float value) { return value; }
+  static float as_float(uint16_t value) {
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(value))), 0);
   }
 
   static float32x4_t load_four(const float* from) { return vld1q_f32(from); }

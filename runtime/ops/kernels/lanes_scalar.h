@@ -118,7 +118,7 @@ struct ScalarLanes {
     return a.lane[0];
   }
 
-  // to[d * 16 + j] = rows[j][d] for d < count, a multiple of 4
+  // to[d * 16 + j] = rows[j][d] for d < count, a multiple of 2
   template <class T>
   static void transpose(const T* const* rows, size_t count, float* to) {
     for (size_t j = 0; j < 16; ++j) {

@@ -1,4 +1,4 @@
-// Rotary position embedding, rotate-half form (GPT-NeoX, Llama).
+// Rotary position embedding of the halves of a head (GPT-NeoX, Llama) or of its pairs (GPT-J, Cohere).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@ namespace mxspec {
 // bits:
 //   out[i]            = x[i] * cos[i]               - x[i + rotary/2] * sin[i]              for i < rotary/2
 //   out[i + rotary/2] = x[i + rotary/2] * cos[i + rotary/2] + x[i] * sin[i + rotary/2]
+// or, of pairs, with the neighbours 2 i and 2 i + 1 in the place of i and i + rotary/2.
 void rotate_heads(const float* x, const float* cos, const float* sin, size_t heads, size_t head_size, size_t rotary,
-                  float* out);
+                  bool pairs, float* out);
 
 }  // namespace mxspec

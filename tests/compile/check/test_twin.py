@@ -7,13 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoConfig
 
 from mxspec.compile.check import check_model
 from mxspec.compile.check.check_model import check_twin
 from mxspec.compile.check.specialize import check_specializations
-from mxspec.compile.check.twin import shrink, write_twin
+from mxspec.compile.check.twin import LOUD, QUIET, layers_of_each_kind, shrink, write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.formats.manifest import ModelEntry
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
@@ -33,7 +34,10 @@ def test_shrink_keeps_options_and_heads() -> None:
 
 def test_shrink_keeps_one_layer_of_each_kind() -> None:
     large = AutoConfig.for_model("gemma3_text", **LARGE, head_dim=16, sliding_window=8)
-    assert shrink(large).layer_types == ["sliding_attention"] * 5 + ["full_attention"]
+    small = shrink(large)
+    assert small.layer_types == ["sliding_attention", "full_attention"]
+    assert layers_of_each_kind(large) == [0, 5]
+    assert layers_of_each_kind(AutoConfig.for_model("llama", **LARGE)) == [0, 1]
 
 
 def test_shrink_knows_other_names_of_the_sizes() -> None:
@@ -41,11 +45,43 @@ def test_shrink_knows_other_names_of_the_sizes() -> None:
     assert (small.n_layer, small.vocab_size, small.n_embd) == (2, 512, 64)
 
 
+def test_shrink_narrows_what_hangs_on_no_head() -> None:
+    """The width of the hidden states where heads have a size of their own, the number of heads where they have not."""
+    wide = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 4, "num_attention_heads": 32}
+    llama = shrink(AutoConfig.for_model("llama", **wide, num_key_value_heads=8))
+    assert (llama.hidden_size, llama.head_dim, llama.num_attention_heads, llama.num_key_value_heads) == (256, 64, 32, 8)
+    neox = shrink(AutoConfig.for_model("gpt_neox", **wide))
+    assert (neox.hidden_size, neox.num_attention_heads) == (512, 8)
+    opt = shrink(AutoConfig.for_model("opt", **wide, ffn_dim=8192, word_embed_proj_dim=2048))
+    assert (opt.hidden_size, opt.num_attention_heads, opt.ffn_dim, opt.word_embed_proj_dim) == (512, 8, 512, 512)
+    bloom = shrink(AutoConfig.for_model("bloom", **wide))
+    assert (bloom.hidden_size, bloom.num_attention_heads) == (2048, 32)  # the slopes of ALiBi hang on their number
+
+
+def test_shrink_has_windows_that_a_short_text_leaves() -> None:
+    assert shrink(AutoConfig.for_model("mistral", **LARGE, sliding_window=4096)).sliding_window == 24
+    assert shrink(AutoConfig.for_model("mistral", **LARGE, sliding_window=None)).sliding_window is None
+
+
 def test_a_twin_is_a_checkpoint(tmp_path: Path) -> None:
     write_twin(AutoConfig.for_model("llama", **LARGE), tmp_path)
     with Checkpoint(tmp_path) as checkpoint:
         assert checkpoint.tensors["model.layers.1.mlp.up_proj.weight"].shape == (512, 64)
-        assert abs(checkpoint.tensors["lm_head.weight"].read_rows(0, 512).std() * 8 - 1) < 0.01
+        head, query, key = (
+            checkpoint.tensors[f"{name}.weight"].read_rows(0, 32).astype(np.float32)
+            for name in ("lm_head", "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj")
+        )
+    assert abs(head.std() * 8 / LOUD.gain - 1) < 0.05
+    assert not np.array_equal(query, key)  # one taken for the other would not show
+
+
+def test_the_noise_does_not_repeat_itself_row_by_row(tmp_path: Path) -> None:
+    """Heads that are the same could be taken for one another."""
+    sizes = LARGE | {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16}
+    write_twin(AutoConfig.for_model("gpt_neox", **sizes, sliding_window=8), tmp_path, QUIET)
+    with Checkpoint(tmp_path) as checkpoint:
+        rows = checkpoint.tensors["gpt_neox.layers.0.attention.query_key_value.weight"].read_rows(0, 1536)
+    assert len(np.unique(rows, axis=0)) == len(rows)
 
 
 def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from mxspec.compile.passes.qkv import fuse_qkv
+from mxspec.compile.passes.qkv import FuseQkv
+from mxspec.compile.passes.sweep import Sweep
 
 # Two heads of four; every value between the product and the attention has a name that a test can put a node behind.
 GRAPH = """
@@ -50,7 +51,8 @@ def fused(*changes: str, graph: str = GRAPH) -> ir.Node | None:
     for node in [node for node in model.graph if node.op_type == "Identity"]:
         node.outputs[0].replace_all_uses_with(node.inputs[0])
         model.graph.remove(node, safe=True)
-    fuse_qkv(model)
+    FuseQkv()(model)
+    Sweep()(model)
     found = [node for node in model.graph if node.op_type == "QkvAttention"]
     assert len(found) <= 1
     assert len(found) + sum(node.op_type == "Attention" for node in model.graph) == 1
@@ -106,8 +108,19 @@ def test_stays_as_it_is(changes) -> None:
     assert fused(*changes) is None
 
 
-def test_slopes_stay_with_the_attention() -> None:
-    assert fused(graph=GRAPH.replace("past, new)\n    output", "past, new, slopes)\n    output")) is None
+def test_slopes_and_sinks_go_along() -> None:
+    node = fused(graph=GRAPH.replace("past, new)\n    output", "past, new, slopes, slopes)\n    output"))
+    assert node is not None
+    names = [None if value is None else value.name for value in node.inputs]
+    assert names == [*BEFORE, None, None, None, None, "slopes", "slopes"]
+
+
+def test_rotation_of_pairs() -> None:
+    pairs = tuple(line.replace("Embedding", "Embedding <pairs = 1>") for line in ROTATED)
+    node = fused(*pairs)
+    assert node is not None
+    assert node.attributes["pairs"].as_int() == 1
+    assert fused(pairs[0], ROTATED[1]) is None
 
 
 IN_TURNS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -56,3 +57,22 @@ def test_an_error_of_the_caller_is_not_hidden_by_one_of_the_writer() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         work()
+
+
+def test_nothing_is_written_after_what_could_not_be() -> None:
+    done: list[int] = []
+    begun = threading.Event()
+
+    def late() -> None:
+        begun.wait()
+        raise OSError("disk full")
+
+    def work() -> None:
+        with WriteBehind() as behind:
+            behind(late)
+            behind(done.append, 1)
+            begun.set()
+
+    with pytest.raises(OSError, match="disk full"):
+        work()
+    assert done == []

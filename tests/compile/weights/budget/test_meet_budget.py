@@ -79,7 +79,7 @@ def test_the_ranking_and_the_prediction(pair: Path, tmp_path: Path) -> None:
         largest = product.bytes + product.saved_bytes
         lost = product.losses["mxfp4_e2m1"] - product.losses["mxint8"]
         assert product.loss_a_byte == pytest.approx(lost / (largest * (1 - 272 / 528)))
-    shown = run("--inspect", path)
+    shown = run("inspect", path)
     assert "a ratio of 1.002 asked" in shown.output
     assert "layers.0.self_attn" in shown.output
 

@@ -1,0 +1,60 @@
+"""The operators of the native library as a graph names them: domain, names, inputs and outputs in their order.
+
+A test compares this table with what the library registers (runtime/ops/*_op.h say what each operator does).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DOMAIN = "mxspec"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator; an input whose name ends in ? may be left out."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ("output",)
+
+    @property
+    def qualified(self) -> str:
+        """As torch's exporter wants it."""
+        return f"{DOMAIN}::{self.name}"
+
+    @property
+    def signature(self) -> str:
+        """As the library says it: `Name(input, optional?) -> (output)`."""
+        return f"{self.name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"
+
+    def slot(self, name: str) -> int:
+        """Where the input of that name stands."""
+        return [known.removesuffix("?") for known in self.inputs].index(name)
+
+
+_CACHE = ("past_key", "past_value", "slots", "past_lengths", "new_lengths")
+_SCORES = ("alibi_slopes?", "sinks?")
+_PRESENT = ("output", "present_key", "present_value")
+
+PACKED_MATMUL = Operator("PackedMatMul", ("A", "B", "bias?"))
+ATTENTION = Operator("Attention", ("query", "key", "value", *_CACHE, *_SCORES), _PRESENT)
+QKV_ATTENTION = Operator(
+    "QkvAttention", ("qkv", *_CACHE, "cos?", "sin?", "query_norm_weight?", "key_norm_weight?", *_SCORES), _PRESENT
+)
+ROTARY_EMBEDDING = Operator("RotaryEmbedding", ("x", "cos", "sin"))
+ADD_RMS_NORM = Operator("AddRMSNorm", ("x", "residual", "weight"), ("norm", "sum"))
+ADD_LAYER_NORM = Operator("AddLayerNorm", ("x", "residual", "weight", "bias"), ("norm", "sum"))
+SWIGLU = Operator("SwiGLU", ("x",))
+GEGLU = Operator("GeGLU", ("x",))
+
+OPERATORS = (
+    PACKED_MATMUL,
+    ATTENTION,
+    QKV_ATTENTION,
+    ROTARY_EMBEDDING,
+    ADD_RMS_NORM,
+    ADD_LAYER_NORM,
+    SWIGLU,
+    GEGLU,
+)

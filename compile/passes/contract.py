@@ -1,0 +1,45 @@
+"""What every shipped graph must be."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_ir as ir
+
+from mxspec.compile.graph import WeightSpec
+from mxspec.formats.errors import UnsupportedModelError
+
+# They give a row other bits in other company, or hide a weight from the packer: no shipped graph may hold one.
+_FORBIDDEN = {"ReduceMean", "ReduceSum", "Cos", "Sin", "MatMul", "Gemm", "Einsum", "Softmax", "CumSum", "Conv"}
+
+
+def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: list[str]) -> None:
+    """Raises UnsupportedModelError for a model whose graph did not come out by the contract."""
+    counts = Counter(node.op_type for node in model.graph)
+    if bad := sorted(_FORBIDDEN & counts.keys()):
+        found = ", ".join(f"{counts[name]} {name}" for name in bad)
+        raise UnsupportedModelError(
+            f"{architecture}: its graph holds {found}, which no pass could replace: "
+            "results would depend on the batch, or weights would stay unpacked"
+        )
+    for what, got, wanted in (
+        ("inputs", [value.name for value in model.graph.inputs], inputs),
+        ("outputs", [value.name for value in model.graph.outputs], outputs),
+    ):
+        assert got == wanted, f"{architecture}: graph {what} are {got}, expected {wanted}"
+    unused = [value.name for value in model.graph.inputs if not value.uses() and value.name != "position_ids"]
+    if unused:
+        raise UnsupportedModelError(f"{architecture}: its graph never reads {', '.join(map(str, unused))}")
+
+
+def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec]:
+    """The specs of the initializers that have no value yet; raises UnsupportedModelError for a matrix left unpacked."""
+    values = [value for value in model.graph.initializers.values() if value.const_value is None]
+    weights = [specs[str(value.name)] for value in values]
+    for spec, value in zip(weights, values, strict=True):
+        of_norm = all(use.node.op_type in ("Mul", "Add") for use in value.uses())
+        if spec.kind == "float32" and len(spec.shape) > 1 and not of_norm:
+            raise UnsupportedModelError(
+                f"{spec.name} {list(spec.shape)} is neither a linear layer nor an embedding: it would stay unpacked"
+            )
+    return weights

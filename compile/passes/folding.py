@@ -1,0 +1,53 @@
+"""onnxscript's own passes: fold what is constant, fuse the RMS norms."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx_ir as ir
+from onnxscript.optimizer import optimize_ir
+from onnxscript.rewriter.rules.fusion._rms_normalization import fuse_rms_normalization
+
+from mxspec.compile.passes.graph_pass import GraphPass
+
+
+class FoldConstants(GraphPass):
+    """Constants of constants, common subexpressions, identities. Requires that no initializer has a fake value."""
+
+    def requires(self, model: ir.Model) -> None:
+        values = (value.const_value for value in model.graph.initializers.values())
+        assert all(value is None or isinstance(value, ir.Tensor) for value in values)
+
+    def change(self, model: ir.Model) -> int:
+        before = len(model.graph)
+        with _quiet():
+            optimize_ir(model, onnx_shape_inference=False)
+        return max(0, before - len(model.graph))
+
+
+class FuseRmsNorms(GraphPass):
+    """The nodes of a root-mean-square norm become RMSNormalization. Requires folded constants: epsilon, exponent."""
+
+    def change(self, model: ir.Model) -> int:
+        before = _norms(model)
+        with _quiet():
+            fuse_rms_normalization(model)
+        return _norms(model) - before
+
+
+def _norms(model: ir.Model) -> int:
+    return sum(node.op_type == "RMSNormalization" for node in model.graph)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """onnx_ir warns about every initializer without a value, which here are all."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

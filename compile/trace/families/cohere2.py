@@ -1,0 +1,16 @@
+"""Cohere 2's norm without a bias is spelled out."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+from transformers.models.cohere2.modeling_cohere2 import Cohere2LayerNorm
+
+from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.norms import LayerNorm
+
+
+def patch(model: PreTrainedModel, call: CallInputs) -> None:
+    """The norms become one node each."""
+    for path, module in list(model.named_modules()):
+        if isinstance(module, Cohere2LayerNorm):
+            model.set_submodule(path, LayerNorm(module.weight, module.variance_epsilon))

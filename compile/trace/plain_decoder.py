@@ -1,0 +1,48 @@
+"""Whether a model is a plain decoder, each layer an attention and a feed-forward, and what it is if not."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedConfig
+
+from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.formats.errors import UnsupportedModelError
+
+# Settings by which transformers' configurations say what they are; a value above the number means it.
+_SIGNS = (
+    ("an encoder-decoder", ("is_encoder_decoder", "add_cross_attention"), 0),
+    (
+        "a mixture of experts",
+        ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"),
+        1,
+    ),
+    ("a model with multi-head latent attention", ("kv_lora_rank",), 0),
+    ("an encoder, which sees what follows", ("use_bidirectional_attention",), 0),
+    (
+        "a state-space model",
+        ("state_size", "ssm_state_size", "mamba_d_state", "attention_hidden_size", "lru_width", "mamba_num_heads"),
+        0,
+    ),
+)
+_ATTENTION_LAYERS = {"full_attention", "sliding_attention", "attention"}
+
+
+def require_plain_decoder(config: PreTrainedConfig) -> None:
+    """Raises UnsupportedModelError, naming what it is, for every other kind of model."""
+    kind = _other_kind(config)
+    if kind is not None:
+        raise UnsupportedModelError(f"{architecture_name(config)} is {kind}: only plain decoders can be compiled")
+
+
+def _other_kind(config: PreTrainedConfig) -> str | None:
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
+    if strange := ", ".join(sorted(map(str, kinds - _ATTENTION_LAYERS))):
+        return f"a {'hybrid' if kinds & _ATTENTION_LAYERS else 'state-space model'}, with layers of {strange}"
+    for kind, settings, most in _SIGNS:
+        for setting in settings:
+            value = getattr(config, setting, None)
+            if isinstance(value, int | float) and value > most:
+                return f"{kind} ({setting}: {value})"
+    for setting in ("is_causal", "is_decoder"):
+        if getattr(config, setting, True) is False:
+            return f"an encoder, which sees what follows ({setting}: False)"
+    return None

@@ -1,0 +1,88 @@
+"""The list of passes: what they count, what they refuse to run on, and that a finished graph leaves nothing to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from mxspec.compile.graph import WeightSpec
+from mxspec.compile.passes import list_passes, run_passes
+from mxspec.compile.passes.projections import FuseProjections
+from mxspec.compile.passes.sweep import Sweep
+from mxspec.compile.passes.values import TakeValuesOut
+
+GRAPH = """
+<ir_version: 10, opset_import: ["" : 23, "mxspec" : 1]>
+gated (float[1,t,32] x, uint8[2,1024] gate_weight, uint8[2,1024] up_weight) => (float[1,t,32] y)
+<float[1,t,32] gate, float[1,t,32] up, float[1,t,32] dead, float[1,t,32] squashed, float[1,t,32] activated>
+{
+    gate = mxspec.PackedMatMul <K = 32, N = 32, format = "fp16_tiles"> (x, gate_weight)
+    up = mxspec.PackedMatMul <K = 32, N = 32, format = "fp16_tiles"> (x, up_weight)
+    dead = Relu (up)
+    squashed = Sigmoid (gate)
+    activated = Mul (gate, squashed)
+    y = Mul (activated, up)
+}
+"""
+
+
+def gated() -> tuple[ir.Model, dict[str, WeightSpec]]:
+    """A gated unit of two products, whose weights are initializers without a value, and a node that nobody reads."""
+    model = ir.from_onnx_text(GRAPH)
+    specs = {}
+    for value, name in zip(list(model.graph.inputs)[1:], ("a.gate.weight", "a.up.weight"), strict=True):
+        model.graph.inputs.remove(value)
+        value.name = name
+        model.graph.initializers.add(value)
+        specs[name] = WeightSpec(name, "matmul", "fp16_tiles", (32, 32), (name,))
+    return model, specs
+
+
+def test_every_pass_says_in_how_many_places_it_changed_the_graph() -> None:
+    model, specs = gated()
+    counts = run_passes(model, specs)
+    assert list(counts) == [type(step).__name__ for step in list_passes(specs)]
+    assert {name: counts[name] for name in ("FuseProjections", "FuseGates", "FuseQkv")} == {
+        "FuseProjections": 1,
+        "FuseGates": 1,
+        "FuseQkv": 0,
+    }
+    assert [node.op_type for node in model.graph] == ["PackedMatMul", "SwiGLU"]
+    assert list(model.graph.initializers) == ["a.gate+up.weight"]
+    assert specs["a.gate+up.weight"].shape == (64, 32)
+
+
+def test_a_second_run_finds_nothing_to_do() -> None:
+    model, specs = gated()
+    run_passes(model, specs)
+    again = run_passes(model, specs)
+    assert {name for name, count in again.items() if count} == {"TakeValuesOut", "Stamp"}
+
+
+def test_leftovers_stay_until_they_are_swept() -> None:
+    model, specs = gated()
+    FuseProjections(specs).run(model)
+    assert "Relu" in {node.op_type for node in model.graph}
+    assert Sweep().run(model) == 1
+
+
+def test_what_a_pass_requires_is_checked() -> None:
+    model, specs = gated()
+    del specs["a.up.weight"]
+    for step in (TakeValuesOut(specs), FuseProjections(specs)):
+        with pytest.raises(ir.passes.PreconditionError):
+            step.run(model)
+
+
+def test_small_constants_get_their_values_and_large_ones_none() -> None:
+    model, specs = gated()
+    for name, size in (("small", 64), ("large", 65)):
+        value = np.ones(size, np.float32)
+        model.graph.register_initializer(ir.Value(name=name, const_value=ir.tensor(value * 0, name=name)))
+        specs[name] = WeightSpec(name, "constant", "float32", (size,), value=value)
+    TakeValuesOut(specs).run(model)
+    small, large = (model.graph.initializers[name].const_value for name in ("small", "large"))
+    assert small is not None
+    assert small.numpy().all()
+    assert large is None
