@@ -45,6 +45,7 @@ main.add_command(emit)
 @main.command("compile", cls=Command)
 @click.argument("recipe")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
+@click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter for the target.")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
 @click.option(
@@ -74,6 +75,7 @@ def compile_recipe(
     recipe: str,
     *,
     output: Path | None,
+    adapter: Path | None,
     target_format: str | None,
     draft_format: str | None,
     matrix_format: tuple[tuple[str, str], ...],
@@ -103,6 +105,7 @@ def compile_recipe(
         calibration_tokens=calibration_tokens,
         seed=seed,
         target={
+            "adapter": None if adapter is None else str(adapter.absolute()),
             "format": target_format,
             "formats": list(matrix_format) or None,
             "keep_fp16": list(keep_fp16) or None,

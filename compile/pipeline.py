@@ -120,7 +120,9 @@ def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
     """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's."""
 
     def open_model(model: TargetRecipe) -> Checkpoint:
-        return files.enter_context(Checkpoint(fetch_checkpoint(recipe, model.checkpoint, model.revision)))
+        return files.enter_context(
+            Checkpoint(fetch_checkpoint(recipe, model.checkpoint, model.revision), recipe.adapter_folder(model))
+        )
 
     target = open_model(recipe.target)
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}

@@ -28,7 +28,7 @@ def broken_tie(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> tuple
     for names in tied_names(model).values():
         held = [tensors[found[name]] for name in sorted(names) if name in found]
         for other in held[1:]:
-            if not _same_values(held[0], other):
+            if not same_values(held[0], other):
                 return held[0], other
     return None
 
@@ -39,7 +39,7 @@ def _has_two_tables(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> 
     return sum(tensor.shape[:1] == (rows,) and len(tensor.shape) == 2 for tensor in tensors.values()) > 1
 
 
-def _same_values(one: Source, other: Source) -> bool:
+def same_values(one: Source, other: Source) -> bool:
     """Whether two tensors are equal, number for number, whatever types they have; read in pieces."""
     if isinstance(one, MxTensor) != isinstance(other, MxTensor):
         return True  # as far as can be said here: choosing formats refuses such a pair
@@ -48,7 +48,7 @@ def _same_values(one: Source, other: Source) -> bool:
     step = max(1, PIECE_VALUES // max(1, math.prod(one.shape[1:])))
     for begin in range(0, one.shape[0], step):
         end = min(begin + step, one.shape[0])
-        pieces = [as_float32(tensor.read_rows(begin, end), tensor.dtype) for tensor in (one, other)]
-        if not np.array_equal(*pieces):
+        left, right = (as_float32(tensor.read_rows(begin, end), tensor.dtype) for tensor in (one, other))
+        if not np.array_equal(left, right):
             return False
     return True
