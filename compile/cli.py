@@ -1,4 +1,4 @@
-"""speccompile: compile a pair of checkpoints into a bundle, look into one, or write it for other programs."""
+"""speccompile: what can be compiled, compile it, look into a bundle, or write one for other programs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 import click
 
 from mxspec.compile.commands.emit import FORMS, check_place, emit, place_of, write
+from mxspec.compile.commands.explain import explain
 from mxspec.compile.commands.inspect import inspect
+from mxspec.compile.commands.list_recipes import list_recipes
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.compile.interchange.folder import Form
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
-from mxspec.recipes.recipe import ROUNDINGS, Recipe, find_recipe
+from mxspec.recipes.find_recipe import read_recipe
+from mxspec.recipes.recipe import ROUNDINGS
 from mxspec.runtime.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
@@ -23,27 +26,33 @@ _ACTIVATIONS = click.Choice(ACTIVATIONS)
 
 
 class _CompileByDefault(Group):
-    """Takes whatever is no command for a recipe, or an option of compiling one."""
+    """Takes whatever is no command for what to compile, or an option of compiling it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = bool(args) and (args[0] in self.commands or args[0] in self.get_help_option_names(ctx))
         return super().parse_args(ctx, args if known else ["compile", *args])
 
 
-@click.group(cls=_CompileByDefault, subcommand_metavar="RECIPE | COMMAND [ARGS]...")
+@click.group(cls=_CompileByDefault, subcommand_metavar="RECIPE | CHECKPOINT | COMMAND [ARGS]...")
 def main() -> None:
-    """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle; or do something with one.
+    """Compile a RECIPE or a CHECKPOINT into a bundle; or do something with one.
 
     `speccompile RECIPE` is short for `speccompile compile RECIPE`, whose --help lists its options.
+
+    \b
+    speccompile list
+    speccompile smollm2 -o my.bundle
+    speccompile OWNER/NAME --draft OWNER/NAME
     """
 
 
-main.add_command(inspect)
-main.add_command(emit)
+for command in (list_recipes, explain, inspect, emit):
+    main.add_command(command)
 
 
 @main.command("compile", cls=Command)
-@click.argument("recipe")
+@click.argument("recipe", metavar="RECIPE|CHECKPOINT")
+@click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
 @click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter for the target.")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
@@ -74,6 +83,7 @@ main.add_command(emit)
 def compile_recipe(
     recipe: str,
     *,
+    draft: str | None,
     output: Path | None,
     adapter: Path | None,
     target_format: str | None,
@@ -96,8 +106,8 @@ def compile_recipe(
     emitted: tuple[Form, ...],
     json_output: bool,
 ) -> None:
-    """Compile RECIPE, a TOML file or the name of a shipped recipe (demo), into a bundle."""
-    wanted = Recipe.load(find_recipe(recipe)).with_changes(
+    """Compile RECIPE, a TOML file or the name of a shipped one, or CHECKPOINT, a folder or a hub id, into a bundle."""
+    wanted = read_recipe(recipe, draft).with_changes(
         k_max=k_max,
         context_length=context_length,
         rounding=rounding,

@@ -17,7 +17,7 @@ from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.fetch import fetch_checkpoint
+from mxspec.compile.checkpoint.fetch import fetch_checkpoint, local_folder
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.plan import plan_model
 from mxspec.compile.progress import Stages
@@ -48,7 +48,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
         if writer.work.found_work:
             stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
-        checkpoints = open_pair(recipe, files)
+        recipe, checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
         for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
             stages.note(note)
@@ -116,19 +116,27 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     return manifest
 
 
-def open_pair(recipe: Recipe, files: ExitStack) -> dict[ModelName, Checkpoint]:
-    """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's."""
+def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName, Checkpoint]]:
+    """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's.
 
-    def open_model(model: TargetRecipe) -> Checkpoint:
-        return files.enter_context(
-            Checkpoint(fetch_checkpoint(recipe, model.checkpoint, model.revision), recipe.adapter_folder(model))
-        )
+    In the recipe that comes with them each revision is the commit that was fetched.
+    """
 
-    target = open_model(recipe.target)
+    def open_model(model: TargetRecipe) -> tuple[Checkpoint, dict[str, str | None]]:
+        fetched = fetch_checkpoint(recipe, model)
+        checkpoint = Checkpoint(fetched.folder, recipe.adapter_folder(model))
+        return files.enter_context(checkpoint), {"revision": fetched.commit}
+
+    for model in (recipe.target, recipe.draft):
+        if model is not None:
+            local_folder(recipe, model)  # raises for one that is not there, before anything is fetched
+            recipe.adapter_folder(model)  # likewise
+    target, of_target = open_model(recipe.target)
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
-    if recipe.draft is not None:
-        opened["draft"] = open_model(recipe.draft)
-    return opened
+    if recipe.draft is None:
+        return recipe.with_changes(target=of_target), opened
+    opened["draft"], of_draft = open_model(recipe.draft)
+    return recipe.with_changes(target=of_target, draft=of_draft), opened
 
 
 def judge_models(

@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_names, tied_names
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph
-from mxspec.compile.weights.pack import plan_weights
+from mxspec.compile.weights.pack import format_name, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
-from mxspec.formats.safetensors_file import Layout
+from mxspec.formats.safetensors_file import Layout, plan_layout
+from mxspec.formats.storage import stored_as
 from mxspec.formats.weight_format import FP16_TILES, Activations
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
@@ -68,6 +69,22 @@ def plan_model(
         specializations=specializations(name, recipe, context_length),
         activations=wanted.activations,
     )
+
+
+def plan_without_weights(
+    name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
+) -> ModelPlan:
+    """The plan of a configuration without a checkpoint. Raises MxspecError for what cannot be exported."""
+    exported = export_graph(
+        config,
+        weight_format=choose_formats(name_parameters(config), wanted, {}),
+        context_length=context_length,
+        cache_dtype=recipe.cache_dtype,
+        activations=wanted.activations,
+    )
+    layout = plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in exported.weights])
+    lengths = specializations(name, recipe, context_length)
+    return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
 
 def specializations(name: ModelName, recipe: Recipe, context_length: int) -> tuple[int, ...]:

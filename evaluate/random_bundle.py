@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig
 
-from mxspec.compile.export import export_graph
 from mxspec.compile.graph import WeightSpec
-from mxspec.compile.plan import ModelPlan, specializations
+from mxspec.compile.plan import ModelPlan, plan_without_weights
 from mxspec.compile.weights.pack import PackedWeights, format_name
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
 from mxspec.evaluate.random_weights import random_halves, random_tiles
@@ -25,8 +24,7 @@ from mxspec.evaluate.record import versions
 from mxspec.evaluate.shapes import Shape, draft_shape
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName, TensorEntry, TokenizerEntry
-from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
-from mxspec.formats.storage import stored_as
+from mxspec.formats.safetensors_file import SafetensorsWriter
 from mxspec.formats.weight_format import Activations
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
@@ -81,16 +79,7 @@ def random_bundle(
 
 
 def plan_random(name: ModelName, shape: Shape, wanted: TargetRecipe, recipe: Recipe) -> ModelPlan:
-    exported = export_graph(
-        config_of(shape),
-        weight_format=lambda parameter: wanted.format,
-        context_length=shape.context_length,
-        cache_dtype=recipe.cache_dtype,
-        activations=wanted.activations,
-    )
-    layout = plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in exported.weights])
-    lengths = specializations(name, recipe, shape.context_length)
-    return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
+    return plan_without_weights(name, config_of(shape), wanted, recipe, shape.context_length)
 
 
 def config_of(shape: Shape) -> LlamaConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from mxspec.formats.errors import RecipeError, did_you_mean
+from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import KMax
 from mxspec.formats.validation import Strict, first_problem
 from mxspec.formats.weight_format import (
@@ -40,6 +39,7 @@ ROUNDINGS: tuple[Rounding, ...] = ("nearest", "scale", "gptq")
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NO_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]")
 
 
 class TargetRecipe(Strict):
@@ -53,11 +53,14 @@ class TargetRecipe(Strict):
 
     With a `budget` such as "5.2bpw", bits a weight of all matrices, or a `max_ratio` of perplexity, which is predicted,
     the format of each matrix that no pattern names is chosen among `allowed_formats`, all MX formats if there are none.
+
+    `unpublished` says why the folder of a checkpoint is not there, and what to do.
     """
 
     checkpoint: str
     revision: str | None = None
     adapter: str | None = None
+    unpublished: str | None = None
     format: FormatName = "mxfp6_e3m2"
     formats: tuple[tuple[str, FormatName], ...] = ()
     keep_fp16: tuple[str, ...] = ()
@@ -128,10 +131,13 @@ class Recipe(Strict):
 
     `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
-    from places that `seed` chooses, make of the model.
+    from places that `seed` chooses, make of the model. `about` and `verified` are for people: what the pair is for, and
+    what it was tried with.
     """
 
     name: Name
+    about: str = ""
+    verified: str = ""
     k_max: KMax = 8
     context_length: Positive | None = None
     prefill_chunk: Positive = 128
@@ -151,6 +157,21 @@ class Recipe(Strict):
         if self.calibrate is None and any(model.has_budget for model in (self.target, self.draft) if model):
             raise ValueError("a budget needs `calibrate`, a text file like those that the model will see")
         return self
+
+    @classmethod
+    def of_checkpoints(cls, target: str, draft: str | None = None) -> Self:
+        """The recipe of a target, and of a draft if there is one, with every setting left to its default.
+
+        Its name is the target's; folders count from the working directory. Raises RecipeError for a name that is none.
+        """
+        name = _NO_NAME.sub("", Path(target).expanduser().resolve().name) or "model"
+        models = {"target": {"checkpoint": target}} | ({} if draft is None else {"draft": {"checkpoint": draft}})
+        try:
+            recipe = cls.model_validate({"name": name} | models)
+        except ValidationError as problems:
+            raise RecipeError(first_problem(problems, cls)) from None
+        recipe._folder = Path.cwd()
+        return recipe
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -174,13 +195,25 @@ class Recipe(Strict):
         for key, value in changes.items():
             if isinstance(value, dict):
                 if given := {name: inner for name, inner in value.items() if inner is not None}:
-                    merged[key] = (merged[key] or {}) | given
+                    merged[key] = (merged.get(key) or {}) | given
             elif value is not None:
                 merged[key] = value
         try:
             changed = type(self).model_validate_json(json.dumps(merged))
         except ValidationError as problems:
             raise RecipeError(first_problem(problems, type(self))) from None
+        changed._folder = self._folder
+        return changed
+
+    def with_draft(self, checkpoint: str) -> Self:
+        """A copy with this draft; a folder counts from the working directory."""
+        merged = self.model_dump(mode="json", exclude_unset=True)
+        folder = Path(checkpoint).expanduser()
+        place = str(folder.absolute()) if folder.is_dir() or not is_hub_id(checkpoint) else checkpoint
+        settings = merged.get("draft") or {}
+        of_the_former = ("checkpoint", "revision", "unpublished")
+        kept = {key: value for key, value in settings.items() if key not in of_the_former}
+        changed = type(self).model_validate_json(json.dumps(merged | {"draft": {"checkpoint": place} | kept}))
         changed._folder = self._folder
         return changed
 
@@ -200,33 +233,24 @@ class Recipe(Strict):
             raise RecipeError(f"adapter: no directory {folder}")
         return folder
 
+    def has_folder(self, checkpoint: str) -> bool:
+        """Whether `checkpoint` names a directory that is there."""
+        return (self._folder / Path(checkpoint).expanduser()).is_dir()
+
     def local_folder(self, checkpoint: str) -> Path | None:
         """The directory that `checkpoint` names, or None for a hub id. Raises RecipeError for neither.
 
         `./x`, `../x`, `/x` and `~/x` are always directories, `org/name` is one if it exists beside the recipe.
         """
         folder = self._folder / Path(checkpoint).expanduser()
-        if folder.is_dir():
+        if self.has_folder(checkpoint):
             return folder
-        if not _HUB_ID.fullmatch(checkpoint):
+        if not is_hub_id(checkpoint):
             found = f"{folder} is a file, not a directory" if folder.is_file() else f"no directory {folder}"
             raise RecipeError(f"checkpoint {checkpoint!r}: {found}, and not a hub id such as org/name")
         return None
 
 
-def shipped_recipes() -> dict[str, Path]:
-    """The recipes that come with mxspec, by name."""
-    folder = Path(str(files("mxspec.recipes")))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
-def find_recipe(path_or_name: str) -> Path:
-    """Path of a recipe given by path or by the name of a shipped one; raises RecipeError for neither."""
-    shipped = shipped_recipes()
-    if path_or_name in shipped:
-        return shipped[path_or_name]
-    path = Path(path_or_name)
-    if path.is_file():
-        return path
-    known = f"{', '.join(shipped)}{did_you_mean(path_or_name, shipped)}"
-    raise RecipeError(f"no recipe {path_or_name!r}: not a file, and not one of {known}")
+def is_hub_id(checkpoint: str) -> bool:
+    """Whether this could be the id of a repository on the hub, and is not a path that looks like one."""
+    return _HUB_ID.fullmatch(checkpoint) is not None

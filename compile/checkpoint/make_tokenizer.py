@@ -16,6 +16,7 @@ from mxspec.runtime.text.panics import guarded
 
 PIECES = "tokenizer.model"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
+TOKENIZER_SOURCES = (PIECES, VOCABULARY, MERGES, "added_tokens.json", "special_tokens_map.json")
 
 # Words, cases, digits, runs of spaces, lines, code, accents, other scripts, and what few vocabularies have whole.
 SAMPLE = """The quick brown fox doesn't jump over 1,234 lazy dogs; it's 3.14159 times "faster" than YOU'LL think!

@@ -1,4 +1,4 @@
-"""SIGTERM, as a system or a job queue sends it."""
+"""Ctrl-C, and SIGTERM as a system or a job queue sends it, while something is written."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from mxspec.runtime.commands.interrupts import raising_interrupts
+
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Have SIGTERM end the work as Ctrl-C does, so that a half-written bundle is removed."""
+    """Have both raise KeyboardInterrupt, so that a half-written bundle is removed."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        with raising_interrupts():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -42,7 +42,6 @@ def _other_kind(config: PreTrainedConfig) -> str | None:
             value = getattr(config, setting, None)
             if isinstance(value, int | float) and value > most:
                 return f"{kind} ({setting}: {value})"
-    for setting in ("is_causal", "is_decoder"):
-        if getattr(config, setting, True) is False:
-            return f"an encoder, which sees what follows ({setting}: False)"
+    if getattr(config, "is_causal", True) is False:
+        return "an encoder, which sees what follows (is_causal: False)"
     return None

@@ -39,11 +39,18 @@ def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
             setattr(source, _APPLY, apply)
 
 
+def reads_half_tables(model: PreTrainedModel) -> bool:
+    """Whether the model rotates pairs by tables of which it takes the first half, each entry twice (GLM)."""
+    modules = {sys.modules[type(module).__module__] for module in model.modules()}
+    applies = (getattr(source, _APPLY, None) for source in modules)
+    return any(_equals_queries_and_keys(apply, pairs=True, halved=True) for apply in applies if apply is not None)
+
+
 def operator_for(apply: Apply) -> Apply | None:
     """The function that emits the operator and means the same as this one; None where there is none."""
-    for pairs, doubled in ((False, False), (True, False), (True, True)):
-        if _equals_queries_and_keys(apply, pairs, doubled):
-            return _emit_queries_and_keys(pairs, doubled)
+    for pairs, halved in ((False, False), (True, False), (True, True)):  # of the last, rotary.py doubles the tables
+        if _equals_queries_and_keys(apply, pairs, halved):
+            return _emit_queries_and_keys(pairs)
     return _emit_one if _equals_one(apply) else None
 
 
@@ -59,24 +66,14 @@ def emit_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool) -> Tensor:
     )
 
 
-def _emit_queries_and_keys(pairs: bool, doubled: bool) -> Apply:
+def _emit_queries_and_keys(pairs: bool) -> Apply:
     """Heads second, both at once: most models."""
-    last: list[tuple[Tensor, Tensor]] = []  # a call's tables are handed to every layer, and doubled once
-
-    def double(table: Tensor) -> Tensor:
-        for known, made in last:
-            if known is table:
-                return made
-        last[:] = [*last[-1:], (table, _doubled(table[..., : table.shape[-1] // 2]))]
-        return last[-1][1]
 
     def apply(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
         if unsqueeze_dim != 1 or cos.ndim != 3:
             raise UnsupportedModelError(
                 f"rotary embedding with unsqueeze_dim={unsqueeze_dim} on {tuple(cos.shape)} cosines"
             )
-        if doubled:
-            cos, sin = double(cos), double(sin)
         q, k = (emit_rotary(x.transpose(1, 2), cos, sin, pairs=pairs).transpose(1, 2) for x in (q, k))
         return q, k
 
@@ -84,11 +81,12 @@ def _emit_queries_and_keys(pairs: bool, doubled: bool) -> Apply:
 
 
 def _emit_one(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
-    """Tokens second, one at a time, sines first, an entry for each pair: GPT-J, CodeGen."""
-    return emit_rotary(x, _doubled(cos), _doubled(sin), pairs=True)
+    """Tokens second, one at a time, sines first: GPT-J and CodeGen, whose patches double the tables."""
+    return emit_rotary(x, cos, sin, pairs=True)
 
 
-def _doubled(table: Tensor) -> Tensor:
+def doubled(table: Tensor) -> Tensor:
+    """Each entry of the last axis twice."""
     return torch.repeat_interleave(table, 2, dim=-1)
 
 
@@ -103,15 +101,15 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, pairs: bool) -> Tensor:
     return torch.cat((turned * cos[:, None] + crossed * sin[:, None], rest), dim=-1)
 
 
-def _equals_queries_and_keys(apply: Apply, pairs: bool, doubled: bool) -> bool:
+def _equals_queries_and_keys(apply: Apply, pairs: bool, halved: bool) -> bool:
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 4, 3, 16, generator=generator), torch.randn(2, 2, 3, 16, generator=generator)
 
     def agrees(rotary: int) -> bool:
         cos, sin = torch.randn(2, 2, 3, rotary, generator=generator)
         got = apply(q, k, cos, sin)
-        if doubled:
-            cos, sin = (_doubled(table[..., : rotary // 2]) for table in (cos, sin))
+        if halved:
+            cos, sin = (doubled(table[..., : rotary // 2]) for table in (cos, sin))
         expected = [_rotated(x, cos, sin, pairs) for x in (q, k)]
         assert isinstance(got, tuple)
         return all(torch.allclose(g, e, atol=1e-6) for g, e in zip(got, expected, strict=True))
@@ -130,7 +128,7 @@ def _equals_queries_and_keys(apply: Apply, pairs: bool, doubled: bool) -> bool:
 def _equals_one(apply: Apply) -> bool:
     generator = torch.Generator().manual_seed(0)
     x, (sin, cos) = torch.randn(1, 3, 4, 16, generator=generator), torch.randn(2, 1, 3, 8, generator=generator)
-    expected = _rotated(x.transpose(1, 2), _doubled(cos), _doubled(sin), True).transpose(1, 2)
+    expected = _rotated(x.transpose(1, 2), doubled(cos), doubled(sin), True).transpose(1, 2)
     try:
         got = apply(x, sin, cos)
     except (RuntimeError, TypeError):

@@ -213,8 +213,14 @@ def tiny_names() -> list[str]:
     return list(TINY)
 
 
-@pytest.fixture(params=TINY | LIGHT)
+@pytest.fixture(params=TINY)
 def tiny_name(request: pytest.FixtureRequest) -> str:
+    """Each name of TINY."""
+    return str(request.param)
+
+
+@pytest.fixture(params=TINY | LIGHT)
+def any_name(request: pytest.FixtureRequest) -> str:
     """Each name of TINY and of LIGHT."""
     return str(request.param)
 

@@ -245,8 +245,8 @@ def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Pat
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ([], "Missing argument 'RECIPE'"),
-        (["compile"], "Missing argument 'RECIPE'"),
+        ([], "Missing argument 'RECIPE|CHECKPOINT'"),
+        (["compile"], "Missing argument 'RECIPE|CHECKPOINT'"),
         (["demo", "--verify"], "--verify"),
         (["inspect"], "Missing argument 'BUNDLE'"),
         (["inspect", "x", "--force"], "--force"),
@@ -257,6 +257,12 @@ def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Pat
         (["demo", "--k-max", "0"], "--k-max"),
         (["demo", "--kmax", "3"], "--kmax"),
         (["deno"], "did you mean 'demo'"),
+        (["deno"], "no recipe and no checkpoint 'deno'"),
+        (["llama2-chat"], "its weights were never published: train such a draft"),
+        (["demo", "--draft", "nowhere"], "no directory"),
+        (["explain"], "expected RECIPE|CHECKPOINT, or --all"),
+        (["explain", "demo", "--all"], "expected RECIPE|CHECKPOINT, or --all"),
+        (["list", "demo"], "demo"),
         (["inspect", "nowhere"], "no such directory"),
         (["emit", "standard", "nowhere"], "no such directory"),
         (["emit", "static", "nowhere", "--slots", "0"], "--slots"),
@@ -388,6 +394,36 @@ def test_a_pattern_that_names_nothing(recipes: Callable[[str], Path], place: Pat
         line = failed(speccompile(recipes("llama"), "-o", place, option, "lm_haed.weight", *value))
         assert "no matrix is named 'lm_haed.weight' (did you mean 'lm_head.weight'?)" in line
     assert nothing_left(place)
+
+
+def test_folders_without_a_recipe(
+    recipes: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pair and a target alone; the bundle has the target's name, and its recipe is all defaults."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(recipes("llama").parent / "target", tmp_path / "Tiny-1k")
+    draft = recipes("llama").parent / "draft"
+    result = speccompile("Tiny-1k", "--draft", draft, "--k-max", 2)
+    assert result.exit_code == 0, result.output
+    manifest = Bundle.open(tmp_path / "Tiny-1k.bundle").manifest
+    assert (manifest.name, manifest.k_max, sorted(manifest.models)) == ("Tiny-1k", 2, ["draft", "target"])
+    assert manifest.recipe["draft"]["checkpoint"] == str(draft)
+    result = speccompile("./Tiny-1k", "-o", "alone.bundle")
+    assert result.exit_code == 0, result.output
+    assert list(Bundle.open(tmp_path / "alone.bundle").manifest.models) == ["target"]
+
+
+def test_a_hub_pair_is_recorded_by_its_commits(
+    recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commits = {"org/big": "a" * 40, "org/small": "b" * 40}
+    for name, role in (("org/big", "target"), ("org/small", "draft")):
+        shutil.copytree(recipes("llama").parent / role, tmp_path / "snapshots" / commits[name])
+    monkeypatch.setattr(fetch, "snapshot_download", lambda name, **_: str(tmp_path / "snapshots" / commits[name]))
+    result = speccompile("org/big", "--draft", "org/small", "-o", place)
+    assert result.exit_code == 0, result.output
+    recipe = Bundle.open(place).manifest.recipe
+    assert {recipe[role]["checkpoint"]: recipe[role]["revision"] for role in ("target", "draft")} == commits
 
 
 def test_hub_ids(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,6 @@ def test_a_large_model_needs_no_memory(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "settings", "message"),
     [
-        ("bert", {}, "is an encoder, which sees what follows"),
         ("mixtral", {"num_key_value_heads": 4}, r"is a mixture of experts \(num_local_experts: 8\)"),
         ("gpt_oss", {"num_key_value_heads": 4}, "is a mixture of experts"),
         ("deepseek_v2", {"n_routed_experts": 0}, "is a model with multi-head latent attention"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mxspec.formats.errors import RecipeError
-from mxspec.recipes.recipe import Recipe, find_recipe, shipped_recipes
+from mxspec.recipes.recipe import Recipe
 
 GOOD = """
 name = "pair"
@@ -141,19 +141,22 @@ def test_what_was_left_to_the_default_stays_so(tmp_path: Path) -> None:
     assert "format" in recipe.with_changes(target={"format": "mxfp6_e3m2"}).target.model_fields_set
 
 
-def test_shipped_recipes_load_and_are_found_by_name() -> None:
-    assert {"demo", "smollm2"} <= shipped_recipes().keys()
-    for name in shipped_recipes():
-        assert Recipe.load(find_recipe(name)).name == name
+def test_another_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the settings of the one before, but for what was said of its checkpoint."""
+    (tmp_path / "other" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    recipe = load(tmp_path, GOOD + 'unpublished = "train it"\nformat = "mxint8"\n')
+    changed = recipe.with_draft("mine")
+    assert changed.draft is not None
+    assert (changed.draft.checkpoint, changed.draft.format) == (str(tmp_path / "other" / "mine"), "mxint8")
+    assert (changed.draft.revision, changed.draft.unpublished) == (None, None)
+    assert changed.local_folder(changed.draft.checkpoint) == tmp_path / "other" / "mine"
+    alone = load(tmp_path, 'name = "x"\n[target]\ncheckpoint = "./big"\n').with_draft("org/new")
+    assert alone.draft is not None
+    assert (alone.draft.checkpoint, alone.draft.format) == ("org/new", "fp16_tiles")
 
 
-def test_recipes_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="did you mean 'demo'"):
-        find_recipe("deno")
-    with pytest.raises(RecipeError, match="no recipe"):
-        find_recipe(str(tmp_path))
-    with pytest.raises(RecipeError, match="No such file"):
-        Recipe.load(tmp_path / "none.toml")
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(RecipeError, match="not valid TOML"):
-        Recipe.load(tmp_path / "binary.toml")
+def test_a_draft_of_a_recipe_without_one_needs_a_checkpoint(tmp_path: Path) -> None:
+    alone = load(tmp_path, 'name = "x"\n[target]\ncheckpoint = "./big"\n')
+    with pytest.raises(RecipeError, match=r"'draft\.checkpoint' is missing"):
+        alone.with_changes(draft={"format": "mxint8"})

@@ -110,14 +110,6 @@ def wrong_configs(config: PreTrainedConfig) -> Iterator[tuple[str, PreTrainedCon
     yield "is_causal", wrong
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _every_rope() -> Iterator[None]:
-    """Rotary embeddings whose frequencies depend on the length are compiled, too, with those of the whole context."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rotary, "LENGTH_DEPENDENT", set())
-        yield
-
-
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Twin]]:
     """Call it with a name of MODELS for its compiled twin with weights of both scales."""
@@ -204,9 +196,9 @@ def test_longrope_with_the_factors_of_short_texts(monkeypatch: pytest.MonkeyPatc
     """So it was traced once: 17 % off."""
     made = rotary.RotaryTables.__init__
 
-    def short(self: Any, module: Any, context_length: int) -> None:
+    def short(self: Any, module: Any, context_length: int, **options: Any) -> None:
         monkeypatch.setitem(module.config.rope_parameters, "long_factor", LONG["short_factor"])
-        made(self, module, context_length)
+        made(self, module, context_length, **options)
 
     monkeypatch.setattr(rotary.RotaryTables, "__init__", short)
     with pytest.raises(CheckFailed, match="loud random weights differs from transformers by"):

@@ -108,9 +108,20 @@ def values_of(tensor: TensorEntry, data: npt.NDArray[np.uint8]) -> Logits:
     return unpack_values(packed, tensor.format, n, k)
 
 
+NO_STANDARD_FORM = {
+    "bloom": "the slopes of ALiBi or with sinks has no form",
+    "granite_swa": "the slopes of ALiBi or with sinks has no form",
+    "codegen": "a Reshape that needs a batch of one",
+}
+
+
 def test_every_architecture_is_what_transformers_computes(
     tiny_name, standard_model, written_model, tiny_checkpoint
 ) -> None:
+    if tiny_name in NO_STANDARD_FORM:
+        with pytest.raises(MxspecError, match=NO_STANDARD_FORM[tiny_name]):
+            standard_model(tiny_name, "fp16_tiles")
+        return
     path = standard_model(tiny_name, "fp16_tiles")
     check(path)
     _, entry = written_model(tiny_name, "fp16_tiles", "float32")
@@ -196,7 +207,7 @@ def test_the_first_opset_that_has_the_types() -> None:
 
 @pytest.mark.parametrize(
     ("operator", "inputs", "says"),
-    [("Foo", 1, "operator mxspec::Foo has no form"), ("Attention", 9, "ALiBi has no form")],
+    [("Foo", 1, "operator mxspec::Foo has no form"), ("Attention", 9, "ALiBi or with sinks has no form")],
 )
 def test_what_has_no_standard_form_is_refused(operator, inputs, says) -> None:
     values = [ir.Value(name=f"x{i}") for i in range(inputs)]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +28,77 @@ class Finder:
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
-sys.argv = ["specrun", {bundle!r}, "hello"]
-from mxspec.runtime.cli import main
-main()
+sys.argv = {argv!r}
+from {module} import {entry}
+{entry}()
 """
+
+
+def interrupted_import(name: str, *argv: str, module: str = "mxspec.runtime.cli", entry: str = "main") -> str:
+    return INTERRUPTED_IMPORT.format(name=name, argv=list(argv), module=module, entry=entry)
 
 
 @pytest.mark.parametrize(
     "name", ["click", "numpy", "mxspec.runtime.command", "rich", "onnxruntime", "tokenizers", "mxspec.runtime.engine"]
 )
 def test_ctrl_c_during_the_first_imports(bundle: str, name: str) -> None:
-    code = INTERRUPTED_IMPORT.format(name=name, bundle=bundle)
+    code = interrupted_import(name, "specrun", bundle, "hello")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "module", "entry", "name"),
+    [
+        (["speccompile", "list"], "mxspec.compile.start", "main", "click"),
+        (["speccompile", "list"], "mxspec.compile.start", "main", "pydantic"),
+        (["speccompile", "no/where", "-o", "x"], "mxspec.compile.start", "main", "torch"),
+        (["speccheck", "accuracy", "x", "--text", "y"], "mxspec.evaluate.start", "speccheck", "numpy"),
+        (["specbench", "ops"], "mxspec.evaluate.start", "specbench", "onnxruntime"),
+    ],
+)
+def test_ctrl_c_during_the_first_imports_of_other_commands(
+    argv: list[str], module: str, entry: str, name: str, tmp_path: Path
+) -> None:
+    code = interrupted_import(name, *argv, module=module, entry=entry)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_scripts_begin_there() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {
+        "speccompile": "mxspec.compile.start:main",
+        "specrun": "mxspec.runtime.cli:main",
+        "speccheck": "mxspec.evaluate.start:speccheck",
+        "specbench": "mxspec.evaluate.start:specbench",
+    }
+
+
+def test_ctrl_c_amid_a_compile_leaves_nothing(tmp_path: Path) -> None:
+    """As somebody types it, SIGINT and all: what was written is removed."""
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from mxspec.compile import pipeline\n"
+        "def stop(*_):\n"
+        "    assert os.listdir('.') == ['x.bundle.partial']\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "pipeline.open_pair = stop\n"
+        "sys.argv = ['speccompile', 'smollm2', '-o', 'x.bundle']\n"
+        "from mxspec.compile.start import main\n"
+        "main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr.strip()) == (130, "", "error: interrupted")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_job_in_the_background_of_a_script_goes_on(bundle: str) -> None:
     """Shells begin it with SIGINT ignored, so that Ctrl-C is for the script."""
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    code += INTERRUPTED_IMPORT.format(name="click", bundle=bundle)
+    code += interrupted_import("click", "specrun", bundle, "hello")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0
     assert "TTFT" in result.stderr

@@ -1,0 +1,55 @@
+"""Whether a forecast is right: the graph is made from the configuration, and its weights are laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedConfig
+
+from mxspec.compile.forecast import ModelForecast
+from mxspec.compile.plan import ModelPlan, plan_without_weights
+from mxspec.formats.errors import CheckFailed
+from mxspec.formats.manifest import ModelName
+from mxspec.recipes.recipe import Recipe, TargetRecipe
+
+TOLERANCE = 0.01  # of bytes and memory
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a graph holds: its nodes, packed matrices, bytes of its weights file, bytes of one text's cache."""
+
+    nodes: int
+    matrices: frozenset[str]
+    file_bytes: int
+    cache_bytes: int
+
+
+def count_graph(
+    name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
+) -> Counted:
+    """Make the graph of a configuration. Raises MxspecError where that cannot be done."""
+    plan = plan_without_weights(name, config, wanted, recipe, context_length)
+    packed = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
+    return Counted(
+        nodes=sum(1 for _ in plan.exported.model.graph),
+        matrices=frozenset(source for spec in packed for source in spec.sources),
+        file_bytes=plan.layout.file_bytes,
+        cache_bytes=_cache_bytes(plan),
+    )
+
+
+def compare(expected: ModelForecast, counted: Counted) -> None:
+    """Raise CheckFailed where a matrix is not packed, or a figure is further off than `TOLERANCE`."""
+    if missed := sorted(expected.matrices ^ counted.matrices):
+        raise CheckFailed(f"{expected.checkpoint}: {len(missed)} matrices are not packed as expected: {missed[0]}")
+    for what in ("file_bytes", "cache_bytes"):
+        said, found = getattr(expected, what), getattr(counted, what)
+        if abs(said - found) > TOLERANCE * found:
+            raise CheckFailed(f"{expected.checkpoint}: {what}: predicted {said:,}, but the graph has {found:,}")
+
+
+def _cache_bytes(plan: ModelPlan) -> int:
+    exported = plan.exported
+    values = 2 * exported.layers * exported.kv_heads * exported.head_size * exported.context_length
+    return values * (4 if exported.cache_dtype == "float32" else 2)

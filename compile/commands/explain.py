@@ -1,0 +1,142 @@
+"""speccompile explain: what compiling will take and give, and whether that is so, from configurations alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from mxspec.formats.errors import CheckFailed, MxspecError
+from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
+from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.command import Command, print_json, report_console
+
+if TYPE_CHECKING:
+    from mxspec.compile.forecast import ModelForecast
+
+FROM_CONFIG = "graph, packing, bytes and memory by `speccompile explain --check`, from its configuration alone"
+
+
+@click.command(cls=Command)
+@click.argument("recipe", metavar="RECIPE|CHECKPOINT", required=False)
+@click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
+@click.option("--check", is_flag=True, help="Make the graphs, and compare; exit code 2 beyond 1 %.")
+@click.option("--all", "every", is_flag=True, help="Explain all recipes that come with mxspec.")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
+def explain(recipe: str | None, *, draft: str | None, check: bool, every: bool, json_output: bool) -> None:
+    """Say what compiling RECIPE or CHECKPOINT fetches, writes and takes. Nothing but configurations is read."""
+    if every == (recipe is not None):
+        raise click.UsageError("expected RECIPE|CHECKPOINT, or --all")
+    if every and draft is not None:
+        raise click.UsageError("--draft goes with one recipe, not with --all")
+    wanted = shipped_recipes() if recipe is None else {recipe: read_recipe(recipe, draft)}
+    console = report_console(json_output=json_output)
+    reports = {name: _explain(one, console, check=check) for name, one in wanted.items()}
+    if json_output:
+        print_json({"recipes": reports})
+    if failed := [name for name, report in reports.items() if report.get("error")]:
+        raise CheckFailed(f"{', '.join(failed)}: {reports[failed[0]]['error']}")
+
+
+def _explain(recipe: Recipe, console: Console, *, check: bool) -> dict[str, Any]:
+    """Print what to expect of a recipe; the same as plain values, with the `error` that a check has found."""
+    try:
+        from mxspec.compile.check.check_forecast import compare, count_graph
+        from mxspec.compile.forecast import forecast, models_of, read_configs
+    except ModuleNotFoundError as missing:
+        raise MxspecError(f"explaining needs {missing.name}: pip install 'mxspec[compile]'") from None
+    configs = read_configs(recipe)
+    expected = forecast(recipe, configs)
+    _print_forecast(recipe, expected, console)
+    report = _as_json(recipe, expected)
+    if not check:
+        return report
+    models = models_of(recipe)
+    try:
+        for model in expected:
+            counted = count_graph(model.name, configs[model.name], models[model.name], recipe, model.context_length)
+            compare(model, counted)
+            console.print(
+                f"  {model.name} as predicted: {counted.nodes} nodes, {len(counted.matrices)} matrices packed, "
+                f"{counted.file_bytes:,} bytes"
+            )
+    except MxspecError as error:
+        console.print(f"  {error}", soft_wrap=True)
+        return report | {"error": str(error)}
+    return report | {"error": None}
+
+
+def _print_forecast(recipe: Recipe, expected: list[ModelForecast], console: Console) -> None:
+    title = f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table.add_column("model", no_wrap=True)
+    table.add_column("format", no_wrap=True)
+    for column in ("M weights", "fetch MB", "bundle MB", "cache MB"):
+        table.add_column(column, justify="right")
+    for model in expected:
+        table.add_row(
+            model.name,
+            model.format,
+            f"{model.weights / 1e6:,.1f}",
+            _megabytes(model.fetch_bytes) if model.fetch_bytes else "",
+            _megabytes(model.file_bytes),
+            _megabytes(model.cache_bytes),
+        )
+    console.print(table)
+    lengths = {model.context_length for model in expected}
+    notes = [
+        *(f"{model.name}: {model.checkpoint}, {model.architecture}" for model in expected),
+        f"K up to {recipe.k_max}, texts of up to {max(lengths):,} tokens",
+        f"runs in {_megabytes(_memory(expected))} MB with one text of that length",
+        f"compiles in about {_minutes(expected)} on two cores, in less than 2 GB of memory, fetching not counted",
+        f"verified: {_verified(recipe)}",
+        *(model.unpublished for model in (recipe.target, recipe.draft) if model is not None and model.unpublished),
+    ]
+    for note in notes:
+        console.print(f"  {note}", soft_wrap=True)
+
+
+def _verified(recipe: Recipe) -> str:
+    checked = [FROM_CONFIG] if shipped_recipes().get(recipe.name) == recipe else []
+    return "; ".join([*checked, *([recipe.verified] if recipe.verified else [])]) or "nothing yet"
+
+
+def _memory(expected: Iterable[ModelForecast]) -> int:
+    """Weights, and the caches of one text."""
+    return sum(model.file_bytes + model.cache_bytes for model in expected)
+
+
+def _minutes(expected: Iterable[ModelForecast]) -> str:
+    seconds = sum(model.seconds for model in expected)
+    return f"{max(1, round(seconds / 60))} min" if seconds > 90 else f"{max(1, round(seconds))} s"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f}"
+
+
+def _as_json(recipe: Recipe, expected: list[ModelForecast]) -> dict[str, Any]:
+    return {
+        "recipe": recipe.as_dict(),
+        "verified": _verified(recipe),
+        "memory_bytes": _memory(expected),
+        "compile_seconds": round(sum(model.seconds for model in expected)),
+        "models": {
+            model.name: {
+                "checkpoint": model.checkpoint,
+                "architecture": model.architecture,
+                "format": model.format,
+                "weights": model.weights,
+                "matrices": len(model.matrices),
+                "context_length": model.context_length,
+                "fetch_bytes": model.fetch_bytes,
+                "file_bytes": model.file_bytes,
+                "cache_bytes": model.cache_bytes,
+            }
+            for model in expected
+        },
+    }

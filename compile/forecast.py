@@ -1,0 +1,137 @@
+"""What compiling a recipe takes and gives, from configurations alone: no graph is made, no weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from mxspec.compile.check.context import choose_contexts
+from mxspec.compile.checkpoint.config import load_config, make_config, read_settings
+from mxspec.compile.checkpoint.fetch import fetch_config
+from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.plan import choose_formats
+from mxspec.formats.manifest import ModelName
+from mxspec.formats.weight_format import packed_shape
+from mxspec.recipes.find_recipe import shipped_config
+from mxspec.recipes.recipe import Recipe, TargetRecipe
+
+# Of a 7B target on two cores (bench/records/compile_7b.json): 34 s of export for 32 layers, 356 million weights packed
+# a second, 18 s of checks.
+EXPORT_SECONDS_A_LAYER = 34.3 / 32
+PACK_SECONDS_A_WEIGHT = 1 / 356e6
+CHECK_SECONDS_A_WEIGHT = 18.4 / 6.738e9
+
+
+@dataclass(frozen=True, slots=True)
+class ModelForecast:
+    """One model: weights in its checkpoint, bytes of its weights file, and bytes of one text's cache at full length.
+
+    `fetch_bytes` is of the safetensors files by the dtype in the configuration (16 bits if it says none), and 0 for a
+    folder that is there. `matrices` names the parameters that will be packed.
+    """
+
+    name: ModelName
+    checkpoint: str
+    architecture: str
+    format: str
+    weights: int
+    fetch_bytes: int
+    file_bytes: int
+    cache_bytes: int
+    context_length: int
+    matrices: frozenset[str]
+    seconds: float
+
+
+def read_configs(recipe: Recipe) -> dict[ModelName, PreTrainedConfig]:
+    """The configuration of each model: a folder's own, the one that comes with mxspec, or else the hub's.
+
+    Raises MxspecError where there is none.
+    """
+    return {name: _read_config(recipe, model) for name, model in models_of(recipe).items()}
+
+
+def models_of(recipe: Recipe) -> dict[ModelName, TargetRecipe]:
+    """Target and draft, as far as there are both."""
+    models: dict[ModelName, TargetRecipe] = {"target": recipe.target}
+    return models if recipe.draft is None else {**models, "draft": recipe.draft}
+
+
+def _read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
+    shipped = shipped_config(model.checkpoint)
+    if shipped is None or recipe.has_folder(model.checkpoint):
+        return load_config(fetch_config(recipe, model))
+    return make_config(read_settings(shipped), str(shipped))
+
+
+def forecast(recipe: Recipe, configs: dict[ModelName, PreTrainedConfig]) -> list[ModelForecast]:
+    """What to expect of each model. Raises MxspecError for what cannot be compiled."""
+    contexts = choose_contexts(recipe, configs)
+    return [
+        _forecast_model(name, configs[name], model, recipe, contexts[name]) for name, model in models_of(recipe).items()
+    ]
+
+
+def _forecast_model(
+    name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
+) -> ModelForecast:
+    model = name_parameters(config)
+    format_of = choose_formats(model, wanted, {})
+    matrices = dict(_matrices(model))
+    packed = sum(_packed_bytes(format_of(parameter), *shape) for parameter, shape in matrices.items())
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    width = 4 if "float32" in str(config.dtype) else 2
+    seconds = EXPORT_SECONDS_A_LAYER * config.num_hidden_layers
+    return ModelForecast(
+        name=name,
+        checkpoint=wanted.checkpoint,
+        architecture=type(model).__name__,
+        format=wanted.format,
+        weights=weights,
+        fetch_bytes=0 if recipe.has_folder(wanted.checkpoint) else weights * width,
+        file_bytes=packed + sum(_kept_bytes(model, context_length)),
+        cache_bytes=_cache_bytes(config, context_length, 4 if recipe.cache_dtype == "float32" else 2),
+        context_length=context_length,
+        matrices=frozenset(matrices),
+        seconds=seconds + weights * (PACK_SECONDS_A_WEIGHT + CHECK_SECONDS_A_WEIGHT),
+    )
+
+
+def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The parameter of every linear layer, the head included, and its n and k."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            n, k = module.weight.shape[::-1] if isinstance(module, Conv1D) else module.weight.shape
+            yield names[id(module.weight)], (n, k)
+
+
+def _packed_bytes(format_name: str, n: int, k: int) -> int:
+    rows, width = packed_shape(format_name, n, k)
+    return rows * width
+
+
+def _kept_bytes(model: PreTrainedModel, context_length: int) -> Iterator[int]:
+    """Of fp16 embedding tables, float32 norms and biases, and float32 cosines and sines by position."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            yield 2 * module.weight.numel()
+        elif not isinstance(module, nn.Linear | Conv1D):
+            yield from (4 * parameter.numel() for parameter in module.parameters(recurse=False))
+        elif module.bias is not None:
+            yield 4 * module.bias.numel()
+        for name, buffer in module.named_buffers(recurse=False):
+            if name.endswith("inv_freq") and not name.endswith("original_inv_freq"):
+                yield 2 * 4 * context_length * 2 * buffer.numel()
+
+
+def _cache_bytes(config: PreTrainedConfig, context_length: int, width: int) -> int:
+    """Keys and values of all layers."""
+    heads = config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return 2 * width * int(config.num_hidden_layers * kv_heads * head_size * context_length)

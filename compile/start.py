@@ -1,0 +1,17 @@
+"""`speccompile`, its first moments: Ctrl-C is one line from here on, so nothing slow is imported before."""
+
+from __future__ import annotations
+
+from mxspec.runtime.commands.interrupts import leave_on_interrupt
+
+
+def main() -> None:
+    """Run the command."""
+    leave_on_interrupt()
+    from mxspec.compile.cli import main as speccompile
+
+    speccompile()
+
+
+if __name__ == "__main__":
+    main()

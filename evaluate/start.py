@@ -1,0 +1,23 @@
+"""`speccheck` and `specbench`, their first moments: Ctrl-C is one line from here on."""
+
+from __future__ import annotations
+
+from mxspec.runtime.commands.interrupts import leave_on_interrupt, raising_interrupts
+
+
+def speccheck() -> None:
+    """Run the command; what it leaves on disk is removed when it is interrupted."""
+    leave_on_interrupt()
+    from mxspec.evaluate.speccheck import main
+
+    with raising_interrupts():
+        main()
+
+
+def specbench() -> None:
+    """Likewise."""
+    leave_on_interrupt()
+    from mxspec.evaluate.specbench import main
+
+    with raising_interrupts():
+        main()
