@@ -54,6 +54,7 @@ for command in (list_recipes, explain, inspect, emit):
 @click.argument("recipe", metavar="RECIPE|CHECKPOINT")
 @click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
+@click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter for the target.")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
 @click.option(
@@ -84,6 +85,7 @@ def compile_recipe(
     *,
     draft: str | None,
     output: Path | None,
+    adapter: Path | None,
     target_format: str | None,
     draft_format: str | None,
     matrix_format: tuple[tuple[str, str], ...],
@@ -113,6 +115,7 @@ def compile_recipe(
         calibration_tokens=calibration_tokens,
         seed=seed,
         target={
+            "adapter": None if adapter is None else str(adapter.absolute()),
             "format": target_format,
             "formats": list(matrix_format) or None,
             "keep_fp16": list(keep_fp16) or None,

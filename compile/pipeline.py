@@ -29,7 +29,7 @@ from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest,
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
-TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "chat_template.jinja")
+TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
 PLAIN = {  # what the recipe of a baseline says
     "format": FP16_TILES,
     "formats": (),
@@ -50,6 +50,8 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
         recipe, checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
+        for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
+            stages.note(note)
         models = list_models(recipe, with_baseline)
         contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
         recipe = recipe.with_changes(context_length=contexts["target"])
@@ -97,7 +99,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             entries[plan.name] = entries[plan.name].model_copy(update={"referee": referee})
 
         folder = checkpoints["target"].folder
-        copy_tokenizer(folder, writer, contents)
+        copy_tokenizer(checkpoints["target"], writer, contents)
         manifest = Manifest(
             name=recipe.name,
             k_max=recipe.k_max,
@@ -122,11 +124,13 @@ def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName,
 
     def open_model(model: TargetRecipe) -> tuple[Checkpoint, dict[str, str | None]]:
         fetched = fetch_checkpoint(recipe, model)
-        return files.enter_context(Checkpoint(fetched.folder)), {"revision": fetched.commit}
+        checkpoint = Checkpoint(fetched.folder, recipe.adapter_folder(model))
+        return files.enter_context(checkpoint), {"revision": fetched.commit}
 
     for model in (recipe.target, recipe.draft):
         if model is not None:
             local_folder(recipe, model)  # raises for one that is not there, before anything is fetched
+            recipe.adapter_folder(model)  # likewise
     target, of_target = open_model(recipe.target)
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
     if recipe.draft is None:
@@ -152,10 +156,10 @@ def judge_models(
 
 def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:
     """Each model's tokens; raises PairError where target and draft do not share them."""
-    target = Vocabulary.read(checkpoints["target"].folder)
+    target = Vocabulary.read(checkpoints["target"].tokenizer)
     read: dict[ModelName, Vocabulary] = {"target": target, "baseline": target}
     if "draft" in checkpoints:
-        read["draft"] = Vocabulary.read(checkpoints["draft"].folder)
+        read["draft"] = Vocabulary.read(checkpoints["draft"].tokenizer)
         if difference := check_pair(target, read["draft"]):
             stages.note(f"warning: {difference}")
     return read
@@ -178,9 +182,9 @@ def note_shorter_draft(contexts: dict[ModelName, int], stages: Stages) -> None:
         stages.note(f"warning: the draft knows {draft} of {whole} positions: beyond them nothing is drafted")
 
 
-def copy_tokenizer(folder: Path, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:
+def copy_tokenizer(checkpoint: Checkpoint, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:
     """The tokenizer's files that there are; tokenizer.json there is."""
-    for name in TOKENIZER_FILES:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, writer.folder / name)
-            contents[name] = writer.entry(name)
+    for path in (checkpoint.tokenizer, *(checkpoint.folder / name for name in TEMPLATE_FILES)):
+        if path.is_file():
+            shutil.copyfile(path, writer.folder / path.name)
+            contents[path.name] = writer.entry(path.name)

@@ -49,6 +49,8 @@ class TargetRecipe(Strict):
     the first that matches; `keep_fp16` holds patterns of those to keep in fp16 whatever else is said. `activations` is
     for the products whose format can take it; the others stay as they are.
 
+    `adapter` is the directory of a LoRA adapter in PEFT's format, merged into the weights before they are rounded.
+
     With a `budget` such as "5.2bpw", bits a weight of all matrices, or a `max_ratio` of perplexity, which is predicted,
     the format of each matrix that no pattern names is chosen among `allowed_formats`, all MX formats if there are none.
 
@@ -57,6 +59,7 @@ class TargetRecipe(Strict):
 
     checkpoint: str
     revision: str | None = None
+    adapter: str | None = None
     unpublished: str | None = None
     format: FormatName = "mxfp6_e3m2"
     formats: tuple[tuple[str, FormatName], ...] = ()
@@ -222,6 +225,13 @@ class Recipe(Strict):
         """The text that calibrates rounding; only where `calibrate` is given."""
         assert self.calibrate is not None
         return self._folder / Path(self.calibrate).expanduser()
+
+    def adapter_folder(self, model: TargetRecipe) -> Path | None:
+        """The directory of a model's adapter, if it has one. Raises RecipeError where it is not there."""
+        folder = None if model.adapter is None else self._folder / Path(model.adapter).expanduser()
+        if folder is not None and not folder.is_dir():
+            raise RecipeError(f"adapter: no directory {folder}")
+        return folder
 
     def has_folder(self, checkpoint: str) -> bool:
         """Whether `checkpoint` names a directory that is there."""

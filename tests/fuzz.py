@@ -235,7 +235,7 @@ def tokenizer(place: Path) -> Target:
 
     def read() -> None:
         with suppress(MxspecError):
-            Vocabulary.read(place)
+            Vocabulary.read(path)
         load_tokenizer(path)
 
     return Target(path, read, good)

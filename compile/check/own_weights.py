@@ -27,6 +27,7 @@ from mxspec.compile.check.reference import (
     reads_alike_anywhere,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.mx_tensor import MxTensor
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.formats.errors import CheckFailed, CheckpointError, UnsupportedModelError
@@ -99,11 +100,20 @@ def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint,
         session.first_position = entry.context_length - length
     readings = list(read_texts(session, texts))
     model = load_reference(checkpoint.folder, config)
+    _merge_adapter(model, checkpoint)
     original = largest_difference(readings, oracle(model, session.first_position))
     with torch.no_grad():
         _store_weights(model, folder, entry, checkpoint)
     stored = largest_difference(readings, oracle(model, session.first_position))
     return OwnWeights(stored, original, TOLERANCE[entry.activations])
+
+
+def _merge_adapter(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Put the weights that an adapter changes in the place of those that transformers loaded without it."""
+    parameters = [name for name, _ in model.named_parameters()]
+    for name, tensor in resolve_names(model, checkpoint.tensors, parameters).tensor_of.items():
+        if isinstance(source := checkpoint.tensors[tensor], MergedTensor):
+            model.get_parameter(name).data = torch.from_numpy(source.read_rows(0, source.shape[0]))
 
 
 def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:

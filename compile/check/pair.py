@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.formats.errors import CheckpointError, PairError
-from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import parse_json
 
 MOST_ALONE = 0.1  # of the target's tokens that only one tokenizer may have: whole families of added tokens are fewer
@@ -26,13 +25,8 @@ class Vocabulary:
         return max(self.ids.values()) + 1
 
     @classmethod
-    def read(cls, folder: Path) -> Vocabulary:
-        """Read a checkpoint's tokenizer.json. Raises CheckpointError for a missing or strange one."""
-        path = folder / TOKENIZER
-        if not path.is_file():
-            raise CheckpointError(
-                f"{folder}: no {TOKENIZER}; save a fast tokenizer there with tokenizer.save_pretrained"
-            )
+    def read(cls, path: Path) -> Vocabulary:
+        """Read a tokenizer.json. Raises CheckpointError for a strange one."""
         found = parse_json(path.read_bytes(), str(path), CheckpointError)
         try:
             added = {str(token["content"]): int(token["id"]) for token in found.get("added_tokens", [])}

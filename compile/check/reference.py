@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.utils import logging
 
 from mxspec.compile.check.readings import Logits, Reading, Text
+from mxspec.compile.checkpoint.silence import silence
 
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
 Oracle = Callable[[Text], Logits]
@@ -29,7 +28,7 @@ class Difference:
 def load_reference(folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' model of a checkpoint in float32, with its plainest attention that is right."""
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
-    with _silence():
+    with silence():
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
@@ -39,20 +38,6 @@ def load_reference(folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
             trust_remote_code=False,
         )
     return model.eval()
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Without transformers' progress bars, and its report of tensors that a model does not want."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def oracle(model: PreTrainedModel, first_position: int) -> Oracle:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, merge_adapter
 from mxspec.compile.checkpoint.config import CONFIG, load_config
+from mxspec.compile.checkpoint.make_tokenizer import make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
-from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor
+from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open_shard
+from mxspec.compile.checkpoint.ties import broken_tie
 from mxspec.formats.errors import CheckpointError
-from mxspec.formats.manifest import PLAIN_NAME
-from mxspec.formats.safetensors_file import read_header
+from mxspec.formats.manifest import PLAIN_NAME, TOKENIZER
 from mxspec.formats.validation import parse_json, shorten
 
 WEIGHTS = "model.safetensors"
@@ -25,36 +28,66 @@ INDEX = "model.safetensors.index.json"
 class Checkpoint:
     """A checkpoint directory, opened: its configuration and its tensors by name, each read once.
 
-    A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it.
-    Raises CheckpointError for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
+    A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it;
+    nor does it tie tables that differ. What an adapter changes is changed in the tensors as they are read. `notes` say
+    what its owner should know. Raises CheckpointError for what is missing or cut, UnsupportedModelError for a
+    configuration that cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, adapter: Path | None = None) -> None:
         self.folder = folder
         self.config = load_config(folder)
+        if (folder / ADAPTER_CONFIG).exists() and (adapter is None or not adapter.samefile(folder)):
+            raise CheckpointError(
+                f"{folder} holds an adapter ({ADAPTER_CONFIG}), which would be left out: name {folder} as the adapter, "
+                "or take it away"
+            )
         layout = take_layout(self.config, folder / CONFIG)
         self.tensors: dict[str, Source] = {}
+        self.notes: list[str] = []
         self._files = ExitStack()
         try:
             for shard, promised in _shards(folder).items():
                 self._add(shard, promised)
             if layout is not None:
                 self.tensors = _join_codes(self.tensors, layout)
+            self._untie()
+            if adapter is not None:
+                self.tensors = merge_adapter(self.tensors, self.config, adapter, self._files)
         except BaseException:
             self.close()
             raise
 
     def _add(self, shard: str, promised: set[str]) -> None:
         path = self.folder / shard
-        stored = read_header(path, CheckpointError)
+        stored = open_shard(path, self._files)
         if missing := sorted(promised - stored.keys()):
             raise CheckpointError(f"{path}: tensor {missing[0]!r} of {INDEX} is not there ({len(missing)} missing)")
-        descriptor = os.open(path, os.O_RDONLY)
-        self._files.callback(os.close, descriptor)
-        for name, tensor in stored.items():
+        for name in stored:
             if name in self.tensors:
                 raise CheckpointError(f"tensor {name!r} is in {self.tensors[name].shard} and in {shard}")
-            self.tensors[name] = CheckpointTensor(tensor, descriptor, shard)
+        self.tensors |= stored
+
+    @cached_property
+    def tokenizer(self) -> Path:
+        """Its tokenizer.json, or one that is made of older files and goes when it is closed. Raises MxspecError."""
+        path = self.folder / TOKENIZER
+        if not path.is_file():
+            text = make_tokenizer(self.folder, self.config)
+            path = Path(self._files.enter_context(TemporaryDirectory())) / TOKENIZER
+            path.write_text(text, encoding="utf-8")
+            self.notes.append(f"{self.folder} has no {TOKENIZER}: made of its other files")
+        return path
+
+    def _untie(self) -> None:
+        """Have the configuration speak of two tables where the checkpoint has two."""
+        if (tables := broken_tie(self.config, self.tensors)) is not None:
+            self.config.tie_word_embeddings = False
+            one, other = (table.name for table in tables)
+            self.notes.append(
+                f"warning: {self.folder / CONFIG} ties {one} and {other}, but they differ: both are kept, as in "
+                "transformers"
+            )
 
     def close(self) -> None:
         """Close the shards."""

@@ -19,14 +19,18 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG
 from mxspec.compile.checkpoint.checkpoint import INDEX, WEIGHTS
 from mxspec.compile.checkpoint.config import CONFIG
+from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES
 from mxspec.formats.errors import CheckpointError, RecipeError
+from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import parse_json
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 _DESCRIPTIONS = (
-    CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", INDEX,
+    CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "chat_template.jinja", INDEX,
+    ADAPTER_CONFIG,
 )  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 LOG_IN = "log in with `hf auth login`"
@@ -49,6 +53,8 @@ def fetch_checkpoint(recipe: Recipe, model: TargetRecipe) -> Fetched:
     if folder is not None:
         return Fetched(folder)
     first = _download(model.checkpoint, model.revision, _DESCRIPTIONS)
+    if not (first.folder / TOKENIZER).is_file():
+        _download(model.checkpoint, first.commit, TOKENIZER_SOURCES)
     if _has_single_file(model.checkpoint, first):
         return _download(model.checkpoint, first.commit, [WEIGHTS])
     return _download(model.checkpoint, first.commit, _shards(first.folder / INDEX))

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
@@ -145,7 +146,7 @@ class MxTensor:
         )
 
 
-Source = CheckpointTensor | MxTensor
+Source = CheckpointTensor | MxTensor | MergedTensor
 
 
 def _where(tensor: CheckpointTensor) -> str:

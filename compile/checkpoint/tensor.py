@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mxspec.formats.errors import CheckpointError
-from mxspec.formats.safetensors_file import StoredTensor
+from mxspec.formats.safetensors_file import StoredTensor, read_header
 
 # numpy has no bfloat16: its bit patterns travel as uint16, and `dtype` says what they are.
 ARRAY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
@@ -91,3 +93,18 @@ class CheckpointTensor:
             if got == 0:
                 raise CheckpointError(f"{self.shard} became shorter while tensor {self.name!r} was read")
             view, offset = view[got:], offset + got
+
+
+def open_shard(path: Path, files: ExitStack) -> dict[str, CheckpointTensor]:
+    """The tensors of a safetensors file, which is open until `files` ends. Raises CheckpointError for a damaged one."""
+    stored = read_header(path, CheckpointError)
+    descriptor = os.open(path, os.O_RDONLY)
+    files.callback(os.close, descriptor)
+    return {name: CheckpointTensor(tensor, descriptor, path.name) for name, tensor in stored.items()}
+
+
+def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """The exact float32 of float32, float16 or bfloat16 (uint16 bit patterns) values."""
+    if dtype == "bfloat16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)

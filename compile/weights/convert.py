@@ -7,16 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mxspec.compile.checkpoint.tensor import as_float32
 from mxspec.formats.tiles import PackStatistics
 
 FP16_MAX = 65504.0
-
-
-def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """The exact float32 of float32, float16 or bfloat16 (uint16 bit patterns) values."""
-    if dtype == "bfloat16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32, copy=False)
 
 
 def convert(

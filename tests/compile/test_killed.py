@@ -16,6 +16,7 @@ import pytest
 
 from mxspec.compile import pipeline
 from mxspec.compile.check.referee import Verdict
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.weights import write_model as write_model_module
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.bundle_writer import BundleWriter
@@ -124,8 +125,12 @@ def test_a_disk_that_is_full(
 
 def test_a_disk_that_has_no_room_for_the_tokenizer(recipe: Path, tmp_path: Path) -> None:
     def copy() -> None:
-        with BundleWriter(tmp_path / "x.bundle") as writer, largest_file(100):
-            pipeline.copy_tokenizer(recipe.parent / "target", writer, {})
+        with (
+            Checkpoint(recipe.parent / "target") as checkpoint,
+            BundleWriter(tmp_path / "x.bundle") as writer,
+            largest_file(100),
+        ):
+            pipeline.copy_tokenizer(checkpoint, writer, {})
 
     with pytest.raises(BundleError, match=r"bundle/tokenizer\.json: File too large; nothing was written"):
         copy()

@@ -22,7 +22,7 @@ from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
 from mxspec.formats.errors import RecipeError
-from mxspec.formats.manifest import TOKENIZER, BudgetEntry, ModelName
+from mxspec.formats.manifest import BudgetEntry, ModelName
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
@@ -97,7 +97,7 @@ def _most_bytes(products: Sequence[Product], wanted: TargetRecipe) -> int | None
 
 
 def _read_text(model: Model, context_length: int) -> CalibrationText:
-    tokenizer = load_tokenizer(model.checkpoint.folder / TOKENIZER)
+    tokenizer = load_tokenizer(model.checkpoint.tokenizer)
     recipe = model.recipe
     tokens = recipe.calibration_tokens if recipe.rounding == "gptq" else min(SCORED_TOKENS, recipe.calibration_tokens)
     return read_calibration(recipe.calibration_file(), tokenizer, tokens, context_length, recipe.seed)

@@ -15,8 +15,8 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.tensor import as_float32
 from mxspec.compile.trace.skeleton import build_skeleton
-from mxspec.compile.weights.convert import as_float32
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 _PIECE = 4 << 20  # weights converted at once

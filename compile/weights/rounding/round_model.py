@@ -18,7 +18,7 @@ from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
 from mxspec.formats.errors import UnsupportedModelError
-from mxspec.formats.manifest import TOKENIZER, RoundingEntry
+from mxspec.formats.manifest import RoundingEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
@@ -34,7 +34,7 @@ def round_model(plan: ModelPlan, checkpoint: Checkpoint, recipe: Recipe, place: 
         return TO_NEAREST
     if recipe.rounding == "scale":
         return RoundedModel(RoundingEntry(method="scale"), search=True)
-    tokenizer = load_tokenizer(checkpoint.folder / TOKENIZER)
+    tokenizer = load_tokenizer(checkpoint.tokenizer)
     length = plan.exported.context_length
     text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
     store = RoundingStore(place / f"{plan.name}-{_key(plan, formats, text)}")

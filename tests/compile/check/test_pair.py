@@ -15,7 +15,7 @@ from mxspec.formats.errors import CheckpointError, PairError
 
 def read(folder: Path, vocab: Any, added: list[dict[str, Any]] | None = None) -> Vocabulary:
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": added or []}))
-    return Vocabulary.read(folder)
+    return Vocabulary.read(folder / "tokenizer.json")
 
 
 def test_added_tokens_belong_to_the_map(tmp_path: Path) -> None:
@@ -94,12 +94,7 @@ NO_TOKENIZERS = [
 def test_tokenizers_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
-        Vocabulary.read(tmp_path)
-
-
-def test_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
-        Vocabulary.read(tmp_path)
+        Vocabulary.read(tmp_path / "tokenizer.json")
 
 
 def test_the_generation_config_decides_about_the_end(tmp_path: Path) -> None:

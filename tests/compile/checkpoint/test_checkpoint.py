@@ -67,6 +67,12 @@ def test_no_weights(tmp_path: Path) -> None:
     assert "pickled weights only" in refused(tmp_path)
 
 
+def test_an_adapter_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    save(tmp_path, x=VALUES)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "holds an adapter" in refused(tmp_path)
+
+
 def test_the_configuration_is_read_with_the_tensors(tmp_path: Path) -> None:
     with Checkpoint(save(tmp_path, x=VALUES)) as checkpoint:
         assert checkpoint.config.model_type == "llama"

@@ -1,0 +1,97 @@
+"""A tokenizer.json for a checkpoint that brings none: converted by transformers, compared with what it is made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedConfig
+
+from mxspec.compile.checkpoint.silence import silence
+from mxspec.formats.errors import CheckpointError, MxspecError, UnsupportedModelError
+from mxspec.formats.manifest import TOKENIZER
+from mxspec.formats.validation import parse_json
+from mxspec.runtime.text.panics import guarded
+
+PIECES = "tokenizer.model"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+TOKENIZER_SOURCES = (PIECES, VOCABULARY, MERGES, "added_tokens.json", "special_tokens_map.json")
+
+# Words, cases, digits, runs of spaces, lines, code, accents, other scripts, and what few vocabularies have whole.
+SAMPLE = """The quick brown fox doesn't jump over 1,234 lazy dogs; it's 3.14159 times "faster" than YOU'LL think!
+def f(x, *, y=None):
+    if x >= 0x7f and not y:  # a comment   with  spaces
+\t\treturn {"key": [x ** 2, f'{y!r}\\n']}
+
+Où est la bibliothèque? Größe, naïve, smörgåsbord. Привет, мир! 你好,世界。
+こんにちは \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 مرحبا
+email@example.org https://example.org/a?b=c&d=%20 → ∑ ½ € 🙂 👩\u200d💻 end."""
+
+
+def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
+    """The text of a tokenizer.json made of vocab.json with merges.txt, or of tokenizer.model.
+
+    Raises CheckpointError where neither is there or what is made differs from it, UnsupportedModelError for a tokenizer
+    that has no fast form.
+    """
+    pieces = (folder / PIECES).is_file()
+    if not pieces and not all((folder / name).is_file() for name in (VOCABULARY, MERGES)):
+        raise CheckpointError(
+            f"{folder}: no {TOKENIZER}, and neither {PIECES} nor {VOCABULARY} with {MERGES} to make it of; save a fast "
+            "tokenizer there with tokenizer.save_pretrained"
+        )
+    name, text, expected = _convert(folder, config)
+    with guarded(f"{folder}: no {TOKENIZER}, and the one that transformers makes fails", CheckpointError):
+        made = Tokenizer.from_str(text)
+        fault = _differs_from_pieces(folder, made) if pieces else _differs_from_vocabulary(folder, made)
+        if made.encode(SAMPLE).ids != expected:
+            fault = f"splits a sample text otherwise than its {name}"
+    if fault is not None:
+        raise CheckpointError(
+            f"{folder}: no {TOKENIZER}, and the one that transformers makes {fault}; is the tokenizer_class in "
+            "tokenizer_config.json right?"
+        )
+    return text
+
+
+def _convert(folder: Path, config: PreTrainedConfig) -> tuple[str, str, list[int]]:
+    """The class that transformers takes, its tokenizer.json and the ids that it makes of the sample."""
+    try:
+        with guarded(f"{folder}"), silence():
+            found = AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True, trust_remote_code=False)
+            name = type(found).__name__
+            if found.is_fast:
+                return name, found.backend_tokenizer.to_str(), found(SAMPLE)["input_ids"]
+    except MxspecError as error:
+        reason = str(error).removeprefix(f"{folder}: ").split(" from one of:")[0][:160]
+        raise CheckpointError(f"{folder}: no {TOKENIZER}, and transformers can make none: {reason}") from None
+    raise UnsupportedModelError(f"{folder}: no {TOKENIZER}, and its tokenizer, a {name}, has no fast form")
+
+
+def _differs_from_pieces(folder: Path, made: Tokenizer) -> str | None:
+    """In what it differs from the library that tokenizer.model is for: every piece, and a text."""
+    original = SentencePieceProcessor(str(folder / PIECES))
+    ids = {original.id_to_piece(number): number for number in range(original.get_piece_size())}
+    if fault := _lacks(made, ids, PIECES):
+        return fault
+    same = made.encode(SAMPLE, add_special_tokens=False).ids == original.encode(SAMPLE)
+    return None if same else f"splits a sample text otherwise than {PIECES} itself"
+
+
+def _differs_from_vocabulary(folder: Path, made: Tokenizer) -> str | None:
+    """In what it differs from vocab.json: every token, and whether a text comes back."""
+    path = folder / VOCABULARY
+    ids = parse_json(path.read_bytes(), str(path), CheckpointError)
+    if not isinstance(ids, dict):
+        return f"cannot be that of {VOCABULARY}, which is no object of tokens and ids"
+    if fault := _lacks(made, ids, VOCABULARY):
+        return fault
+    same = made.decode(made.encode(SAMPLE).ids).strip() == SAMPLE
+    return None if same else "does not give a sample text back"
+
+
+def _lacks(made: Tokenizer, ids: dict[str, int], source: str) -> str | None:
+    known = made.get_vocab(with_added_tokens=True)
+    wrong = [token for token, number in ids.items() if known.get(token) != number]
+    return f"lacks {len(wrong)} of the {len(ids)} tokens of {source}, such as {wrong[0]!r}" if wrong else None
