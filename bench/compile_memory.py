@@ -79,7 +79,7 @@ def write_checkpoint(folder: Path, shape: Shape) -> int:
         tensors = {f"model.layers.{number}.{name}": value for name, value in values.items()}
         save_file(tensors, folder / f"layer-{number}.safetensors")
         places |= dict.fromkeys(tensors, f"layer-{number}.safetensors")
-    (folder / "config.json").write_text(json.dumps(config_of(shape)))
+    (folder / "config.json").write_text(config_of(shape).to_json_string(use_diff=False))
     write_tokenizer(folder / "tokenizer.json", shape.vocab_size)
     index.write_text(json.dumps({"weight_map": places}))
     return count

@@ -90,18 +90,12 @@ def ops(isa: str) -> str:
     lines: dict[tuple[str, str], dict[int, str]] = {}
     for p in products:
         microseconds = spread(f"{p['seconds'] * 1e6:.0f}", p.get("seconds_quartiles"), 1e6)
-        line = lines.setdefault((p["format"], activations(p)), {})
+        line = lines.setdefault((p["format"], p["activations"]), {})
         line[p["rows"]] = f"{microseconds} ({p['share_of_read']:.0%})"
     rows = [[*names, *(line[m] for m in counts)] for names, line in lines.items()]
     read = f"\n\nA plain read gives {found['result']['read_bytes_per_second'] / 1e9:.1f} GB/s."
     header = ["us a call (of a read)", "activations", *(f"{m} row{'s' * (m > 1)}" for m in counts)]
     return markdown(header, rows) + read + spread_of(products) + source(found)
-
-
-def activations(product: dict[str, Any]) -> str:
-    """Records of before there was a choice do not say."""
-    kind: str = product.get("activations", "float32" if product["format"] == "fp16" else "int16")
-    return kind
 
 
 def attention(isa: str) -> str:
@@ -118,8 +112,8 @@ def attention(isa: str) -> str:
     return markdown(["rows", "us a call", "over reading the cache"], rows) + spread_of(calls) + source(found)
 
 
-def model(isa: str) -> str:
-    found = record(f"{isa}/model_tinyllama")
+def model(isa: str, name: str = "model_tinyllama") -> str:
+    found = record(f"{isa}/{name}")
     calls = found["result"]["calls"]
     rows = [
         [
@@ -277,6 +271,7 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "ops": ops,
     "attention": attention,
     "model": model,
+    "model_e2m3_int8": lambda isa: model(isa, "model_tinyllama_e2m3_int8"),
     "profile": profile,
     "llama_cpp": llama_cpp,
     "batch": batch,
