@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
+from mxspec.formats.validation import shorten
 from mxspec.runtime.text.panics import guarded
 
 _PROBE = "A tokenizer, tried: 1, 2."
@@ -21,6 +24,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises BundleError where the file is none, and where the library panics over it or over a short text.
     """
     with guarded(f"{path}: cannot be read as a tokenizer"):
+        _check_merges(json.loads(path.read_bytes()))
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -30,6 +34,25 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except GenerationError:  # that the file has no token for this text is no fault of the file
         pass
     return tokenizer
+
+
+def _check_merges(found: Any) -> None:
+    """Raise ValueError where a merge lacks the prefix that the library cuts off its second token.
+
+    It cuts bytes without looking, and an error that names half a character ends the whole process (tokenizers 0.23).
+    """
+    model = found.get("model") if isinstance(found, dict) else None
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    if not isinstance(model, dict) or not isinstance(prefix, str) or not isinstance(model.get("merges"), list):
+        return
+    for merge in model["merges"]:
+        second = (
+            merge.split(" ")[-1] if isinstance(merge, str) else merge[-1] if isinstance(merge, list) and merge else ""
+        )
+        if not isinstance(second, str) or not second.startswith(prefix):
+            raise ValueError(
+                f"merge {shorten(merge)} does not go on with {shorten(prefix)}, the continuing_subword_prefix"
+            )
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, bos_token_id: int | None) -> list[int]:

@@ -136,3 +136,21 @@ def test_lists_of_ids() -> None:
         assert all(type(token) is int for token in found)
     assert check_ids(range(3), 10) == [0, 1, 2]
     assert check_ids([], 10) == []
+
+
+@pytest.mark.parametrize("merge", [["a", "é"], "a é", ["a"], [], 3])
+def test_a_merge_without_the_prefix_does_not_end_the_process(tmp_path: Path, merge: Any) -> None:
+    """The library cuts the prefix off as bytes, and aborts over the half character in its own error."""
+    path = tmp_path / "tokenizer.json"
+    found = json.loads(Tokenizer(models.BPE(vocab={"a": 0, "é": 1}, merges=[])).to_str())
+    found["model"] |= {"continuing_subword_prefix": "x", "merges": [merge]}
+    path.write_text(json.dumps(found))
+    with pytest.raises(BundleError, match=r"cannot be read as a tokenizer: merge .* does not go on with 'x'"):
+        load_tokenizer(path)
+
+
+def test_merges_with_a_prefix_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    vocabulary = {"a": 0, "##é": 1, "aé": 2}
+    Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "##é")], continuing_subword_prefix="##")).save(str(path))
+    assert load_tokenizer(path).encode("aé").ids == [2]
