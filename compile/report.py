@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mxspec.compile.weights.budget.report import budget_line, budget_table
-from mxspec.formats.manifest import Manifest, ModelEntry, RoundingEntry, TensorEntry
+from mxspec.formats.manifest import Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
@@ -85,6 +85,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         if entry.budget is not None:
             console.print(budget_table(entry.budget))
             console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
+        if entry.referee is not None:
+            console.print(_referee_line(entry.referee), highlight=False, soft_wrap=True)
         for note in entry.notes:
             console.print(f"  {note}", highlight=False, soft_wrap=True)
         if entry.ignored:
@@ -96,6 +98,12 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         f"{path}: {_megabytes(total)} MB, K up to {manifest.k_max}, {manifest.tokenizer.vocab_size} token ids"
     )
     console.print(f"  made by {made_by}", highlight=False, soft_wrap=True)
+
+
+def _referee_line(referee: RefereeEntry) -> str:
+    own = "" if referee.own is None else f"; by {referee.own:.0e} with the weights above"
+    twin = max(referee.quiet, referee.loud)
+    return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}"
 
 
 def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
@@ -176,6 +184,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "notes": list(entry.notes),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
+        "referee": None if entry.referee is None else entry.referee.model_dump(mode="json"),
         "groups": [
             {
                 "name": group.name,

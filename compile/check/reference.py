@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.check.readings import Logits, Reading, Text
+from mxspec.compile.checkpoint.config import one_line
 from mxspec.compile.checkpoint.silence import silence
+from mxspec.formats.errors import CheckpointError
 
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
 Oracle = Callable[[Text], Logits]
@@ -26,17 +29,23 @@ class Difference:
 
 
 def load_reference(folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
-    """transformers' model of a checkpoint in float32, with its plainest attention that is right."""
+    """transformers' model of a checkpoint in float32, with its plainest attention that is right.
+
+    Raises CheckpointError where transformers cannot load it.
+    """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
     with silence():
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=attention,
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+        try:
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=copy.deepcopy(config),  # transformers writes the attention's name into what it is given
+                dtype=torch.float32,
+                attn_implementation=attention,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+        except Exception as error:  # theirs have no base
+            raise CheckpointError(f"{folder}: transformers cannot load it: {one_line(error)}") from error
     return model.eval()
 
 
