@@ -81,7 +81,7 @@ def write_checkpoint(folder: Path, shape: Shape) -> int:
         places |= dict.fromkeys(tensors, f"layer-{number}.safetensors")
     (folder / "config.json").write_text(config_of(shape).to_json_string(use_diff=False))
     write_tokenizer(folder / "tokenizer.json", shape.vocab_size)
-    index.write_text(json.dumps({"weight_map": places}))
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return count
 
 

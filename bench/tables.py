@@ -64,6 +64,8 @@ def accuracy() -> str:
         "accuracy_e2m3": "to nearest",
         "accuracy_e3m2_gptq": "gptq",
         "accuracy_e2m3_gptq": "gptq",
+        "accuracy_e2m1_gptq": "gptq",
+        "accuracy_budget": "gptq, formats chosen for a ratio of 1.005",
         "accuracy_e2m3_int8": "to nearest, int8 rows",
     }
     records = [record(name) for name in how]
