@@ -150,8 +150,16 @@ def _packed_line(entry: ModelEntry) -> str:
     packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS]
     after, as_fp16 = sum(tensor.bytes for tensor in packed), sum(2 * math.prod(tensor.shape) for tensor in packed)
     worst = max((tensor.error for tensor in packed if tensor.error is not None), default=0.0)
-    smaller = f", {1 - after / as_fp16:.1%} smaller than in fp16" if after < as_fp16 else ""
-    return f"  packed matrices: {_megabytes(after)} MB{smaller}, worst relative error {worst:.2e}"
+    whole, before = sum(tensor.bytes for tensor in entry.tensors), checkpoint_bytes(entry)
+    return (
+        f"  packed matrices: {_megabytes(after)} MB{_smaller(after, as_fp16, 'in fp16')}, "
+        f"worst relative error {worst:.2e}; all tensors: {_megabytes(whole)} MB"
+        f"{_smaller(whole, before, 'in the checkpoint')}"
+    )
+
+
+def _smaller(after: int, before: int, where: str) -> str:
+    return f", {1 - after / before:.1%} smaller than {where}" if 0 < after < before else ""
 
 
 def _megabytes(count: int) -> str:
