@@ -21,6 +21,8 @@ from mxspec.compile.weights.rounding.text import CalibrationText
 
 Advance = Callable[[int], object]  # told how many multiplications are done
 
+WIDE_BYTES = 256 << 20  # of moments: matrices with more are rounded after the others of their layer, in their memory
+
 
 @dataclass(slots=True)
 class SharedMoments:
@@ -87,20 +89,32 @@ class ModelRounder:
             self._embed(text)
         inputs, last = self._store.inputs(index), index == len(self._model.layers)
         matrices = {name: module for name, module in self._model.matrices(index).items() if name in self._formats}
-        step = self._forward_work(index, text.tokens) // (2 * len(inputs))
+        parts = self._parts(matrices)
+        step = self._forward_work(index, text.tokens) // ((1 + len(parts)) * len(inputs))
+        done: dict[str, RoundedMatrix] = {}
         if last:
             moments = self._moments(index, inputs, matrices, lambda: advance(step))
             done = self._round_matrices(matrices, moments, write_back=False)
         else:
             with self._model.loaded(index):
-                moments = self._moments(index, inputs, matrices, lambda: advance(step))
-                done = self._round_matrices(matrices, moments, write_back=True)
+                for part in parts:
+                    moments = self._moments(index, inputs, part, lambda: advance(step))
+                    done |= self._round_matrices(part, moments, write_back=True)
                 outputs = self._store.create_inputs(index + 1, *inputs.shape)
                 for window, hidden in enumerate(inputs):
                     outputs[window] = self._model.run(index, _tensor(hidden))[0].numpy()
                     advance(step)
         advance(self._matrix_work(index, text.tokens))
         return done
+
+    def _parts(self, matrices: Matrices) -> list[Matrices]:
+        """The matrices whose moments are in memory at the same time: the wide ones after the others."""
+        wide: Matrices = {}
+        narrow: Matrices = {}
+        for name, module in matrices.items():
+            _, k = MatrixSource.of(self._sources[name], module, self._formats[name]).shape
+            (wide if 4 * k * k > WIDE_BYTES else narrow)[name] = module
+        return [part for part in (narrow, wide) if part]
 
     def _embed(self, text: CalibrationText) -> None:
         inputs: NDArray[np.float32] | None = None

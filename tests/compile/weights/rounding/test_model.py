@@ -101,6 +101,29 @@ def test_projections_of_one_input_share_their_moments(open_tiny: Open, text: Cal
     ]
 
 
+def test_wide_matrices_come_after_the_others_of_their_layer(
+    open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they alone are rounded their bytes are the same; else they see what rounding made of the others."""
+    opened = open_tiny("llama")
+    model = opened.layered()
+    every = [name for index in range(len(model.layers)) for name in model.matrices(index)]
+    wide = [name for name in every if "down_proj" in name]  # 96 columns, the others 64
+
+    def rounded(names: list[str], folder: str, most: int) -> list[NDArray[np.uint8]]:
+        monkeypatch.setattr("mxspec.compile.weights.rounding.model.WIDE_BYTES", most)
+        rounder = ModelRounder(
+            opened.layered(), opened.sources, dict.fromkeys(names, FORMAT), RoundingStore(tmp_path / folder)
+        )
+        done = rounder.run(text, id)
+        return [np.concatenate(list(done[name].pieces())) for name in wide]
+
+    alone, apart = rounded(wide, "alone", 1 << 30), rounded(wide, "apart", 1 << 15)
+    assert all(np.array_equal(a, b) for a, b in zip(alone, apart, strict=True))
+    together, after = rounded(every, "together", 1 << 30), rounded(every, "after", 1 << 15)
+    assert not np.array_equal(together[0], after[0])
+
+
 def test_inputs_that_cannot_be_factored_fall_back_to_nearest(
     open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
