@@ -38,7 +38,7 @@ from mxspec.formats.tiles import unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime.session import Session
 
-MOST_BYTES = 1 << 30  # of float32 weights in a compile: with more it would not stay within 2 GB
+MOST_BYTES = 3 << 28  # of float32 weights in a compile: with more it would not stay within 2 GB
 TOLERANCE = {"int16": 1e-2, "int8": 1e-1}  # by activations: caches of trained models are rounded to half precision
 NEAR = 0.5  # relative error of a stored tensor; the coarsest format takes 0.15, another tensor is 1.4 away
 
