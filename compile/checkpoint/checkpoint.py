@@ -123,7 +123,7 @@ def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, So
 
 
 def _shards(folder: Path) -> dict[str, set[str]]:
-    """Shard files, and the tensors that the index says are in each; a single file goes first, as in transformers."""
+    """Shard files, and the tensors that the index says are in each; a single file goes first, as transformers has it."""
     index = folder / INDEX
     if (folder / WEIGHTS).is_file():
         return {WEIGHTS: set()}
@@ -139,7 +139,7 @@ def _shards(folder: Path) -> dict[str, set[str]]:
         case {"weight_map": dict(weight_map)} if weight_map:
             shards: dict[str, set[str]] = {}
             for name, shard in weight_map.items():
-                if not isinstance(shard, str) or not PLAIN_NAME.fullmatch(shard):
+                if not isinstance(shard, str) or not shard or Path(shard).name != shard or "\0" in shard:
                     raise CheckpointError(
                         f"{index}: shard {shorten(shard)} of tensor {shorten(name)} is not a plain file name"
                     )

@@ -12,6 +12,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.checkpoint.config import one_line
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 _TEXT_HALF = "language_model."  # in the names of a checkpoint that holds more: language_model.model.x, or the reverse

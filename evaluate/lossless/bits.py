@@ -14,9 +14,10 @@ import numpy as np
 from mxspec.evaluate.lossless.effort import Effort, Speed
 from mxspec.evaluate.lossless.finding import Equality, Part
 from mxspec.formats.manifest import ModelName
-from mxspec.runtime import ops, session
+from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Part as Tokens
 from mxspec.runtime.session import Session
 
 SHARE = 0.1  # of the models' time
@@ -47,7 +48,7 @@ def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Spe
 def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equality) -> None:
     """Each row of `tokens`, in calls of every width, against single steps on one thread."""
     ops.set_threads(1)
-    steps = np.stack([model.run([session.Part(_ALONE, i, [token], 1)])[0] for i, token in enumerate(tokens)])
+    steps = [model.run([Tokens(_ALONE, i, [token], 1)])[0].copy() for i, token in enumerate(tokens)]
     for threads in (1, max(len(os.sched_getaffinity(0)), 2)):
         ops.set_threads(threads)
         for width in range(2, k_max + 2) if threads > 1 else (k_max + 1,):
@@ -69,7 +70,7 @@ def _scored(model: Session, tokens: list[int], width: int) -> Iterator[tuple[int
     other = tokens[::-1]
     for first in range(0, len(tokens), width):
         piece = tokens[first : first + width]
-        beside = session.Part(0, min(first, 3), other[:2] if first else other[:5], 1)
-        model.run([session.Part(2, first, other[: len(piece)], 1)])
-        rows = model.run([beside, session.Part(2, first, piece, len(piece))])
+        beside = Tokens(0, min(first, 3), other[:2] if first else other[:5], 1)
+        model.run([Tokens(2, first, other[: len(piece)], 1)])
+        rows = model.run([beside, Tokens(2, first, piece, len(piece))])
         yield first, rows[1:].copy()

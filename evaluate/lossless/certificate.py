@@ -82,8 +82,8 @@ def certify(
         found.skipped += part.skipped
     evidence: list[Evidence] = []
     if "sampling" in only:
-        evidence, whole = check_rescored(engine, prompts, seed, wanted, speed, progress)
-        found.equalities += [whole, *(one.possible for one in evidence)]
+        evidence, equalities = check_rescored(engine, prompts, seed, wanted, speed, progress)
+        found.equalities += equalities
         found.chances += [chance for one in evidence for chance in one.chances()]
     if "words" in only:
         chances, possible = check_enumeration(engine, prompts[0], seed, wanted.sequences, progress)

@@ -22,7 +22,7 @@ from mxspec.runtime.engine import SLOTS, Engine
 @click.option("--only", multiple=True, type=click.Choice(CHECKS), help="Nothing but this; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of prompts and samples.")
 @click.option("--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Texts at a time.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads to use where one is not meant. [default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
 def lossless(

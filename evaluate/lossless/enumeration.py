@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from mxspec.evaluate.lossless.equal import PENALTIES
 from mxspec.evaluate.lossless.exact import text_probabilities
 from mxspec.evaluate.lossless.finding import Chance, Equality
-from mxspec.evaluate.lossless.table import PROMPT, WORDS, TableSession, score_tables
+from mxspec.evaluate.lossless.job import penalised
+from mxspec.evaluate.lossless.table import PROMPT, WORDS, Table, TableSession, number_of, score_tables
 from mxspec.evaluate.lossless.tails import Probs, chi_square_tail
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime.drafters.drafter import ProposalKind
@@ -32,8 +33,9 @@ from mxspec.runtime.verifiers.measured import Measured
 LENGTH = 4  # words of a text that count
 K = 3
 SLOTS = 32  # texts at a time
-THIN = 10.0  # cells of fewer expected texts are joined: the chi-square law is for others
-Tables = dict[ModelName, Any]
+THIN = 5.0  # cells of fewer expected texts are joined: the chi-square law is for others
+ENTROPY = 1.4  # nats, of a word at the temperature chosen: texts of many kinds come up
+Tables = dict[ModelName, Table]
 Progress = Callable[[str], None]
 
 
@@ -55,7 +57,7 @@ def check_enumeration(
     progress("eight words: scoring the tables")
     tables = score_tables(engine, prompt)
     possible = Equality("eight words: texts that the target can write", "texts")
-    wanted = _wanted("model" if engine.draft is not None else "random")
+    wanted = _wanted("model" if engine.draft is not None else "random", even_temperature(tables["target"]))
     chances = []
     for number, rounds in enumerate(wanted):
         progress(f"eight words, {rounds.name}")
@@ -66,31 +68,53 @@ def check_enumeration(
         for text in words.write(count, seed * len(wanted) + number, possible):
             counts[text] += 1
         possible.compared += count
-        for text in np.flatnonzero((counts > 0) & (expected == 0)):
-            possible.differences.append(f"{rounds.name}: text {_words(int(text))} has no probability")
+        for text in np.flatnonzero((counts > 0) & (expected == 0)).tolist():
+            possible.differences.append(f"{rounds.name}: text {_words(text)} has no probability")
         chances.append(Chance(f"eight words, {rounds.name}", "texts", count, *compare_counts(counts, expected)))
     return chances, possible
 
 
-def _wanted(drafter: str) -> list[Rounds]:
-    shaped = Sampling(0.8, 7)
+def _wanted(drafter: str, temperature: float) -> list[Rounds]:
+    plain, cut = Sampling(temperature), Sampling(temperature, 6)
     return [
-        Rounds("mrs", drafter, "mrs", shaped),
-        Rounds("mrs with penalties", drafter, "mrs", Sampling(1.0, 0, 0.95, **PENALTIES)),
-        Rounds("mrs with a greedy proposal", drafter, "mrs", shaped, "greedy"),
-        Rounds("block", drafter, "block", Sampling(1.0)),
-        Rounds("match", drafter, "match", shaped),
-        Rounds("mrs, drafter random", "random", "mrs", Sampling(1.0)),
+        Rounds("mrs", drafter, "mrs", cut),
+        Rounds("mrs with penalties", drafter, "mrs", penalised(Sampling(temperature, top_p=0.95))),
+        Rounds("mrs with a greedy proposal", drafter, "mrs", plain, "greedy"),
+        Rounds("block", drafter, "block", plain),
+        Rounds("match", drafter, "match", cut),
+        Rounds("mrs, drafter random", "random", "mrs", plain),
     ]
 
 
+def even_temperature(table: Table) -> float:
+    """At which the words of a table have a mean entropy of ENTROPY: by halving, as it rises with the temperature."""
+    low, high = 1e-3, 1e3
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _entropy(table, middle) < ENTROPY else (low, middle)
+    return round(high, 3)
+
+
+def _entropy(table: Table, temperature: float) -> float:
+    logs = table.rows.astype(np.float64) / temperature
+    logs -= logs.max(axis=1, keepdims=True)
+    logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
+    return float(-(np.exp(logs) * logs).sum(axis=1).mean())
+
+
 def compare_counts(counts: Probs, expected: Probs) -> tuple[float, str]:
-    """Pearson's chi-square test of float64[cells]: its p-value, and the statistic in words."""
+    """Pearson's chi-square test of float64[cells]: its p-value, and the statistic in words.
+
+    Thin cells spread the statistic more than the law has it: it is brought to the law's variance (Haldane 1937).
+    """
     thick = expected >= THIN
     pairs = [*zip(counts[thick], expected[thick], strict=True), (counts[~thick].sum(), expected[~thick].sum())]
     cells = [(count, mean) for count, mean in pairs if mean > 0]
+    degrees, total = len(cells) - 1, sum(mean for _, mean in cells)
     statistic = sum((count - mean) ** 2 / mean for count, mean in cells)
-    return chi_square_tail(float(statistic), len(cells) - 1), f"chi-square {statistic:.0f}, {len(cells)} cells"
+    variance = 2 * degrees + sum(1 / mean for _, mean in cells) - (len(cells) ** 2 + 2 * len(cells) - 2) / total
+    fitted = degrees + (statistic - degrees) * math.sqrt(2 * degrees / max(variance, 2 * degrees))
+    return chi_square_tail(float(fitted), degrees), f"chi-square {statistic:.0f}, {degrees} degrees of freedom"
 
 
 class Words:
@@ -120,11 +144,11 @@ class Words:
             if outbox.error is not None:
                 broken.differences.append(f"{self._rounds.name}: the text broke off: {outbox.error}")
             else:
-                yield _number(outbox.words[:LENGTH])
+                yield number_of(outbox.words[:LENGTH])
 
     def _sequence(self, seed: int, outbox: _Outbox) -> Sequence:
         rounds = self._rounds
-        sampling = Sampling(**{**_fields(rounds.sampling), "seed": seed})
+        sampling = replace(rounds.sampling, seed=seed)
         request = Request(
             prompt=PROMPT, drafter=rounds.drafter, k=K, verifier=rounds.verifier, proposal=rounds.proposal, seed=seed
         )
@@ -151,17 +175,6 @@ class _Outbox:
             self.words.append(event.id)
         elif isinstance(event, BaseException):
             self.error = event
-
-
-def _fields(sampling: Sampling) -> dict[str, Any]:
-    return {name: getattr(sampling, name) for name in Sampling.__dataclass_fields__ if name != "_"}
-
-
-def _number(words: list[int]) -> int:
-    number = 0
-    for word in words:
-        number = number * WORDS + word
-    return number
 
 
 def _words(number: int) -> list[int]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mxspec.evaluate.lossless.alone import Alone
 from mxspec.evaluate.lossless.effort import Effort, Speed
 from mxspec.evaluate.lossless.finding import Equality, Part
 from mxspec.evaluate.lossless.grammar import own_grammar
-from mxspec.evaluate.lossless.job import Job, Way
+from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
 from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
 from mxspec.evaluate.lossless.write import write_all
 from mxspec.formats.errors import GenerationError
@@ -25,7 +25,6 @@ from mxspec.runtime.sampling.settings import Sampling
 
 SHARE = 0.45  # of the models' time
 LEAST = 8  # tokens of a text
-PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.3}
 
 Progress = Callable[[str], None]
 
@@ -43,7 +42,7 @@ def check_equality(
 ) -> Part:
     """Write the same texts in every way."""
     skipped: list[str] = []
-    names = [name for name in engine.drafters if name != "none"]
+    names = guessing(engine)
     slots = engine.target.slots
     shape = ways(names, engine.bundle.manifest.k_max, slots)
     plan = _plan(len(_kinds(prompts, seed, 1)), shape, effort, speed)
@@ -97,9 +96,9 @@ def _kinds(prompts: Sequence[list[int]], seed: int, length: int) -> list[Job]:
     greedy, sampled = Sampling(), Sampling(1.0, seed=seed)
     kinds = [
         ("greedy text", greedy, 3),
-        ("greedy text with penalties", Sampling(**PENALTIES), 2),
+        ("greedy text with penalties", penalised(Sampling()), 2),
         ("sampled text under a seed", sampled, 2),
-        ("sampled text under a seed with penalties", Sampling(0.8, 40, 0.95, seed, **PENALTIES), 2),
+        ("sampled text under a seed with penalties", penalised(Sampling(0.8, 40, 0.95, seed)), 2),
     ]
     jobs: list[Job] = []
     for kind, sampling, count in kinds:
@@ -118,9 +117,7 @@ def _jobs(engine: Engine, jobs: list[Job], skipped: list[str]) -> list[Job]:
         return jobs
     by_kind = {job.kind: job for job in jobs}
     beside = ("greedy text", "greedy text in a grammar"), ("sampled text under a seed", "sampled text in a grammar")
-    more = [
-        Job(kind, by_kind[plain].prompt, by_kind[plain].sampling, by_kind[plain].length, grammar) for plain, kind in beside
-    ]
+    more = [replace(by_kind[plain], kind=kind, grammar=grammar) for plain, kind in beside]
     return [*jobs, *more]
 
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxspec.evaluate.lossless.faults import FAULTS
 from mxspec.evaluate.lossless.finding import Chance, Equality, Power
@@ -34,15 +35,12 @@ class Evidence:
     """Of all texts of one way to sample."""
 
     name: str
+    possible: Equality  # counts the tokens that the target can have written
     laws: list[Probs] = field(default_factory=list)  # float64[LEVELS + 1] at each place
     broken: dict[str, list[Probs]] = field(default_factory=dict)  # the same, were there a fault
     scores: list[int] = field(default_factory=list)
     by_rank: list[float] = field(default_factory=list)  # transforms, the likeliest token first
     by_id: list[list[float]] = field(default_factory=list)  # of each text, tokens in the order of their ids
-    possible: Equality = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.possible = Equality(f"{self.name}: tokens that the target can write", "tokens")
 
     def begin(self) -> None:
         """Another text."""
@@ -55,15 +53,17 @@ class Evidence:
         """
         self.possible.compared += 1
         if target[token] == 0:
-            self.possible.differences.append(f"token {token} after {len(self.by_id[-1])} others has no probability")
+            self.possible.differences.append(
+                f"token {token} after {len(self.by_id[-1])} others of {self.name} has no probability"
+            )
             return False
         both = target + draft
         levels = np.rint(LEVELS * np.divide(target, both, out=np.zeros_like(both), where=both > 0)).astype(np.int64)
-        law = np.bincount(levels, target, LEVELS + 1)
+        law = _law(levels, target)
         self.laws.append(law)
         self.scores.append(int(levels[token]))
         for fault, written in FAULTS.items():
-            wrong = np.bincount(levels, written(target, draft), LEVELS + 1) if drafted else law
+            wrong = _law(levels, written(target, draft)) if drafted else law
             self.broken.setdefault(fault, []).append(wrong)
         own = target[token]
         tied = target == own
@@ -105,6 +105,10 @@ class Evidence:
         return found
 
 
+def _law(levels: NDArray[np.int64], probs: Probs) -> Probs:
+    return np.bincount(levels, probs, LEVELS + 1).astype(np.float64)
+
+
 def _needed(law: Probs, wrong: Probs, level: float, count: int) -> int | None:
     """Tokens like these after which a fault shows with probability .95, as sums of many go."""
     (mean, spread), (shifted, wrong_spread) = _moments(law), _moments(wrong)
@@ -127,5 +131,3 @@ def _critical(level: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if normal_tail(middle) > level else (low, middle)
     return high
-
-

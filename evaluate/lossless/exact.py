@@ -40,7 +40,8 @@ def next_word(table: Table, sampling: Sampling, text: Sequence[int]) -> Probs:
         before = weights[order].cumsum() - weights[order]
         weights[order[before >= sampling.top_p]] = 0
         weights /= weights.sum()
-    return weights
+    found: Probs = weights
+    return found
 
 
 def _penalised(values: Probs, sampling: Sampling, text: Sequence[int]) -> Probs:

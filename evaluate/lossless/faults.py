@@ -14,13 +14,15 @@ def lenient(target: Probs, draft: Probs, lenience: float) -> Probs:
     kept = np.minimum(draft, target / lenience)
     rest = np.maximum(target - draft, 0.0)
     total = rest.sum()
-    return kept + (1 - kept.sum()) * (rest / total if total > 0 else target)
+    written: Probs = kept + (1 - kept.sum()) * (rest / total if total > 0 else target)
+    return written
 
 
 def residual_from_target(target: Probs, draft: Probs) -> Probs:
     """What is rejected is replaced by a draw from the target, nothing being subtracted."""
     kept = np.minimum(draft, target)
-    return kept + (1 - kept.sum()) * target
+    written: Probs = kept + (1 - kept.sum()) * target
+    return written
 
 
 def always_accepted(target: Probs, draft: Probs) -> Probs:

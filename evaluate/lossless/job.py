@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.engine import Engine
@@ -11,7 +11,9 @@ from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 
-_OF_REQUEST = {field.name for field in fields(Request)}
+# Fields of a request that say how tokens are chosen; a greedy one takes no truncation.
+_CHOOSING = {field.name for field in fields(Request)} & {field.name for field in fields(Sampling)}
+_TRUNCATING = {"top_k", "top_p", "min_p", "typical_p"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,10 @@ class Job:
     def shaper(self, engine: Engine) -> Shaper:
         """How its tokens are chosen: one of its own, which no engine has seen."""
         entry = engine.bundle.manifest.tokenizer
-        grammar = self.grammar and self.grammar.compile(engine.tokenizer, entry.eos_token_ids, entry.vocab_size)
-        return Shaper(
-            self.sampling, self.prompt, vocab_size=entry.vocab_size, eos=entry.eos_token_ids, grammar=grammar
-        )
+        grammar = None
+        if self.grammar is not None:
+            grammar = self.grammar.compile(engine.tokenizer, entry.eos_token_ids, entry.vocab_size)
+        return Shaper(self.sampling, self.prompt, vocab_size=entry.vocab_size, eos=entry.eos_token_ids, grammar=grammar)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,7 @@ class Way:
 
     def request(self, job: Job) -> Request:
         """The job, asked of an engine; nothing is left to the bundle's defaults."""
-        chosen = {name: getattr(job.sampling, name) for name in _OF_REQUEST & set(Sampling.__dataclass_fields__)}
-        if job.sampling.greedy:
-            chosen = {name: value for name, value in chosen.items() if name not in ("top_k", "top_p", "min_p", "typical_p")}
+        chosen = _CHOOSING - _TRUNCATING if job.sampling.greedy else _CHOOSING
         return Request(
             prompt=job.prompt,
             max_new_tokens=job.length,
@@ -68,5 +68,15 @@ class Way:
             ignore_eos=self.ignore_eos,
             grammar=job.grammar,
             cache_key=str(self),  # so that every way reads its prompts itself
-            **chosen,
+            **{name: getattr(job.sampling, name) for name in chosen},
         )
+
+
+def guessing(engine: Engine) -> list[str]:
+    """The drafters of a bundle that guess, its draft model first."""
+    return sorted((name for name in engine.drafters if name != "none"), key=lambda name: name != "model")
+
+
+def penalised(sampling: Sampling) -> Sampling:
+    """The same, with penalties for what stands in the text."""
+    return replace(sampling, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3)

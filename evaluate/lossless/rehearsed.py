@@ -33,6 +33,8 @@ class RehearsedDrafter(ByText):
         count = len(tokens)
         for text in self._texts:
             wrong = [(token + 1) % self._vocab_size if i % 23 in _ERRS else token for i, token in enumerate(text)]
-            if len(text) > count and all(a in pair for a, pair in zip(tokens, zip(text, wrong), strict=False)):
+            if len(text) > count and all(
+                a in pair for a, pair in zip(tokens, zip(text, wrong, strict=True), strict=False)
+            ):
                 return wrong[count]
         return None

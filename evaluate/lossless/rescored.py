@@ -14,11 +14,10 @@ from itertools import chain, islice
 import numpy as np
 
 from mxspec.evaluate.lossless.effort import Effort, Speed
-from mxspec.evaluate.lossless.equal import PENALTIES
 from mxspec.evaluate.lossless.evidence import Evidence
 from mxspec.evaluate.lossless.finding import Equality
 from mxspec.evaluate.lossless.grammar import own_grammar
-from mxspec.evaluate.lossless.job import Job, Way
+from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
 from mxspec.evaluate.lossless.tails import Probs
 from mxspec.evaluate.lossless.write import Written, write_all
 from mxspec.formats.errors import GenerationError
@@ -44,34 +43,35 @@ class Sampled:
 
 def check_rescored(
     engine: Engine, prompts: Sequence[list[int]], seed: int, effort: Effort, speed: Speed, progress: Progress
-) -> tuple[list[Evidence], Equality]:
-    """Write and score; the evidence of each way, and the texts that broke off."""
+) -> tuple[list[Evidence], list[Equality]]:
+    """Write and score; the evidence of each way, the texts that broke off, and tokens that cannot be."""
     whole = Equality("sampled text: written to its end", "texts")
+    possible = Equality("sampled text: tokens that the target can write", "tokens")
     wanted = _wanted(engine)
     tokens = _tokens_of_each(wanted, effort, speed)
     found = []
     for number, sampled in enumerate(wanted):
         progress(f"sampled text, {sampled.name}")
-        evidence = Evidence(f"sampled text, {sampled.name}")
+        evidence = Evidence(f"sampled text, {sampled.name}", possible)
         rng = np.random.default_rng([seed, number])
-        for text in write_all(engine, _jobs(engine, sampled, prompts, tokens, rng), sampled.way):
+        for text in write_all(engine, list(_jobs(engine, sampled, prompts, tokens, rng)), sampled.way):
             whole.compared += 1
             if text.error is not None:
                 whole.differences.append(f"{sampled.way}: the text broke off: {text.error}")
             _score(engine, text, evidence, rng)
         found.append(evidence)
-    return found, whole
+    return found, [whole, possible]
 
 
 def _wanted(engine: Engine) -> list[Sampled]:
     """Every verifier with the first drafter, and modified rejection sampling with all."""
-    first, *others = [name for name in engine.drafters if name != "none"]
+    first, *others = guessing(engine)
     slots, threads = engine.target.slots, len(os.sched_getaffinity(0))
     mrs = Way(first, min(K, engine.bundle.manifest.k_max), slots, threads, "mrs", ignore_eos=True)
     plain = Sampling(1.0)
     found = [
         Sampled("mrs", mrs, plain),
-        Sampled("mrs with penalties, top-k and top-p", mrs, Sampling(0.8, 100, 0.95, **PENALTIES)),
+        Sampled("mrs with penalties, top-k and top-p", mrs, penalised(Sampling(0.8, 100, 0.95))),
         Sampled("mrs with a greedy proposal", replace(mrs, proposal="greedy"), plain),
         Sampled("block", replace(mrs, verifier="block"), plain),
         Sampled("match", replace(mrs, verifier="match"), plain),

@@ -33,15 +33,17 @@ class Table:
     def after(self, words: Sequence[int]) -> Logits:
         """The row after a text."""
         last = words[-ORDER:] if len(words) > ORDER else words
-        return self.rows[_first(len(last)) + _number(last)]
+        row: Logits = self.rows[_first(len(last)) + number_of(last)]
+        return row
 
 
 def _first(length: int) -> int:
     """Rows of shorter texts stand before."""
-    return (WORDS**length - 1) // (WORDS - 1)
+    return int((WORDS**length - 1) // (WORDS - 1))
 
 
-def _number(words: Sequence[int]) -> int:
+def number_of(words: Sequence[int]) -> int:
+    """A text as a number of as many digits."""
     number = 0
     for word in words:
         number = number * WORDS + word

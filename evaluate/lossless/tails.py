@@ -87,7 +87,8 @@ def sum_of(levels: Probs) -> Probs:
         size = 1 << (width - 1).bit_length()
         transforms = np.fft.rfft(levels, n=size, axis=1)
         levels = np.fft.irfft(transforms[::2] * transforms[1::2], n=size, axis=1)[:, :width]
-    return np.maximum(levels[0], 0.0)
+    law: Probs = np.maximum(levels[0], 0.0)
+    return law
 
 
 def sum_tail(law: Probs, total: int) -> float:
