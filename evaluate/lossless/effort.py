@@ -23,8 +23,8 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(25, equal_tokens=24, sampled_tokens=300, sequences=6_000),
-    "normal": Effort(100, equal_tokens=48, sampled_tokens=1_000, sequences=20_000),
+    "quick": Effort(25, equal_tokens=24, sampled_tokens=300, sequences=9_000),
+    "normal": Effort(100, equal_tokens=48, sampled_tokens=1_000, sequences=22_500),
     "thorough": Effort(1_200, equal_tokens=96, sampled_tokens=12_000, sequences=50_000),
 }
 

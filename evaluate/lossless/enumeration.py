@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -30,10 +31,10 @@ from mxspec.runtime.strategy import choose_strategy
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.measured import Measured
 
-LENGTH = 4  # words of a text that count
-K = 3
+LENGTH = 4  # words of a text that count: the first of the prompt's own row, then a round of K = 2 with its bonus
 SLOTS = 32  # texts at a time
 THIN = 5.0  # cells of fewer expected texts are joined: the chi-square law is for others
+TARGET_LEAD, DRAFT_LEAD = 1.4, 6.0  # spread of the logits of two words, which temperatures bring about
 ENTROPY = 1.4  # nats, of a word at the temperature chosen: texts of many kinds come up
 Tables = dict[ModelName, Table]
 Progress = Callable[[str], None]
@@ -47,7 +48,10 @@ class Rounds:
     drafter: str
     verifier: str
     sampling: Sampling
+    k: int = 2
     proposal: ProposalKind = "sampled"
+    draft_temperature: float | None = None
+    share: int = 1  # of the texts, beside the others'
 
 
 def check_enumeration(
@@ -57,12 +61,13 @@ def check_enumeration(
     progress("eight words: scoring the tables")
     tables = score_tables(engine, prompt)
     possible = Equality("eight words: texts that the target can write", "texts")
-    wanted = _wanted("model" if engine.draft is not None else "random", even_temperature(tables["target"]))
+    wanted = all_rounds(tables, "random" if engine.draft is None else "model")
+    unit = sequences // sum(rounds.share for rounds in wanted)
     chances = []
     for number, rounds in enumerate(wanted):
         progress(f"eight words, {rounds.name}")
+        count = unit * rounds.share
         words = Words(tables, rounds)
-        count = sequences // len(wanted)
         expected = count * text_probabilities(tables["target"], rounds.sampling, LENGTH)
         counts = np.zeros(WORDS**LENGTH)
         for text in words.write(count, seed * len(wanted) + number, possible):
@@ -74,16 +79,42 @@ def check_enumeration(
     return chances, possible
 
 
-def _wanted(drafter: str, temperature: float) -> list[Rounds]:
+def all_rounds(tables: Tables, drafter: str) -> list[Rounds]:
+    """Every verifier and proposal, shaped in different ways."""
+    temperature = even_temperature(tables["target"])
     plain, cut = Sampling(temperature), Sampling(temperature, 6)
-    return [
+    found = [
         Rounds("mrs", drafter, "mrs", cut),
         Rounds("mrs with penalties", drafter, "mrs", penalised(Sampling(temperature, top_p=0.95))),
-        Rounds("mrs with a greedy proposal", drafter, "mrs", plain, "greedy"),
-        Rounds("block", drafter, "block", plain),
-        Rounds("match", drafter, "match", cut),
+        Rounds("mrs with a greedy proposal", drafter, "mrs", plain, proposal="greedy"),
         Rounds("mrs, drafter random", "random", "mrs", plain),
+        Rounds("match", drafter, "match", cut),
+        Rounds("block", drafter, "block", plain, k=3),
     ]
+    return found if drafter == "random" else [*found, two_words(tables, drafter)]
+
+
+def two_words(tables: Tables, drafter: str) -> Rounds:
+    """Two words that both models find about as likely, and a draft that is far too sure of its own.
+
+    Blocks that are cut show here whether their random numbers are used again: what is drafted is discarded often, and
+    few texts are possible, so that each comes up often.
+    """
+    target, draft = tables["target"], tables["draft"]
+    pairs = itertools.combinations(range(WORDS), 2)
+    pair = min(
+        pairs, key=lambda pair: sum(abs(mean) / spread for mean, spread in (_lead(t, pair) for t in (target, draft)))
+    )
+    others = {word: -math.inf for word in range(WORDS) if word not in pair}
+    sampling = Sampling(_lead(target, pair)[1] / TARGET_LEAD, logit_bias=others)
+    sharp = _lead(draft, pair)[1] / DRAFT_LEAD
+    return Rounds("block, a sure draft of two words", drafter, "block", sampling, 3, draft_temperature=sharp, share=3)
+
+
+def _lead(table: Table, pair: tuple[int, int]) -> tuple[float, float]:
+    """Mean and spread of how far the logit of one word is above the other's."""
+    lead = table.rows[:, pair[0]].astype(np.float64) - table.rows[:, pair[1]]
+    return float(lead.mean()), float(lead.std()) + 1e-6
 
 
 def even_temperature(table: Table) -> float:
@@ -123,12 +154,12 @@ class Words:
     def __init__(self, tables: Tables, rounds: Rounds) -> None:
         self._rounds = rounds
         # The first words that count are not to end in a round that is cut short.
-        self._most = LENGTH + K + 1
-        capacity = len(PROMPT) + self._most + K
+        self._most = LENGTH + rounds.k + 1
+        capacity = len(PROMPT) + self._most + rounds.k
         sessions = {name: TableSession(table, capacity, SLOTS) for name, table in tables.items()}
         self._capacity = capacity
         self._draft = cast(Session, sessions["draft"])
-        self._scheduler = Scheduler(cast(Session, sessions["target"]), self._draft, K, prefill_ms=1e3)
+        self._scheduler = Scheduler(cast(Session, sessions["target"]), self._draft, rounds.k, prefill_ms=1e3)
         self._drafters = make_drafters(WORDS, self._draft)
         self._tokenizer = Tokenizer(models.WordLevel({f"<{i}>": i for i in range(WORDS)}, unk_token="<0>"))
 
@@ -150,12 +181,18 @@ class Words:
         rounds = self._rounds
         sampling = replace(rounds.sampling, seed=seed)
         request = Request(
-            prompt=PROMPT, drafter=rounds.drafter, k=K, verifier=rounds.verifier, proposal=rounds.proposal, seed=seed
+            prompt=PROMPT,
+            drafter=rounds.drafter,
+            k=rounds.k,
+            verifier=rounds.verifier,
+            proposal=rounds.proposal,
+            draft_temperature=rounds.draft_temperature,
+            seed=seed,
         )
         settings = Settings(
             prompt=list(PROMPT),
             sampling=sampling,
-            strategy=choose_strategy(request, sampling, self._drafters, K, Measured()),
+            strategy=choose_strategy(request, sampling, self._drafters, rounds.k, Measured()),
             max_new_tokens=self._most,
             eos=frozenset(),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,11 +77,12 @@ class Evidence:
         count = len(self.scores)
         if not count:
             return []
-        z = self.z()
+        z, ids = self.z(), list(chain.from_iterable(self.by_id))
         score = sum_tail(sum_of(np.array(self.laws)), sum(self.scores))
         return [
             Chance(f"{self.name}: score", "tokens", count, score, f"z = {z:+.2f}"),
-            Chance(f"{self.name}: transform", "tokens", count, kolmogorov_tail(self.by_rank)),
+            Chance(f"{self.name}: transform by rank", "tokens", count, kolmogorov_tail(self.by_rank)),
+            Chance(f"{self.name}: transform by id", "tokens", count, kolmogorov_tail(ids)),
             Chance(f"{self.name}: neighbours", "tokens", count, lag_tail(self.by_id, LAGS)),
         ]
 

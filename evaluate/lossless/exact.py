@@ -29,7 +29,7 @@ def text_probabilities(table: Table, sampling: Sampling, length: int) -> Probs:
 
 
 def next_word(table: Table, sampling: Sampling, text: Sequence[int]) -> Probs:
-    """What follows a text, by the definitions of docs/engine.md: penalties, temperature, top-k, top-p."""
+    """What follows a text, by the definitions of docs/engine.md: bias, penalties, temperature, top-k, top-p."""
     values = _penalised(table.after(list(text)).astype(np.float64), sampling, text) / sampling.temperature
     if sampling.top_k:
         values[np.argsort(-values, kind="stable")[sampling.top_k :]] = -np.inf
@@ -45,6 +45,8 @@ def next_word(table: Table, sampling: Sampling, text: Sequence[int]) -> Probs:
 
 
 def _penalised(values: Probs, sampling: Sampling, text: Sequence[int]) -> Probs:
+    for word, bias in sampling.logit_bias.items():
+        values[word] += bias
     for word in range(WORDS):
         if sampling.repetition_penalty != 1 and word in (*PROMPT, *text):
             values[word] *= sampling.repetition_penalty if values[word] < 0 else 1 / sampling.repetition_penalty
