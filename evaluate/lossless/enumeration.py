@@ -142,6 +142,8 @@ def compare_counts(counts: Probs, expected: Probs) -> tuple[float, str]:
     pairs = [*zip(counts[thick], expected[thick], strict=True), (counts[~thick].sum(), expected[~thick].sum())]
     cells = [(count, mean) for count, mean in pairs if mean > 0]
     degrees, total = len(cells) - 1, sum(mean for _, mean in cells)
+    if not degrees:
+        return 1.0, "too few texts to say"
     statistic = sum((count - mean) ** 2 / mean for count, mean in cells)
     variance = 2 * degrees + sum(1 / mean for _, mean in cells) - (len(cells) ** 2 + 2 * len(cells) - 2) / total
     fitted = degrees + (statistic - degrees) * math.sqrt(2 * degrees / max(variance, 2 * degrees))
