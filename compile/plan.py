@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_names, tied_names
 from mxspec.compile.export import export_graph
-from mxspec.compile.graph import ExportedGraph
+from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.weights.pack import format_name, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
@@ -25,7 +26,10 @@ from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """One model before its weights are written."""
+    """One model before its weights are written.
+
+    `borrowed` tables lie in the target's weights file, at these offsets.
+    """
 
     name: ModelName
     weight_format: str
@@ -36,6 +40,12 @@ class ModelPlan:
     specializations: tuple[int, ...]
     activations: Activations = "int16"
     budget: BudgetEntry | None = None
+    borrowed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> list[WeightSpec]:
+        """What its own weights file holds."""
+        return [spec for spec in self.exported.weights if spec.name not in self.borrowed]
 
     @property
     def read_bytes(self) -> int:
@@ -49,14 +59,16 @@ def plan_model(
     """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
     model = name_parameters(checkpoint.config)
     own = own_formats(model, checkpoint)
+    buffers = find_buffers(model, checkpoint.tensors)
     exported = export_graph(
         checkpoint.config,
         weight_format=choose_formats(model, wanted, own),
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
+        buffers=buffers,
     )
-    parameters = dict.fromkeys(source for spec in exported.weights for source in spec.sources)
+    parameters = [*dict.fromkeys(source for spec in exported.weights for source in spec.sources), *buffers]
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
     return ModelPlan(

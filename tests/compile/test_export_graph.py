@@ -14,6 +14,7 @@ from transformers import AutoConfig
 
 from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.export import ExportedGraph, export_graph
+from mxspec.compile.operators import OPSET
 from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
 
 Exports = Callable[[str, str, str], ExportedGraph]
@@ -66,7 +67,7 @@ def test_inputs_and_outputs_are_the_contract(llama) -> None:
         *caches("past"),
     ]
     assert described(llama.model.graph.outputs) == ["logits FLOAT [rows,121]", *caches("present")]
-    assert llama.model.graph.opset_imports["mxspec"] == 1
+    assert llama.model.graph.opset_imports["mxspec"] == OPSET
     assert llama.model.graph.opset_imports[""] <= 26
     assert llama.model.ir_version <= 13
     assert (llama.layers, llama.kv_heads, llama.head_size, llama.vocab_size) == (2, 2, 16, 121)
@@ -164,7 +165,7 @@ def test_kinds_of_weights(llama, gpt2) -> None:
     assert by_name["model.norm.weight"].kind == "float32"
     assert by_name["transformer.h.0.attn.c_attn.weight"].transpose
     assert by_name["transformer.h.0.attn.c_attn.weight"].shape == (192, 64)
-    assert by_name["model.rotary_emb.cos"].value.shape == (96, 16)
+    assert by_name["model.rotary_emb.cos"].value.shape == (96, 8)
     fused = by_name["model.layers.1.self_attn.q_proj+k_proj+v_proj.weight"]
     assert (fused.shape, fused.stored_shape) == ((128, 64), (8, 2048))
     assert fused.sources == tuple(f"model.layers.1.self_attn.{part}_proj.weight" for part in "qkv")

@@ -9,15 +9,14 @@ from transformers import PreTrainedModel
 from transformers.models.codegen.modeling_codegen import CodeGenAttention
 
 from mxspec.compile.trace.attention import CallInputs
-from mxspec.compile.trace.rotations import doubled
 
 BUILT_WITH = "eager"
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Its `_attn` becomes the operator; the position tables of all layers become one, an entry for each of a pair."""
+    """Its `_attn` becomes the operator; the position tables of all layers become one."""
     layers = [module for module in model.modules() if isinstance(module, CodeGenAttention)]
-    tables = doubled(layers[0].embed_positions)  # sines, then cosines
+    tables = layers[0].embed_positions
     for module in layers:
         module._attn = partial(_attend, call, module)
         module.embed_positions = tables
