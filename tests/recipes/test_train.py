@@ -43,8 +43,8 @@ def work(tmp_path: Path, script: ModuleType, monkeypatch: pytest.MonkeyPatch) ->
     ("shape", "target", "draft"),
     [
         ("demo", 8_785_408, 918_144),
-        ("wide-draft", 8_785_408, 0),
-        ("lm1b", 0, 0),
+        ("wide-draft", 8_785_408, 4_326_912),
+        ("lm1b", 98_425_344, 6_036_480),
     ],
 )
 def test_shapes_have_the_parameters_that_the_readme_says(
