@@ -41,7 +41,7 @@ def load_buffers(model: PreTrainedModel, sources: Mapping[str, Source]) -> None:
         where = f"tensor {source.name!r} of {source.shard}"
         if not isinstance(source, CheckpointTensor) or source.shape != tuple(buffer.shape):
             raise CheckpointError(f"{where} has shape {list(source.shape)}, expected {list(buffer.shape)} for {name}")
-        values = as_float32(source.read(), source.dtype)
+        values = np.asarray(as_float32(source.read(), source.dtype))  # numpy makes scalars of arrays of one number
         if not np.isfinite(values).all():
             raise CheckpointError(f"{where} holds NaN or infinity; the checkpoint is damaged")
         buffer.copy_(torch.from_numpy(values))

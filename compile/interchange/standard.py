@@ -74,7 +74,7 @@ class StandardPlan:
 
 
 def plan_model(folder: Path, entry: ModelEntry, scales: Scales, lender: ModelEntry | None = None) -> StandardPlan:
-    """Load the graph of a model of the bundle in `folder`, and lay out its weights, the `lender`'s tables among them."""
+    """Load the graph of a model of the bundle in `folder`, and lay out its weights, with tables of the `lender`."""
     graph = ir.load(folder / entry.graph)
     tensors = [(tensor, entry.weights) for tensor in entry.tensors]
     if lender is not None:

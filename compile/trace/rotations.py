@@ -41,7 +41,9 @@ class Rotation:
         """One column a pair. Raises UnsupportedModelError where those that should be the same are not."""
         half = table[..., ::2] if self.neighbours else table[..., : table.shape[-1] // 2]
         if not torch.equal(self.double(half), table):
-            raise UnsupportedModelError("rotary embedding that turns the two entries of a pair by different angles is not supported")
+            raise UnsupportedModelError(
+                "rotary embedding that turns the two entries of a pair by different angles is not supported"
+            )
         return half.contiguous()
 
 
@@ -55,12 +57,11 @@ _WAYS = (
 @contextmanager
 def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
     """While the model is traced its apply_rotary_pos_emb emits the operator, where that means the same."""
-    replaced: list[tuple[ModuleType, object]] = []
+    replaced: list[tuple[ModuleType, Apply]] = []
     try:
         rotation = rotation_of(model)
         for source, apply in _applies(model):
-            operator = _emit_queries_and_keys(rotation.pairs) if rotation else _emit_one if _equals_one(apply) else None
-            if operator is not None:
+            if (operator := _operator_for(apply, rotation)) is not None:
                 replaced.append((source, apply))
                 setattr(source, _APPLY, operator)
         yield
@@ -69,8 +70,15 @@ def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
             setattr(source, _APPLY, apply)
 
 
+def _operator_for(apply: Apply, rotation: Rotation | None) -> Apply | None:
+    """The function that emits the operator and means the same as this one; None where there is none."""
+    if rotation is not None:
+        return _emit_queries_and_keys(rotation.pairs)
+    return _emit_one if _equals_one(apply) else None
+
+
 def rotation_of(model: PreTrainedModel) -> Rotation | None:
-    """How the model rotates queries and keys by its tables; None where it does so in a way of its own, or not at all."""
+    """How the model rotates queries and keys by its tables; None for a way of its own, or if it does not."""
     found = {_rotation_by(apply) for _, apply in _applies(model)}
     return found.pop() if len(found) == 1 else None
 

@@ -122,9 +122,9 @@ SHAPES = {
         target=_DEMO_TARGET,
         draft=Plan(hidden_size=512, intermediate_size=1024, layers=1, heads=8, kv_heads=2),
     ),
-    # After Leviathan et al. (2023, https://arxiv.org/abs/2211.17192), section 4: "GPT-like" decoders with GELU for lm1b,
-    # 97M and 6M parameters, 8k tokens, widths, layers and heads as here. Ours to choose were the kind of tokens (theirs
-    # were BERT's), learned positions and the schedule.
+    # After Leviathan et al. (2023, https://arxiv.org/abs/2211.17192), section 4: decoders like GPT with GELU for
+    # lm1b, 97M and 6M parameters, 8k tokens, widths, layers, heads as here. Our choice: the kind of tokens (theirs are
+    # BERT's), learned positions, the schedule.
     "lm1b": Pair(
         8192,
         target=Plan(768, 3072, layers=12, heads=12, kv_heads=12, architecture="gpt2", batch=8, learning_rate=1e-3),

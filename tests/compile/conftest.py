@@ -140,6 +140,7 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_bigcode": ("gpt_bigcode", {**_GPT2, "n_layer": 1}),
     "seed_oss": ("seed_oss", {**_ONE, "head_dim": 16}),
     "ernie4_5": ("ernie4_5", {**_ONE, "head_dim": 16}),
+    "apertus": ("apertus", {**_ONE, "rope_parameters": _LLAMA3_ROPE}),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {**_ONE, "head_dim": 16}),
 }
 

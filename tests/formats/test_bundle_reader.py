@@ -143,7 +143,7 @@ def table(name: str, *, sources: Sequence[str] = (), rows: int = 64) -> list[Jso
             lambda m: m["models"]["target"].update(context_length=65, tensors=table("wpe", sources=["wpe"], rows=39)),
             "context_length 65, but table 'wpe' has 39 rows",
         ),
-        (lambda m: m["models"]["draft"].update(borrowed=["cos"]), "draft: borrows 'cos', which is no computed table of"),
+        (lambda m: m["models"]["draft"].update(borrowed=["cos"]), "draft: borrows 'cos', which is no computed table"),
         (lambda m: m["models"]["draft"].update(borrowed=["norm"]), "draft: borrows 'norm', which is no computed table"),
         (lambda m: m["models"]["target"].update(borrowed=["cos"], tensors=table("cos")), "target: borrows 'cos'"),
         (

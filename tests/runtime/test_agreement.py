@@ -72,6 +72,6 @@ def test_a_graph_of_another_version_of_the_operators_is_refused(tiny_bundles: di
     ours.version -= 1
     (tmp_path / "other.onnx").write_bytes(model.SerializeToString())
     entry = Bundle.open(tiny_bundles["near"]).manifest.models["target"].model_copy(update={"graph": "other.onnx"})
-    with pytest.raises(BundleError, match=r"does not load it: .*mxspec.*; if .* wrote the bundle, compile it") as caught:
+    with pytest.raises(BundleError, match=r"not load it: .*mxspec.*; if .* wrote the bundle, compile it") as caught:
         Session(tmp_path, entry, 259, slots=1)
     assert "\n" not in str(caught.value)

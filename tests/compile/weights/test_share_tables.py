@@ -85,6 +85,7 @@ def test_emitted_models_have_their_own(tiny_bundles: dict[str, Path], tmp_path: 
 
 def test_the_report_says_so(tiny_bundles: dict[str, Path]) -> None:
     arguments = ["inspect", str(tiny_bundles["near"])]
-    assert f"read in the target's file, the same there: {', '.join(TABLES)}" in CliRunner().invoke(main, arguments).output
+    printed = CliRunner().invoke(main, arguments).output
+    assert f"read in the target's file, the same there: {', '.join(TABLES)}" in printed
     report = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
     assert report["models"]["draft"]["borrowed"] == list(TABLES)
