@@ -17,6 +17,9 @@ from mxspec.compile.export import ExportedGraph, export_graph
 from mxspec.compile.operators import OPSET
 from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
 
+GEMMA4 = {"head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 0, "num_key_value_heads": 2,
+          "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
+
 Exports = Callable[[str, str, str], ExportedGraph]
 
 
@@ -223,6 +226,16 @@ def test_a_large_model_needs_no_memory(tmp_path) -> None:
             "llama",
             {"num_key_value_heads": 2, "quantization_config": {"quant_method": "fp8"}},
             "sets quantization_config",
+        ),
+        ("gemma3n_text", {"num_hidden_layers": 35}, r"is a model of several residual streams \(altup_num_inputs: 4\)"),
+        ("gemma4_text", {**GEMMA4, "global_head_dim": 32}, r"layers have different heads \(head_dim: 16 and 32\)"),
+        ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 8}, "is a model with an embedding for each layer"),
+        ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 1}, "is a model whose layers share keys and values"),
+        ("gemma4_text", {**GEMMA4, "enable_moe_block": True}, r"a mixture of experts \(enable_moe_block: True\)"),
+        (
+            "gemma4",
+            {"text_config": {**GEMMA4, "global_head_dim": 32}},
+            "gemma4_text is a model whose layers have different",
         ),
         ("opt", {"hidden_size": 68, "word_embed_proj_dim": 68}, "multiple of 2, got keys of 17"),
     ],
