@@ -21,6 +21,8 @@ def share_tables(plans: Sequence[ModelPlan]) -> list[ModelPlan]:
 def _borrow(plan: ModelPlan, target: ModelPlan) -> ModelPlan:
     lent = {spec.name: spec for spec in target.exported.weights}
     names = [spec.name for spec in plan.exported.weights if spec.name in lent and _same(spec, lent[spec.name])]
+    if not names:
+        return plan
     plan = replace(plan, borrowed={name: target.layout.offsets[name] for name in names})
     return replace(plan, layout=lay_out(plan.stored))
 

@@ -85,8 +85,8 @@ def worst_error(session: Session, model: PreTrainedModel) -> float:
     return max(errors)
 
 
-# Projections of a ragged end, queries cut off by a clip or normed with a weight a head, values normed or before keys: the
-# attention is not one operator with what comes before it.
+# Projections of a ragged end, queries cut off by a clip or normed with a weight a head, values normed or before keys:
+# the attention is not one operator with what comes before it.
 APART = {"llama-ragged", "codegen", "cohere", "nemotron", "olmo", "gpt_bigcode", "hunyuan_v1_dense", "gemma4"}
 
 
