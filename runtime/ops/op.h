@@ -28,8 +28,8 @@
 
 namespace mxspec {
 
-// The version of our domain that a graph must import. 2: RotaryEmbedding and QkvAttention take one column of cosines and
-// sines a pair. A graph of another version is refused when it is loaded.
+// The version of our domain that a graph must import; one of another version is refused when it is loaded. With 2 came
+// cosines and sines of one column a pair (RotaryEmbedding, QkvAttention).
 inline constexpr int kOpset = 2;
 
 // All parameters of ElementType::kAny have one and the same type in a node; ONNX Runtime checks that at load.
