@@ -148,7 +148,7 @@ class ByText:
         return 0
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
-        assert not pieces, "it has nothing to read"
+        """It reads nothing beforehand."""
 
     def begin(self, tokens: Sequence[int], cache_key: str) -> Any:
         return None
