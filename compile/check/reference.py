@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.check.readings import Logits, Reading, Text
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.checkpoint.names import in_text_half, name_parameters
 from mxspec.compile.checkpoint.silence import silence
+from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, as_float32
 from mxspec.formats.errors import CheckpointError
 
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
@@ -28,24 +30,31 @@ class Difference:
     way: str = ""
 
 
-def load_reference(folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
+def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' model of a checkpoint in float32, with its plainest attention that is right.
 
-    Raises CheckpointError where transformers cannot load it.
+    Values are as the checkpoint is read, merged, unpacked or out of a pickle; which parameter each tensor is, and what
+    is tied, is transformers' own to say. Raises CheckpointError where transformers cannot load it.
     """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if tensor.dtype in DTYPE_NAMES.values()}
+    values = {
+        in_text_half(name): torch.from_numpy(as_float32(tensor.read_rows(0, tensor.shape[0]), tensor.dtype))
+        for name, tensor in tensors.items()
+    }
+    kind = type(name_parameters(config))
     with silence():
         try:
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                folder,
+            model: PreTrainedModel = kind.from_pretrained(
+                None,
                 config=copy.deepcopy(config),  # transformers writes the attention's name into what it is given
+                state_dict=values,
                 dtype=torch.float32,
                 attn_implementation=attention,
                 local_files_only=True,
-                trust_remote_code=False,
             )
         except Exception as error:  # theirs have no base
-            raise CheckpointError(f"{folder}: transformers cannot load it: {one_line(error)}") from error
+            raise CheckpointError(f"{checkpoint.folder}: transformers cannot load it: {one_line(error)}") from error
     return model.eval()
 
 

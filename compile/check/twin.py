@@ -21,8 +21,8 @@ import numpy.typing as npt
 from torch import nn
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.checkpoint import WEIGHTS
 from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
 LAYERS = 2  # at least; as many as it takes to have one of each kind
@@ -60,7 +60,7 @@ def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> N
     layout = plan_layout([(name, "F16", tuple(value.shape)) for name, value in parameters.items()])
     random = np.random.default_rng(0)
     noise = random.standard_normal(_NOISE, np.float32)
-    with SafetensorsWriter(folder / WEIGHTS, layout) as writer:
+    with SafetensorsWriter(folder / SAFETENSORS.single, layout) as writer:
         for name, parameter in parameters.items():
             writer.begin(name)
             mean, deviation = _distribution(name, tuple(parameter.shape), scale, is_table=id(parameter) in tables)

@@ -106,6 +106,29 @@ def failed(result: Result, exit_code: int = 1) -> str:
     return line
 
 
+def pickle_weights(folder: Path) -> None:
+    """model.safetensors in the older form."""
+    path = folder / "model.safetensors"
+    torch.save(load_file(path), folder / "pytorch_model.bin")
+    path.unlink()
+
+
+def test_pickled_weights_are_the_same_weights(compiled: tuple[Path, Result], tmp_path: Path) -> None:
+    recipe = write_pair(tmp_path, "llama")
+    for role in ("target", "draft"):
+        pickle_weights(tmp_path / role)
+    line = failed(speccompile(recipe, "-o", tmp_path / "x.bundle"))
+    assert f"{tmp_path / 'target'}: pickled weights only" in line
+    assert "--from-pickle" in line
+    result = speccompile(recipe, "-o", tmp_path / "x.bundle", "--from-pickle")
+    assert result.exit_code == 0, result.output
+    manifest, other = Bundle.open(tmp_path / "x.bundle").manifest, Bundle.open(compiled[0]).manifest
+    assert (manifest.recipe["from_pickle"], other.recipe["from_pickle"]) == (True, False)
+    for model in ("target", "draft"):
+        name = manifest.models[model].weights
+        assert manifest.files[name].sha256 == other.files[name].sha256
+
+
 def test_a_llama_pair_becomes_a_bundle(compiled: tuple[Path, Result]) -> None:
     path, result = compiled
     assert result.exit_code == 0, result.output
