@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
+import warnings
 import zipfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,10 +49,12 @@ def open_pickle(path: Path, files: ExitStack) -> dict[str, CheckpointTensor]:
         raise CheckpointError(f"{path}: {error.strerror}") from None
     files.callback(os.close, descriptor)
     records = _records(path)
-    try:
-        found = torch.load(path, map_location="meta", weights_only=True)
-    except Exception as error:  # whatever the loader makes of a damaged list
-        raise CheckpointError(f"{path.name}: {_refusal(path, error)}") from None
+    _refuse_calls(path)
+    with warnings.catch_warnings(action="ignore"):  # of a strange protocol
+        try:
+            found = torch.load(path, map_location="meta", weights_only=True)
+        except Exception as error:  # whatever the loader makes of a damaged list
+            raise CheckpointError(f"{path.name}: not the weights of a model ({_reason(error)})") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path.name}: got {type(found).__name__}, expected the tensors of a model by name")
     return {name: CheckpointTensor(_place(name, found[name], records, path), descriptor, path.name) for name in found}
@@ -69,7 +73,9 @@ def _records(path: Path) -> dict[int, int]:
             archive = zipfile.ZipFile(file)
             _check_archive(archive, where)
             return {_data_offset(file, entry): entry.file_size for entry in archive.infolist()}
-    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, OSError) as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # zipfile's have no common base
         raise CheckpointError(f"{where}: cut short or damaged ({one_line(error)})") from None
 
 
@@ -95,15 +101,26 @@ def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
     return entry.header_offset + _LOCAL_HEADER + int(name_bytes) + int(extra_bytes)
 
 
-def _refusal(path: Path, error: Exception) -> str:
-    """Why the loader refused, without its advice to load the file all the same."""
+def _refuse_calls(path: Path) -> None:
+    """Raise CheckpointError for functions that weights do not need, and for a list that cannot be taken apart.
+
+    The loader refuses them, too, but with the advice to load the file all the same, and after minutes over a long name.
+    """
     try:
         strange = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
-    except Exception:  # a list that cannot be taken apart
-        strange = []
+    except Exception as error:  # whatever taking it apart comes upon
+        raise CheckpointError(f"{path.name}: not the weights of a model ({one_line(error)})") from None
     if strange:
-        return f"wants {shorten(strange[0])} to be called, which is code and no weight; nothing was run: distrust it"
-    return f"not the weights of a model ({one_line(error).split(' This file can still be loaded')[0]})"
+        raise CheckpointError(
+            f"{path.name}: wants {shorten(strange[0])} to be called, which is code and no weight; nothing was run: "
+            "distrust it"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What the loader says, without its advice."""
+    said = re.search(r"WeightsUnpickler error:\s*([^\n]{1,200})", str(error))
+    return one_line(error) if said is None else said[1]
 
 
 def _place(name: Any, value: Any, records: dict[int, int], path: Path) -> StoredTensor:
