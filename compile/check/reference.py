@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mxspec.compile.check.readings import Logits, Reading, Text
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
-from mxspec.compile.checkpoint.names import in_text_half, name_parameters
+from mxspec.compile.checkpoint.names import in_text_half
 from mxspec.compile.checkpoint.silence import silence
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, as_float32
 from mxspec.formats.errors import CheckpointError
@@ -42,10 +42,9 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
         in_text_half(name): torch.from_numpy(as_float32(tensor.read_rows(0, tensor.shape[0]), tensor.dtype))
         for name, tensor in tensors.items()
     }
-    kind = type(name_parameters(config))
     with silence():
         try:
-            model: PreTrainedModel = kind.from_pretrained(
+            model: PreTrainedModel = type(checkpoint.named).from_pretrained(
                 None,
                 config=copy.deepcopy(config),  # transformers writes the attention's name into what it is given
                 state_dict=values,

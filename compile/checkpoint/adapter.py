@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.config import architecture_name, read_settings
 from mxspec.compile.checkpoint.merged_tensor import LowRank, MergedTensor
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.names import name_parameters, rename, tied_names
+from mxspec.compile.checkpoint.names import rename, tied_names
 from mxspec.compile.checkpoint.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensor import CheckpointTensor, open_shard
 from mxspec.compile.checkpoint.ties import same_values
@@ -40,7 +40,7 @@ _ADVICE = "merge it with PEFT's merge_and_unload, and give what that saves"
 
 
 def merge_adapter(
-    tensors: Mapping[str, Source], config: PreTrainedConfig, folder: Path, files: ExitStack, from_pickle: bool
+    tensors: Mapping[str, Source], model: PreTrainedModel, folder: Path, files: ExitStack, from_pickle: bool
 ) -> dict[str, Source]:
     """The tensors, those that the adapter in `folder` changes with its changes; its file is open until `files` ends.
 
@@ -48,7 +48,6 @@ def merge_adapter(
     UnsupportedModelError for what is not plain LoRA.
     """
     settings = _read_config(folder / ADAPTER_CONFIG)
-    model = name_parameters(config)
     found, _ = rename(model, list(tensors))
     merged = dict(tensors)
     for module, parts in _read_parts(folder, files, from_pickle).items():

@@ -10,11 +10,14 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+from transformers import PreTrainedModel
+
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, merge_adapter
 from mxspec.compile.checkpoint.config import CONFIG, load_config
 from mxspec.compile.checkpoint.make_tokenizer import make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.compile.checkpoint.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open_shard
 from mxspec.compile.checkpoint.ties import broken_tie
@@ -50,7 +53,7 @@ class Checkpoint:
                 self.tensors = _join_codes(self.tensors, layout)
             self._untie()
             if adapter is not None:
-                self.tensors = merge_adapter(self.tensors, self.config, adapter, self._files, from_pickle)
+                self.tensors = merge_adapter(self.tensors, self.named, adapter, self._files, from_pickle)
         except BaseException:
             self.close()
             raise
@@ -78,6 +81,11 @@ class Checkpoint:
             path.write_text(text, encoding="utf-8")
             self.notes.append(f"{self.folder} has no {TOKENIZER}: made of its other files")
         return path
+
+    @cached_property
+    def named(self) -> PreTrainedModel:
+        """transformers' model with names and shapes only, to be read only. Raises UnsupportedModelError for none."""
+        return name_parameters(self.config)
 
     def _untie(self) -> None:
         """Have the configuration speak of two tables where the checkpoint has two."""

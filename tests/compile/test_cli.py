@@ -27,6 +27,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.session import Part, Session
+from tests.compile.checkpoint.test_adapter import write_adapter
 
 VOCABULARY = 120
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
@@ -444,17 +445,21 @@ def test_folders_without_a_recipe(
     assert alone.draft is None
 
 
-def test_a_hub_pair_is_recorded_by_its_commits(
+def test_a_pair_and_an_adapter_of_the_hub_are_recorded_by_their_commits(
     recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     commits = {"org/big": "a" * 40, "org/small": "b" * 40}
     for name, role in (("org/big", "target"), ("org/small", "draft")):
         shutil.copytree(recipes("llama").parent / role, tmp_path / "snapshots" / commits[name])
+    commits["org/adapter"] = "c" * 40
+    (tmp_path / "snapshots" / commits["org/adapter"]).mkdir()
+    write_adapter(tmp_path / "snapshots" / commits["org/adapter"], {"model.layers.1.mlp.up_proj": (96, 64, 4)})
     monkeypatch.setattr(fetch, "snapshot_download", lambda name, **_: str(tmp_path / "snapshots" / commits[name]))
-    result = speccompile("org/big", "--draft", "org/small", "-o", place)
+    result = speccompile("org/big", "--draft", "org/small", "--adapter", "org/adapter", "-o", place)
     assert result.exit_code == 0, result.output
-    recipe = Bundle.open(place).manifest.recipe
-    assert {recipe[role]["checkpoint"]: recipe[role]["revision"] for role in ("target", "draft")} == commits
+    target, draft = (Bundle.open(place).manifest.recipe[role] for role in ("target", "draft"))
+    recorded = {role["checkpoint"]: role["revision"] for role in (target, draft)}
+    assert recorded | {target["adapter"]: target["adapter_revision"]} == commits
 
 
 def test_hub_ids(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
