@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.check.readings import Logits, Reading, Text
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import in_text_half
 from mxspec.compile.checkpoint.silence import silence
-from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, as_float32
+from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_float32
 from mxspec.formats.errors import CheckpointError
 
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
@@ -37,10 +39,10 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
     is tied, is transformers' own to say. Raises CheckpointError where transformers cannot load it.
     """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
-    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if tensor.dtype in DTYPE_NAMES.values()}
     values = {
-        in_text_half(name): torch.from_numpy(as_float32(tensor.read_rows(0, tensor.shape[0]), tensor.dtype))
-        for name, tensor in tensors.items()
+        in_text_half(name): torch.from_numpy(_read_whole(tensor))
+        for name, tensor in checkpoint.tensors.items()
+        if tensor.dtype in DTYPE_NAMES.values()
     }
     with silence():
         try:
@@ -55,6 +57,11 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
         except Exception as error:  # theirs have no base
             raise CheckpointError(f"{checkpoint.folder}: transformers cannot load it: {one_line(error)}") from error
     return model.eval()
+
+
+def _read_whole(tensor: Source) -> npt.NDArray[np.float32]:
+    values = tensor.read() if isinstance(tensor, CheckpointTensor) else tensor.read_rows(0, tensor.shape[0])
+    return np.asarray(as_float32(values, tensor.dtype))  # numpy makes a scalar of an array of one number
 
 
 def oracle(model: PreTrainedModel, first_position: int) -> Oracle:
