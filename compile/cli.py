@@ -18,7 +18,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.find_recipe import read_recipe
-from mxspec.recipes.recipe import ROUNDINGS
+from mxspec.recipes.recipe import ROUNDINGS, from_here
 from mxspec.runtime.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
@@ -54,7 +54,8 @@ for command in (list_recipes, explain, inspect, emit):
 @click.argument("recipe", metavar="RECIPE|CHECKPOINT")
 @click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
-@click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter for the target.")
+@click.option("--adapter", metavar="ADAPTER", help="A LoRA adapter for the target: a folder or a hub id.")
+@click.option("--from-pickle", is_flag=True, help="Read weights that are there as pickles alone; no code is run.")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
 @click.option(
@@ -85,7 +86,8 @@ def compile_recipe(
     *,
     draft: str | None,
     output: Path | None,
-    adapter: Path | None,
+    adapter: str | None,
+    from_pickle: bool,
     target_format: str | None,
     draft_format: str | None,
     matrix_format: tuple[tuple[str, str], ...],
@@ -114,8 +116,9 @@ def compile_recipe(
         calibrate=None if calibrate is None else str(calibrate.absolute()),
         calibration_tokens=calibration_tokens,
         seed=seed,
+        from_pickle=from_pickle or None,
         target={
-            "adapter": None if adapter is None else str(adapter.absolute()),
+            "adapter": None if adapter is None else from_here(adapter),
             "format": target_format,
             "formats": list(matrix_format) or None,
             "keep_fp16": list(keep_fp16) or None,

@@ -56,7 +56,7 @@ def plan_model(
     name: ModelName, checkpoint: Checkpoint, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
     """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
-    model = name_parameters(checkpoint.config)
+    model = checkpoint.named
     own = own_formats(model, checkpoint)
     buffers = find_buffers(model, checkpoint.tensors)
     exported = _export(checkpoint.config, choose_formats(model, wanted, own), wanted, recipe, context_length, buffers)

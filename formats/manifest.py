@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import BundleError
 from mxspec.formats.validation import Strict, first_problem, parse_json
@@ -175,6 +175,40 @@ class SamplingDefaults(Strict):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     typical_p: Share = 1.0
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+
+
+class ModelFiles(BaseModel):
+    """The two files of a model, whatever else is said of it."""
+
+    graph: str
+    weights: str
+
+
+class AnyManifest(BaseModel):
+    """What manifests of all schema versions say: enough to know a bundle, and which files are its own."""
+
+    schema_version: Positive
+    name: str
+    models: Annotated[dict[ModelName, ModelFiles], Field(min_length=1)]
+    files: dict[str, FileEntry]
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _lists_its_files(self) -> Self:
+        own = {name for model in self.models.values() for name in (model.graph, model.weights)} | {TOKENIZER}
+        if missing := sorted(own - self.files.keys()):
+            raise ValueError(f"file {missing[0]!r} is not in files")
+        return self
+
+    @classmethod
+    def parse(cls, text: bytes) -> AnyManifest | Manifest:
+        """Parse and check manifest.json, all of it where its version is known; raises BundleError."""
+        parse_json(text, MANIFEST, BundleError)
+        try:
+            found = cls.model_validate_json(text, strict=True)
+        except ValidationError as problems:
+            raise BundleError(f"{MANIFEST}: {first_problem(problems, cls)}") from None
+        return Manifest.parse(text) if found.schema_version in READABLE_SCHEMA_VERSIONS else found
 
 
 class Manifest(Strict):
