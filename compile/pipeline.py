@@ -38,6 +38,7 @@ PLAIN = {  # what the recipe of a baseline says
     "max_ratio": None,
     "allowed_formats": (),
     "activations": "int16",
+    "tied": None,
 }
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
@@ -72,6 +73,8 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
                 plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
                 check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
                 plans.append(replace(plan, budget=budgets.get(name)))
+            if wanted.tied == "once" and not plan.shares_table:
+                stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
         known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)

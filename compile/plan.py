@@ -14,6 +14,7 @@ from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_names, tied_names
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph
+from mxspec.compile.passes.embeddings import StoredOnce
 from mxspec.compile.weights.pack import format_name, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
@@ -39,8 +40,13 @@ class ModelPlan:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of the checkpoint that packing will read; a tied head is read twice."""
+        """Bytes of the checkpoint that packing will read; a tied head that is stored twice is read twice."""
         return sum(self.sources[source].bytes for spec in self.exported.weights for source in spec.sources)
+
+    @property
+    def shares_table(self) -> bool:
+        """Whether embedding and head are stored once."""
+        return any(spec.looked_up for spec in self.exported.weights)
 
 
 def plan_model(
@@ -49,12 +55,14 @@ def plan_model(
     """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
     model = name_parameters(checkpoint.config)
     own = own_formats(model, checkpoint)
+    weight_format = choose_formats(model, wanted, own)
     exported = export_graph(
         checkpoint.config,
-        weight_format=choose_formats(model, wanted, own),
+        weight_format=weight_format,
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
+        stored_once=choose_tables(wanted, weight_format, own),
     )
     parameters = dict.fromkeys(source for spec in exported.weights for source in spec.sources)
     resolved = resolve_names(model, checkpoint.tensors, parameters)
@@ -75,12 +83,14 @@ def plan_without_weights(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
     """The plan of a configuration without a checkpoint. Raises MxspecError for what cannot be exported."""
+    weight_format = choose_formats(name_parameters(config), wanted, {})
     exported = export_graph(
         config,
-        weight_format=choose_formats(name_parameters(config), wanted, {}),
+        weight_format=weight_format,
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
+        stored_once=choose_tables(wanted, weight_format, {}),
     )
     layout = plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in exported.weights])
     lengths = specializations(name, recipe, context_length)
@@ -145,3 +155,14 @@ def choose_formats(model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[st
         return asked or held or wanted.format
 
     return weight_format
+
+
+def choose_tables(wanted: TargetRecipe, weight_format: Callable[[str], str], own: Mapping[str, str]) -> StoredOnce:
+    """Whether a head that is the embedding, too, is stored once: as the recipe says, or else where nothing is lost."""
+
+    def stored_once(parameter: str) -> bool:
+        kind = weight_format(parameter)
+        exact = kind in (FP16_TILES, own.get(parameter))
+        return exact if wanted.tied is None else wanted.tied == "once"
+
+    return stored_once

@@ -29,7 +29,7 @@ from mxspec.compile.check.reference import (
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.mx_tensor import MxTensor
-from mxspec.compile.checkpoint.names import resolve_names
+from mxspec.compile.checkpoint.names import resolve_names, tied_names
 from mxspec.formats.errors import CheckFailed, CheckpointError, UnsupportedModelError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
@@ -121,13 +121,16 @@ def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, chec
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     tensor_of = resolve_names(model, checkpoint.tensors, parameters).tensor_of
     parameter_of = {tensor: parameter for parameter, tensor in tensor_of.items()}
+    twins = tied_names(model)
     for tensor in entry.tensors:
         alone = len(tensor.sources) == 1 and tensor.name in parameters  # a tied head has values of its own
         if missing := [source for source in tensor.sources if source not in checkpoint.tensors]:
             raise CheckpointError(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint.folder} lacks")
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
         if names:
-            _replace(model, names, tensor, _stored_values(folder / entry.weights, tensor))
+            values = _stored_values(folder / entry.weights, tensor)
+            for parts in [[name] for name in twins[names[0]]] if tensor.looked_up else [names]:
+                _replace(model, parts, tensor, values)
 
 
 def _stored_values(path: Path, tensor: TensorEntry) -> Values:
