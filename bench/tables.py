@@ -245,18 +245,41 @@ def turns(result: dict[str, Any]) -> str:
 
 
 def compiling() -> str:
-    found = record("compile_7b")
-    r = found["result"]
-    header = ["shape", "million weights", "seconds", "of which export", "packing, M weights/s", "anonymous memory"]
-    row = [
-        r["shape"],
+    found = [record(name) for name in ("compile_7b", "compile_13b", "compile_7b_gptq")]
+    header = [
+        "shape",
+        "million weights",
+        "seconds",
+        "of which export",
+        "rounding",
+        "packing, M weights/s",
+        "anonymous memory",
+        "of a cgroup of",
+    ]
+    return markdown(header, [compiled(each["result"]) for each in found]) + extrapolated(found[-1]) + source(*found)
+
+
+def compiled(r: dict[str, Any]) -> list[str]:
+    stages = r["stage_seconds"]
+    cut = "" if r["gptq_tokens"] is None else f", {r['layers']} layers, gptq"
+    return [
+        r["shape"] + cut,
         f"{r['weights'] / 1e6:,.0f}",
         f"{r['seconds']:.0f}",
-        f"{r['stage_seconds']['export target']:.0f}",
+        f"{stages['export target']:.0f}",
+        f"{stages['round target']:.0f}" if "round target" in stages else "",
         f"{r['weights_per_second'] / 1e6:,.0f}",
         f"{r['anonymous_bytes'] / 1e6:,.0f} MB",
+        f"{r['cgroup_bytes'] / 1e6:,.0f} MB",
     ]
-    return markdown(header, [row]) + source(found)
+
+
+def extrapolated(found: dict[str, Any]) -> str:
+    r = found["result"]
+    return (
+        f"\n\nRounding on {r['gptq_tokens']:,} tokens would take at most {r['rounding_seconds_of_whole'] / 60:.0f} "
+        "minutes for all layers of that shape; the time grows with the layers, the memory does not."
+    )
 
 
 def codec() -> str:

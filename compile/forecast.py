@@ -19,11 +19,12 @@ from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.find_recipe import shipped_config
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
-# Of a 7B target on two cores (bench/records/compile_7b.json): 34 s of export for 32 layers, 356 million weights packed
-# a second, 18 s of checks.
-EXPORT_SECONDS_A_LAYER = 34.3 / 32
-PACK_SECONDS_A_WEIGHT = 1 / 356e6
-CHECK_SECONDS_A_WEIGHT = 18.4 / 6.738e9
+# Of a 7B target on two cores (bench/records/compile_7b.json): 4.5 s for the referee, 16 s of export for 32 layers, 460
+# million weights packed a second, 10 s of checks.
+REFEREE_SECONDS = 4.5
+EXPORT_SECONDS_A_LAYER = 16.3 / 32
+PACK_SECONDS_A_WEIGHT = 1 / 460e6
+CHECK_SECONDS_A_WEIGHT = 10.4 / 6.738e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _forecast_model(
     stored_once = set(filter(choose_tables(wanted, format_of, {}), matrices))
     weights = sum(parameter.numel() for parameter in model.parameters())
     width = 4 if "float32" in str(config.dtype) else 2
-    seconds = EXPORT_SECONDS_A_LAYER * config.num_hidden_layers
+    seconds = REFEREE_SECONDS + EXPORT_SECONDS_A_LAYER * config.num_hidden_layers
     return ModelForecast(
         name=name,
         checkpoint=wanted.checkpoint,

@@ -19,10 +19,11 @@ from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fetch import fetch_checkpoint, local_folder
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
-from mxspec.compile.plan import plan_model
+from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
+from mxspec.compile.weights.rounding.rounded import RoundedModel
 from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
@@ -59,47 +60,28 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         note_shorter_draft(contexts, stages)
 
         verdicts = judge_models(models, checkpoints, contexts, stages)
-        budgets: dict[ModelName, BudgetEntry] = {}
-        place = writer.work.rounding
-        for name, wanted in models.items():
-            if wanted.has_budget:
-                model = Model(name, checkpoints[name], wanted, recipe, place)
-                models[name], budgets[name] = meet_budget(model, contexts[name], writer.require_space, stages)
-
-        plans = []
-        for name, wanted in models.items():
-            checkpoint = checkpoints[name]
-            with stages.step(f"export {name}"):
-                plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
-                check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
-                plans.append(replace(plan, budget=budgets.get(name)))
-            if wanted.tied == "once" and not plan.shares_table:
-                stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
+        budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
+        plans = plan_models(models, checkpoints, contexts, recipe, verdicts, stages)
         known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
+        place = writer.work.rounding
         rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
         entries: dict[ModelName, ModelEntry] = {}
         contents: dict[str, FileEntry] = {}
         for plan in plans:
-            with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
-                journal = writer.work.journal(weights_name(plan))
-                written = write_model(plan, writer.folder, advance, rounded[plan.name], journal)
-            if written.taken_over:
-                stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by the run before")
-            entry = entries[plan.name] = written.entry
-            contents[entry.graph] = writer.entry(entry.graph)
-            contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
+            priced = replace(plan, budget=budgets.get(plan.name))
+            entries[plan.name] = pack_model(priced, rounded[plan.name], writer, contents, stages)
         for plan in plans:
-            checkpoint = checkpoints[plan.name]
+            checkpoint, entry = checkpoints[plan.name], entries[plan.name]
             with stages.step(f"check {plan.name}"):
-                complete = check_model(plan, writer.folder, entries[plan.name], known[plan.name])
+                complete = check_model(plan, writer.folder, entry, known[plan.name])
                 if not complete:
                     check_twin(plan, checkpoint.config, models[plan.name], recipe)
-                own = own_error(writer.folder, entries[plan.name], checkpoint)
+                own = own_error(writer.folder, entry, checkpoint)
             referee = verdicts[checkpoint].entry.model_copy(update={"own": own})
-            entries[plan.name] = entries[plan.name].model_copy(update={"referee": referee})
+            entries[plan.name] = entry.model_copy(update={"referee": referee})
 
         folder = checkpoints["target"].folder
         copy_tokenizer(checkpoints["target"], writer, contents)
@@ -155,6 +137,59 @@ def judge_models(
             with stages.step(f"referee {name}"):
                 verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name])
     return verdicts
+
+
+def meet_budgets(
+    models: dict[ModelName, TargetRecipe],
+    checkpoints: Mapping[ModelName, Checkpoint],
+    contexts: Mapping[ModelName, int],
+    recipe: Recipe,
+    writer: BundleWriter,
+    stages: Stages,
+) -> dict[ModelName, BudgetEntry]:
+    """Give each model that has a budget a format for every matrix, in `models`; what the manifest says of it."""
+    budgets: dict[ModelName, BudgetEntry] = {}
+    for name, wanted in models.items():
+        if wanted.has_budget:
+            model = Model(name, checkpoints[name], wanted, recipe, writer.work.rounding)
+            models[name], budgets[name] = meet_budget(model, contexts[name], writer.require_space, stages)
+    return budgets
+
+
+def plan_models(
+    models: Mapping[ModelName, TargetRecipe],
+    checkpoints: Mapping[ModelName, Checkpoint],
+    contexts: Mapping[ModelName, int],
+    recipe: Recipe,
+    verdicts: Mapping[Checkpoint, Verdict],
+    stages: Stages,
+) -> list[ModelPlan]:
+    """Export each model; raises CheckFailed where a graph has other windows than its config and its twin."""
+    plans = []
+    for name, wanted in models.items():
+        checkpoint = checkpoints[name]
+        with stages.step(f"export {name}"):
+            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
+            check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
+            plans.append(plan)
+        if wanted.tied == "once" and not plan.shares_table:
+            stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
+    return plans
+
+
+def pack_model(
+    plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, contents: dict[str, FileEntry], stages: Stages
+) -> ModelEntry:
+    """Write a model's two files, and list them in `contents`."""
+    with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
+        journal = writer.work.journal(weights_name(plan))
+        written = write_model(plan, writer.folder, advance, rounded, journal)
+    if written.taken_over:
+        stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by the run before")
+    entry = written.entry
+    contents[entry.graph] = writer.entry(entry.graph)
+    contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
+    return entry
 
 
 def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:

@@ -15,11 +15,10 @@ from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_nam
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph
 from mxspec.compile.passes.embeddings import StoredOnce
-from mxspec.compile.weights.pack import format_name, plan_weights
+from mxspec.compile.weights.pack import lay_out, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
-from mxspec.formats.safetensors_file import Layout, plan_layout
-from mxspec.formats.storage import stored_as
+from mxspec.formats.safetensors_file import Layout
 from mxspec.formats.weight_format import FP16_TILES, Activations
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
@@ -55,15 +54,7 @@ def plan_model(
     """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
     model = name_parameters(checkpoint.config)
     own = own_formats(model, checkpoint)
-    weight_format = choose_formats(model, wanted, own)
-    exported = export_graph(
-        checkpoint.config,
-        weight_format=weight_format,
-        context_length=context_length,
-        cache_dtype=recipe.cache_dtype,
-        activations=wanted.activations,
-        stored_once=choose_tables(wanted, weight_format, own),
-    )
+    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length)
     parameters = dict.fromkeys(source for spec in exported.weights for source in spec.sources)
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
@@ -83,18 +74,28 @@ def plan_without_weights(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
     """The plan of a configuration without a checkpoint. Raises MxspecError for what cannot be exported."""
-    weight_format = choose_formats(name_parameters(config), wanted, {})
-    exported = export_graph(
+    exported = _export(config, name_parameters(config), {}, wanted, recipe, context_length)
+    layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length)
+    return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
+
+
+def _export(
+    config: PreTrainedConfig,
+    model: PreTrainedModel,
+    own: Mapping[str, str],
+    wanted: TargetRecipe,
+    recipe: Recipe,
+    context_length: int,
+) -> ExportedGraph:
+    weight_format = choose_formats(model, wanted, own)
+    return export_graph(
         config,
         weight_format=weight_format,
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
-        stored_once=choose_tables(wanted, weight_format, {}),
+        stored_once=choose_tables(wanted, weight_format, own),
     )
-    layout = plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in exported.weights])
-    lengths = specializations(name, recipe, context_length)
-    return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
 
 def specializations(name: ModelName, recipe: Recipe, context_length: int) -> tuple[int, ...]:

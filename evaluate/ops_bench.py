@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from mxspec.evaluate.random_weights import random_tiles
 from mxspec.evaluate.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs, median
 from mxspec.formats.native import ISAS
-from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, packed_shape
+from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime import ops
 from mxspec.runtime.ops.timing import time_attention, time_matmul
 
 FORMATS = tuple(WEIGHT_FORMATS)
-ACTIVATIONS: tuple[Activations, ...] = ("int16", "int8")
 ROWS = (1, 2, 4, 8, 16, 128, 512)
 BEYOND_CACHES = 256 << 20  # bytes of what is worked on alternately, so that nothing is still in a cache
 SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection

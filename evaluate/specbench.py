@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ from rich.table import Table
 
 from mxspec.evaluate import batch_bench, model_bench, ops_bench, profile_bench, speculate_bench
 from mxspec.evaluate.bench_tables import attention_table, model_table, products_table
+from mxspec.evaluate.finish import finish
 from mxspec.evaluate.profile_table import call_table
-from mxspec.evaluate.record import write_record
 from mxspec.evaluate.shapes import SHAPES
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import ops
-from mxspec.runtime.command import Group, print_json, read_text, report_console
+from mxspec.runtime.command import Group, read_text, report_console
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 
@@ -79,20 +79,10 @@ def choose_bundle(
     return random_bundle(SHAPES[shape], work, weight_format, activations=activations)
 
 
-def finish(result: dict[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
-    if record is not None:
-        write_record(record, result)
-    if json_output:
-        print_json(result)
-    else:
-        for table in tables:
-            report_console().print(table)
-
-
 @main.command("ops")
 @click.option("--isa", "isas", multiple=True, type=click.Choice(ISAS), help="Only this one (may be repeated).")
 @click.option("--format", "formats", multiple=True, type=click.Choice(ops_bench.FORMATS), help="Likewise.")
-@click.option("--activations", multiple=True, type=click.Choice(ops_bench.ACTIVATIONS), help="Likewise.")
+@click.option("--activations", multiple=True, type=click.Choice(ACTIVATIONS), help="Likewise.")
 @click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Likewise.")
 @click.option("--repetitions", default=5, show_default=True, type=click.IntRange(min=1))
 @common_options
@@ -114,7 +104,7 @@ def bench_ops(
         result = ops_bench.measure(
             isas or ISAS,
             formats or ops_bench.FORMATS,
-            activations or ops_bench.ACTIVATIONS,
+            activations or ACTIVATIONS,
             rows or ops_bench.ROWS,
             repetitions,
             status.update,

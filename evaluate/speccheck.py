@@ -11,13 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mxspec.evaluate.accuracy import Comparison, compare_models
+from mxspec.evaluate.finish import finish
 from mxspec.evaluate.logits import as_table as logits_table
 from mxspec.evaluate.logits import measure_logits
-from mxspec.evaluate.record import write_record
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
 from mxspec.formats.manifest import ModelEntry, ModelName
-from mxspec.runtime.command import Group, print_json, read_text, report_console
+from mxspec.runtime.command import Group, read_text, report_console
 from mxspec.runtime.engine import Engine
 
 MODELS: tuple[ModelName, ...] = get_args(ModelName)
@@ -66,12 +66,7 @@ def accuracy(
     token_ids = engine.encode(text)[:max_tokens]
     comparison = score_with_progress(engine, token_ids, models["target"].context_length, console)
     result = describe(comparison, models["target"], max_ratio)
-    if record is not None:
-        write_record(record, result)
-    if json_output:
-        print_json(result)
-    else:
-        console.print(as_table(result))
+    finish(result, [as_table(result)], json_output, record)
     if not result["passed"]:
         raise CheckFailed(
             f"perplexity ratio: got {comparison.ratio:.5f}, expected at most {result['max_ratio']}: "
@@ -103,14 +98,8 @@ def logits(
     weights in float32, and all processor cores.
     """
     text = None if text_file is None else read_text(text_file, "--text")
-    console = report_console(json_output=json_output)
     result = measure_logits(Bundle.open(bundle), model, checkpoint, text, tokens)
-    if record is not None:
-        write_record(record, result)
-    if json_output:
-        print_json(result)
-    else:
-        console.print(logits_table(result))
+    finish(result, [logits_table(result)], json_output, record)
     if not result["passed"]:
         raise CheckFailed(
             f"{model}: differs from transformers with the same weights by {result['error_stored_weights']:.1e} of the "

@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -35,9 +35,9 @@ FormatName = Annotated[str, AfterValidator(named_by_user)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 Rounding = Literal["nearest", "scale", "gptq"]
-ROUNDINGS: tuple[Rounding, ...] = ("nearest", "scale", "gptq")
+ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 Tied = Literal["once", "twice"]
-TIED: tuple[Tied, ...] = ("once", "twice")
+TIED: tuple[Tied, ...] = get_args(Tied)
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

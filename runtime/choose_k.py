@@ -10,6 +10,7 @@ K is chosen before anything of the round is drawn, from the past alone, so no te
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +34,8 @@ TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change w
 WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
 SHORTEST_PAUSE, LONGEST_PAUSE = 16, 512  # steps of plain decoding until drafting is tried again,
 TRIED_ROUNDS = 4  # for so many rounds of texts
+WORTH_ROWS = 4  # rows over which the cost of one is averaged
+LEAST_WORTH, MOST_WORTH = 0.05, 0.9
 
 
 @dataclass(slots=True)
@@ -62,25 +65,34 @@ class Acceptance:
 class Load:
     """A text that takes part in a step: how much of what it drafts is kept, and how much it can draft.
 
-    `k` is None where it is to be chosen.
+    `k` is None where it is to be chosen; `drafter` names whose cost it is.
     """
 
     acceptance: float
     room: int
     k: int | None = None
+    drafter: str = "model"
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step took: tokens of the target's call, seconds of all but the drafting, and the calls of the draft."""
+    """What a step took: tokens of the target's call, seconds of all but the drafting, and the drafters' calls."""
 
     tokens: int
     seconds: float
-    draft_calls: Sequence[tuple[int, float]] = ()  # texts in the call, and seconds
+    draft_calls: Sequence[tuple[str, int, float]] = ()  # whose it is, texts in the call, and seconds
 
     @property
     def drafted(self) -> bool:
         return bool(self.draft_calls)
+
+
+def _acceptances() -> defaultdict[str, Acceptance]:
+    return defaultdict(Acceptance)
+
+
+def _costs() -> defaultdict[str, Costs]:
+    return defaultdict(Costs)
 
 
 @dataclass(slots=True)
@@ -91,9 +103,9 @@ class KByLoad:
     """
 
     most: int
-    pair: Acceptance = field(default_factory=Acceptance)  # of all texts together
+    pair: defaultdict[str, Acceptance] = field(default_factory=_acceptances)  # of all texts, by drafter
     score: Costs = field(default_factory=Costs)  # a step but for its drafting, by tokens of the target's call
-    draft: Costs = field(default_factory=Costs)  # a call of the draft, by texts
+    draft: defaultdict[str, Costs] = field(default_factory=_costs)  # a call of a drafter, by texts
     draft_read: Costs = field(default_factory=Costs)  # a call of the draft that reads, by tokens
     _steps: int = 0
     _plain_steps: int = 0
@@ -113,13 +125,24 @@ class KByLoad:
             self._stands_until = self._steps + steps
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
+    def worth(self, texts: int) -> float:
+        """The probability from which a drafted token is worth its row in a call for so many texts.
+
+        A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
+        """
+        if self.score.sizes < 2:
+            return LEAST_WORTH
+        plain = self.score.seconds(texts)
+        row = (self.score.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
+        return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH) if plain > 0 else LEAST_WORTH
+
     def observe(self, cost: StepCost) -> None:
         """Learn what a step took."""
         self._steps += 1
         self._seen[cost.tokens] = self._steps
         self.score.add(cost.tokens, cost.seconds)
-        for texts, seconds in cost.draft_calls:
-            self.draft.add(texts, seconds)
+        for drafter, texts, seconds in cost.draft_calls:
+            self.draft[drafter].add(texts, seconds)
         self._plain_steps = 0 if cost.drafted else self._plain_steps + 1
 
     def _choose(self, loads: Sequence[Load]) -> tuple[list[int], int]:
@@ -152,9 +175,11 @@ class KByLoad:
         expected = np.array([[expected_tokens(load.acceptance, k) for k in range(self.most + 1)] for load in loads])
         gained = expected[np.arange(len(loads)), candidates].sum(axis=1)
         seconds = _each(self.score.seconds, candidates.sum(axis=1) + len(loads))
-        for position in range(int(candidates.max())):
-            drafting = (candidates > position).sum(axis=1)
-            seconds += np.where(drafting > 0, _each(self.draft.seconds, drafting), 0.0)
+        for drafter in {load.drafter for load in loads}:
+            own = candidates[:, [load.drafter == drafter for load in loads]]
+            for position in range(int(own.max())):
+                drafting = (own > position).sum(axis=1)
+                seconds += np.where(drafting > 0, _each(self.draft[drafter].seconds, drafting), 0.0)
         speeds: NDArray[np.float64] = np.divide(gained, seconds, out=np.zeros_like(gained), where=seconds > 0)
         return speeds
 

@@ -6,29 +6,28 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
-from mxspec.runtime.drafters.drafter import Drafter
-from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.none import NoDrafter
+from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.reader import Reader
-from mxspec.runtime.request import DrafterName, K, Request, require_integer
+from mxspec.runtime.request import Request, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduler import Scheduler
 from mxspec.runtime.session import Session
+from mxspec.runtime.strategy import choose_strategy
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer
+from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.worker import QueueFullError, Worker
 
-DEFAULT_K = 4
 SLOTS = 8
 QUEUE = 1024  # requests that may wait
 
@@ -64,7 +63,8 @@ class Engine:
         manifest = self.bundle.manifest
         self.target = Session.of(self.bundle, "target", slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
-        self._model_drafter = None if self.draft is None else ModelDrafter(self.draft)
+        self._drafters = make_drafters(manifest.tokenizer.vocab_size, self.draft)
+        self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
         self._worker = Worker(scheduler, queue)
         self._close = weakref.finalize(self, self._worker.close)
@@ -134,12 +134,6 @@ class Engine:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt, none of them twice."""
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
 
-    def default_k(self, temperature: float) -> K:
-        """By cost where the text is the same at every K, else one that a seed can repeat; 0 without a draft."""
-        if self.draft is None:
-            return 0
-        return "auto" if temperature == 0 else min(DEFAULT_K, self.bundle.manifest.k_max)
-
     # --- scoring ---
 
     def score(self, token_ids: Sequence[int], *, model: ModelName = "target") -> Iterator[Logits]:
@@ -162,11 +156,12 @@ class Engine:
         prompt = self._checked(self._prompt_ids(request), manifest.models["target"].context_length)
         sampling = self._sampling(request)
         eos = frozenset(manifest.tokenizer.eos_token_ids)
+        strategy = choose_strategy(request, sampling, self._drafters, manifest.k_max, self._measured)
         settings = sequence.Settings(
             prompt=prompt,
             sampling=sampling,
-            k=self._k(request, sampling),
-            drafter=self._drafter(request),
+            strategy=strategy,
+            measured=self._measured if strategy.drafter.name == "model" and strategy.proposal == "sampled" else None,
             max_new_tokens=request.max_new_tokens,
             eos=frozenset() if request.ignore_eos else eos,
             logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
@@ -225,33 +220,6 @@ class Engine:
             logit_bias=request.logit_bias,
             seed=request.seed,
         ).seeded()
-
-    def _k(self, request: Request, sampling: Sampling) -> K:
-        k_max, k = self.bundle.manifest.k_max, request.k
-        if request.drafter == "none" or (request.drafter is None and self.draft is None):
-            if k not in (None, 0):
-                raise GenerationError(f"k: got {k} without a drafter, expected 0 or nothing")
-            return 0
-        if k is None:
-            return self.default_k(sampling.temperature)
-        if k == "auto":
-            if not sampling.greedy and request.seed is not None:
-                raise GenerationError("k: got auto with a seed, but a sampled text repeats only at a fixed k; give one")
-            return k
-        if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k <= k_max:
-            raise GenerationError(f"k: got {k!r}, expected auto, or 0 to {k_max}, the k_max of the bundle")
-        return k
-
-    def _drafter(self, request: Request) -> Drafter:
-        if request.drafter == "none" or (request.drafter is None and self._model_drafter is None):
-            return NoDrafter()
-        if request.drafter is None or request.drafter == "model":
-            if self._model_drafter is None:
-                raise GenerationError("drafter: got 'model', but the bundle holds no draft; compile it with one")
-            return self._model_drafter
-        if not isinstance(request.drafter, Drafter):
-            raise GenerationError(f"drafter: got {request.drafter!r}, expected {' or '.join(get_args(DrafterName))}")
-        return request.drafter
 
     def _matcher(self, request: Request) -> Any:
         if request.grammar is None:

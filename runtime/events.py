@@ -10,15 +10,23 @@ from mxspec.runtime.sampling.logprobs import Logprob
 FinishReason = Literal["eos", "stop", "grammar", "max_new_tokens", "context_end", "cancelled", "error"]
 
 
+TARGET = "target"  # the origin of tokens that nobody drafted
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """One token of the answer, and the text that it completes (empty while a later token can still change it)."""
 
     id: int
     text: str
-    drafted: bool  # proposed by the draft and kept, not the target's own
+    origin: str  # the drafter that proposed it, "grammar", or "target"
     sample: int = 0  # which of the n samples of the prompt it belongs to
     logprob: Logprob | None = None  # where log-probabilities were asked for
+
+    @property
+    def drafted(self) -> bool:
+        """Proposed and kept, not the target's own."""
+        return self.origin != TARGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,10 @@ class Statistics:
 
     seed: int | None  # what the random numbers were drawn from; None where the text is greedy
     k: int | Literal["auto"]
+    drafter: str
+    verifier: str  # "greedy" where the text is
+    proposal: str
+    lossless: bool  # False where lenience was asked for: the text is not the target's own
     prompt_tokens: int
     reused_tokens: int  # of the prompt, which a slot held already: not read again
     emitted: int  # tokens handed to the reader

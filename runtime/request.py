@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.text.stop import check_stops
 
 K = int | Literal["auto"]
-DrafterName = Literal["model", "none"]
 Message = Mapping[str, Any]
 
 
@@ -29,8 +28,12 @@ class Request:
     messages: Sequence[Message] | None = None
     max_new_tokens: int = 128
     min_new_tokens: int = 0  # no end of text before
-    k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) if greedy, else 4
-    drafter: DrafterName | Drafter | None = None  # default: "model"
+    k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4
+    drafter: str | Drafter | None = None  # a name that docs/engine.md lists, or one's own; default: "model"
+    verifier: str | None = None  # of sampled text: "auto" (the default), "mrs", "block" or "match"
+    proposal: ProposalKind | None = None  # drawn, or the draft's likeliest; default: what is kept more
+    draft_temperature: float | None = None  # of the draft alone; default: the text's
+    lenience: float = 1.0  # below 1 the text is not the target's any more
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

@@ -16,6 +16,7 @@ import numpy as np
 from mxspec.runtime.choose_k import Acceptance, KByLoad, StepCost
 from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import Drafter, Proposal
+from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.sequence import Sequence, Timing
@@ -35,6 +36,10 @@ class Work:
     scored: bool = True  # whether logits are wanted; not of a piece of a prompt that goes on
     k: int = 0  # tokens to draft, beside those that the proposal holds already
     proposal: Proposal = field(default_factory=Proposal)
+    draws: Draws = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.draws = self.sequence.draws()
 
     @property
     def rows(self) -> int:
@@ -133,7 +138,7 @@ class Scheduler:
                 return
             sequence = self._waiting.popleft()
             self._hand_over(taken)
-            sequence.start(taken, now, Acceptance.like(self.load.pair))
+            sequence.start(taken, now, Acceptance.like(self.load.pair[settings.strategy.drafter.name]))
             self._running.append(sequence)
 
     def _hand_over(self, taken: Taken) -> None:
@@ -170,7 +175,7 @@ class Scheduler:
         """A round for every text that has begun, and pieces of prompts as far as the budget goes."""
         decoding = [sequence for sequence in self._running if not sequence.reading]
         works, late = [], []
-        for sequence, k in zip(decoding, self.load.choose([s.load() for s in decoding]), strict=True):
+        for sequence, k in zip(decoding, self.load.choose([s.load(self._k_max) for s in decoding]), strict=True):
             work = Work(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
             work.k = max(k - len(work.proposal.tokens), 0)
             if work.k and sequence.chooses_k and sequence.draft_lag > READY_LAG:
@@ -233,20 +238,22 @@ class Scheduler:
         else:
             self.load.score.add(tokens, seconds)
 
-    def _propose(self, plan: Plan) -> list[tuple[int, float]]:
+    def _propose(self, plan: Plan) -> list[tuple[str, int, float]]:
         """Each drafter reads and proposes for all its texts together; the calls of the rounds."""
-        calls: list[tuple[int, float]] = []
-        drafters: dict[int, Drafter] = {id(s.settings.drafter): s.settings.drafter for s in self._running}
+        calls: list[tuple[str, int, float]] = []
+        worth = self.load.worth(sum(work.scored for work in plan.works))
+        drafters: dict[int, Drafter] = {id(s.drafter): s.drafter for s in self._running}
         for drafter in drafters.values():
-            reads = [(s, count) for s, count in plan.draft_reads if s.settings.drafter is drafter]
-            works = [work for work in plan.works if work.k and work.sequence.settings.drafter is drafter]
+            reads = [(s, count) for s, count in plan.draft_reads if s.drafter is drafter]
+            works = [work for work in plan.works if work.k and work.sequence.drafter is drafter]
             try:
                 if reads:
                     began = time.perf_counter()
                     drafter.read([(sequence.tokens, sequence.slot, count) for sequence, count in reads])
                     self.load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
                 if works:
-                    calls += drafter.propose([work.sequence.wanted(work.k, work.proposal) for work in works])
+                    wanted = [work.sequence.wanted(work.k, work.proposal, work.draws, worth) for work in works]
+                    calls += [(drafter.name, texts, seconds) for texts, seconds in drafter.propose(wanted)]
             except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
                 for sequence in (*(s for s, _ in reads), *(work.sequence for work in works)):
                     sequence.slot.draft_length = 0
@@ -274,8 +281,8 @@ class Scheduler:
             if not work.scored:
                 continue
             try:
-                done = sequence.emit(work.proposal, sequence.verify(work.proposal, rows), rows, timing)
+                done = sequence.emit(work.proposal, sequence.verify(work.proposal, work.draws, rows), rows, timing)
                 if done.drafted:
-                    self.load.pair.observe(done)
+                    self.load.pair[sequence.drafter.name].observe(done)
             except Exception as error:  # of this text alone: nothing here touches another
                 sequence.fail(error)

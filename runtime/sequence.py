@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.choose_k import Acceptance, Load
-from mxspec.runtime.drafters.drafter import Drafter, Proposal, Wanted
-from mxspec.runtime.events import Event, Finished, FinishReason, Round, Token
-from mxspec.runtime.request import K
+from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
+from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logprob
-from mxspec.runtime.sampling.randomness import Purpose, uniform
+from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
+from mxspec.runtime.strategy import Strategy
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.greedy import verify_greedy
-from mxspec.runtime.verifiers.mrs import verify_mrs
+from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verdict import Verdict
+from mxspec.runtime.verifiers.verifier import Scored
+
+MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one
 
 
 class Outbox(Protocol):
@@ -37,10 +43,10 @@ class Settings:
 
     prompt: list[int]
     sampling: Sampling  # with a seed
-    k: K
-    drafter: Drafter
+    strategy: Strategy
     max_new_tokens: int
     eos: frozenset[int]  # tokens that end the text
+    measured: Measured | None = None  # told what draft and target expected
     logprobs: int | None = None
     logprobs_of: str = "raw"
     cache_key: str = ""
@@ -66,13 +72,18 @@ class Sequence:
         self.tokens = list(settings.prompt)
         self.shaper = shaper
         self.tally = Tally(
-            len(settings.prompt), None if settings.sampling.greedy else settings.sampling.seed, settings.k
+            len(settings.prompt), None if settings.sampling.greedy else settings.sampling.seed, settings.strategy
         )
         self.acceptance = Acceptance()
         self.followers: list[Sequence] = []  # samples of the same prompt, which wait until it has been read
         self.cancelled = False  # set by any thread
         self.ended = False
         self._slot: Slot | None = None
+        self._memory: Any = None  # its drafter's
+        strategy = settings.strategy
+        self._choice = Choice(
+            settings.sampling.greedy, strategy.proposal, strategy.verifier.matched, strategy.draft_temperature
+        )
         self._capacity = capacity
         self._stream = stream
         self._outbox = outbox
@@ -83,6 +94,10 @@ class Sequence:
     def slot(self) -> Slot:
         assert self._slot is not None, "a slot is had from admission on"
         return self._slot
+
+    @property
+    def drafter(self) -> Drafter:
+        return self.settings.strategy.drafter
 
     @property
     def emitted(self) -> int:
@@ -108,42 +123,49 @@ class Sequence:
     @property
     def chooses_k(self) -> bool:
         """Whether K is chosen for it in every step."""
-        return self.settings.k == "auto"
+        return self.settings.strategy.k == "auto"
 
     @property
     def drafts_at_once(self) -> bool:
         """Whether the draft has to have read the prompt when the first round is over: a fixed K drafts in the next."""
-        return not self.chooses_k and self.settings.k != 0 and self._room > 0
+        return not self.chooses_k and self.settings.strategy.k != 0 and self._room > 0
 
     @property
     def draft_lag(self) -> int:
         """Tokens that the draft has to read before it can guess."""
-        return self.settings.drafter.lag(self.tokens, self.slot)
+        return self.drafter.lag(self.tokens, self.slot)
 
     @property
     def _room(self) -> int:
         """How many tokens can be drafted: never past the contexts or the tokens wanted."""
         length = len(self.tokens)
         wanted = self.settings.max_new_tokens - self.emitted - 1
-        return max(min(wanted, self._capacity - length, self.settings.drafter.limit(length)), 0)
+        return max(min(wanted, self._capacity - length, self.drafter.limit(length)), 0)
 
-    def load(self) -> Load:
-        """What it is to those who choose K."""
-        k = self.settings.k
-        return Load(self.acceptance.share, self._room, None if k == "auto" else k)
+    def load(self, k_max: int) -> Load:
+        """What it is to those who choose K; a cheap drafter chooses by itself, up to `k_max`."""
+        strategy = self.settings.strategy
+        k = k_max if strategy.k == "auto" and strategy.drafter.cheap else strategy.k
+        return Load(self.acceptance.share, self._room, None if k == "auto" else k, strategy.drafter.name)
 
-    def wanted(self, k: int, proposal: Proposal) -> Wanted:
+    def draws(self) -> Draws:
+        """The random numbers of its next round."""
+        seed = self.settings.sampling.seed
+        assert seed is not None  # Sampling.seeded() comes before the first token
+        return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
+
+    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float) -> Wanted:
         """What it asks of its drafter."""
-        settings = self.settings
-        return Wanted(self.tokens, self.slot, settings.sampling, self.sample, self.shaper, k, proposal)
+        if not self.chooses_k:
+            worth = 0.0  # as many as were asked for, so that a text with a seed is the same at every load
+        return Wanted(self.tokens, self.slot, self.shaper, self._choice, draws, k, self._memory, worth, proposal)
 
     def forced(self, most: int) -> Proposal:
         """What its grammar allows no other for: proposed for nothing, and verified like any."""
         tokens = self.shaper.forced([])[: max(min(most, self.settings.max_new_tokens - self.emitted - 1), 0)]
         tokens = tokens[: max(self._capacity - len(self.tokens), 0)]
-        if self.settings.sampling.greedy:
-            return Proposal(tokens)
-        return Proposal(tokens, [Distribution.point(token) for token in tokens])
+        certain = [] if self.settings.sampling.greedy else [Distribution.point(token) for token in tokens]
+        return Proposal(tokens, ["grammar"] * len(tokens), certain)
 
     # --- its life ---
 
@@ -152,22 +174,33 @@ class Sequence:
         self.acceptance = acceptance
         self._slot = taken.slot
         self._slot.tokens = self.tokens
+        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key)
         self.tally.began = began
         self.tally.reused_tokens = taken.target
 
-    def verify(self, proposal: Proposal, logits: Logits) -> Verdict:
+    def verify(self, proposal: Proposal, draws: Draws, logits: Logits) -> Verdict:
         """What is kept of a proposal, by the target's logits float32[K + 1, vocab]."""
-        sampling, drafted = self.settings.sampling, proposal.tokens
-        if sampling.greedy:
-            return verify_greedy(lambda i: self.shaper.greedy(logits[i], drafted[:i]), drafted)
-        seed, sample, first = sampling.seed, self.sample, len(self.tokens)
-        return verify_mrs(
-            lambda i: self.shaper.distribution(logits[i], drafted[:i]),
-            proposal.distributions,
-            drafted,
-            lambda i: uniform(seed, sample, first + i, Purpose.ACCEPT),
-            lambda i: uniform(seed, sample, first + i, Purpose.RESAMPLE),
-        )
+        strategy, drafted = self.settings.strategy, proposal.tokens
+        if self.settings.sampling.greedy:
+            lenient = None if strategy.lossless else partial(self._accepts, logits, drafted)
+            return verify_greedy(lambda i: self.shaper.greedy(logits[i], drafted[:i]), drafted, lenient)
+        target: dict[int, Distribution] = {}  # each is asked for twice at most
+
+        def shaped(i: int) -> Distribution:
+            if i not in target:
+                target[i] = self.shaper.distribution(logits[i], drafted[:i])
+            return target[i]
+
+        verdict = strategy.verifier.verify(Scored(drafted, proposal.distributions, shaped, draws, strategy.lenience))
+        if self.settings.measured is not None and len(self.tally.rounds) % MEASURE_EVERY == 0:
+            for place in range(verdict.evaluated):
+                self.settings.measured.observe(shaped(place), proposal.distributions[place])
+        return verdict
+
+    def _accepts(self, logits: Logits, drafted: list[int], place: int, token: int) -> bool:
+        """Lenience for argmax (Leviathan et al. 2023, A.5): a token is good enough from a share of the best one's p."""
+        row = self.shaper.process(logits[place], drafted[:place])
+        return bool(row[token] > -np.inf and row[token] - row.max() >= np.log(self.settings.strategy.lenience))
 
     def emit(self, proposal: Proposal, verdict: Verdict, logits: Logits, timing: Timing) -> Round:
         """Keep what was verified, up to the end if there is one; both models forget what was drafted beyond."""
@@ -178,7 +211,8 @@ class Sequence:
             logprob = self._logprob(logits[i], token)  # before the token is counted: of what it was chosen from
             self.tokens.append(token)
             piece = "" if token in self.settings.eos else self._stream.push(token)
-            events.append(Token(token, piece, i < verdict.accepted, self.sample, logprob))
+            origin = proposal.origins[i] if i < verdict.accepted else TARGET
+            events.append(Token(token, piece, origin, self.sample, logprob))
             if (reason := self._end_after(token)) is not None:
                 break
         self.slot.rollback(len(self.tokens) - 1)
@@ -195,6 +229,7 @@ class Sequence:
         )
         if self.tally.rounds:
             self.acceptance.observe(done)
+            self.drafter.observe(self._memory, done)
         else:
             self.tally.first_token = now
         self.tally.rounds.append(done)
@@ -227,6 +262,8 @@ class Sequence:
     def _end(self) -> None:
         self.ended = True
         self.tally.ended = time.perf_counter()
+        if self._slot is not None:
+            self.drafter.end(self._memory, self.tokens)
 
     def _end_after(self, token: int) -> FinishReason | None:
         """Why the text ends after the token that was just added, if it does."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Literal
 
 from mxspec.runtime.events import Round, Statistics
+from mxspec.runtime.strategy import Strategy
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class Tally:
 
     prompt_tokens: int
     seed: int | None
-    k: int | Literal["auto"]
+    strategy: Strategy
     asked: float = field(default_factory=time.perf_counter)
     began: float | None = None
     first_token: float | None = None
@@ -30,7 +30,11 @@ class Tally:
         began = now if self.began is None else self.began
         return Statistics(
             seed=self.seed,
-            k=self.k,
+            k=self.strategy.k,
+            drafter=self.strategy.drafter.name,
+            verifier="greedy" if self.seed is None else self.strategy.verifier.name,
+            proposal=self.strategy.proposal,
+            lossless=self.strategy.lossless,
             prompt_tokens=self.prompt_tokens,
             reused_tokens=self.reused_tokens,
             emitted=sum(r.emitted for r in rounds),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import onnx_ir as ir
 from onnxscript.optimizer import optimize_ir
 from onnxscript.rewriter.rules.fusion._rms_normalization import fuse_rms_normalization
 
 from mxspec.compile.passes.graph_pass import GraphPass
+from mxspec.compile.quiet import quiet_logger
+
+_WARNS = "onnx_ir"  # about every initializer without a value, which here are all
 
 
 class FoldConstants(GraphPass):
@@ -22,7 +21,7 @@ class FoldConstants(GraphPass):
 
     def change(self, model: ir.Model) -> int:
         before = len(model.graph)
-        with _quiet():
+        with quiet_logger(_WARNS):
             optimize_ir(model, onnx_shape_inference=False)
         return max(0, before - len(model.graph))
 
@@ -32,22 +31,10 @@ class FuseRmsNorms(GraphPass):
 
     def change(self, model: ir.Model) -> int:
         before = _norms(model)
-        with _quiet():
+        with quiet_logger(_WARNS):
             fuse_rms_normalization(model)
         return _norms(model) - before
 
 
 def _norms(model: ir.Model) -> int:
     return sum(node.op_type == "RMSNormalization" for node in model.graph)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """onnx_ir warns about every initializer without a value, which here are all."""
-    logger = logging.getLogger("onnx_ir")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from transformers import PreTrainedModel
 
+from mxspec.compile.quiet import quiet_logger
 from mxspec.compile.trace.attention import CallInputs, Sequences
 from mxspec.compile.trace.rotations import rotary_as_operator
 
@@ -154,10 +154,5 @@ def _third_party_noise() -> Iterator[None]:
     with warnings.catch_warnings():
         for category, message in _NOISE:
             warnings.filterwarnings("ignore", message=message, category=category)
-        logger = logging.getLogger("torch.onnx._internal.exporter._registration")  # says that torchvision is missing
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
+        with quiet_logger("torch.onnx._internal.exporter._registration"):  # says that torchvision is missing
             yield
-        finally:
-            logger.setLevel(level)

@@ -48,6 +48,11 @@ def plan_weights(specs: Sequence[WeightSpec], sources: Sources) -> Layout:
     """Where each weight will lie. Raises CheckpointError for a tensor of another shape than its parameter."""
     for spec in specs:
         _check_shapes(spec, [sources[parameter] for parameter in spec.sources])
+    return lay_out(specs)
+
+
+def lay_out(specs: Sequence[WeightSpec]) -> Layout:
+    """Where each weight will lie, whatever its values."""
     return plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in specs])
 
 

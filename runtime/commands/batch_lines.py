@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.formats.validation import parse_json
 from mxspec.runtime.commands.settings import GRAMMARS, grammar_of, request_for
+from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.request import Request
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _check_kinds(own: dict[str, Any]) -> None:
     if not isinstance(own.get("ignore_eos", False), bool):
         raise GenerationError(f"ignore_eos: got {own['ignore_eos']!r}, expected true or false")
     if not isinstance(own.get("drafter", "model"), str):
-        raise GenerationError(f"drafter: got {own['drafter']!r}, expected model or none")
+        raise GenerationError(f"drafter: got {own['drafter']!r}, expected one of {', '.join(NAMES)}")
     bias = own.get("logit_bias")
     if isinstance(bias, dict):
         for token in bias:

@@ -27,7 +27,9 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
     reused = f", {statistics.reused_tokens:,} of them reused" if statistics.reused_tokens else ""
     parts += [f"{statistics.prompt_tokens:,} prompt tokens{reused}", f"K = {statistics.k}"]
     if statistics.seed is not None:
-        parts.append(f"seed {statistics.seed}")
+        parts += [f"verifier {statistics.verifier}, {statistics.proposal}", f"seed {statistics.seed}"]
+    if not statistics.lossless:
+        parts.append("NOT LOSSLESS: lenience was asked for")
     return " · ".join([*parts, f"ended by {reason}"])
 
 
@@ -48,6 +50,10 @@ def _as_json(answer: Answer, *, with_logprobs: bool) -> dict[str, Any]:
         "reused_tokens": statistics.reused_tokens,
         "seed": statistics.seed,
         "k": statistics.k,
+        "drafter": statistics.drafter,
+        "verifier": statistics.verifier,
+        "proposal": statistics.proposal,
+        "lossless": statistics.lossless,
         "rounds": statistics.rounds,
         "drafted": statistics.drafted,
         "evaluated": statistics.evaluated,

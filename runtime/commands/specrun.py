@@ -13,6 +13,7 @@ from mxspec.runtime.commands.one_answer import answer_once
 from mxspec.runtime.commands.option_groups import GroupedCommand, option
 from mxspec.runtime.commands.prompt import read_prompt
 from mxspec.runtime.commands.settings import parse_bias, parse_k, request_for, request_settings
+from mxspec.runtime.drafters import NAMES
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
@@ -61,9 +62,23 @@ FILE = click.Path(path_type=Path)
     "--k",
     callback=parse_k,
     metavar="INTEGER|auto",
-    help="Tokens to draft a round; auto: by what it costs.  [default: auto if greedy, else 4]",
+    help="Tokens to draft a round; auto: by what it costs.  [default: auto where no text changes by it, else 4]",
 )
-@option(SPEED, "--drafter", type=click.Choice(["model", "none"]), help="[default: model]")
+@option(SPEED, "--drafter", type=click.Choice(NAMES), help="Who guesses.  [default: model, or none without a draft]")
+@option(
+    SPEED,
+    "--verifier",
+    type=click.Choice(["auto", "mrs", "block", "match"]),
+    help="Which guesses sampled text keeps; match: a seed means one text.  [default: auto]",
+)
+@option(
+    SPEED,
+    "--proposal",
+    type=click.Choice(["sampled", "greedy"]),
+    help="Guesses are drawn, or the draft's likeliest.  [default: what is kept more]",
+)
+@option(SPEED, "--draft-temperature", type=float, help="Of the draft alone.  [default: the text's]")
+@option(SPEED, "--lenience", type=float, help="Below 1, more is kept and the text is not lossless.  [default: 1]")
 @option(SPEED, "--slots", type=int, help="Texts to write at a time.  [default: 8]")
 @option(SPEED, "--threads", type=int, help="Threads to use.  [default: all cores]")
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")

@@ -4,22 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.randomness import Draws, Purpose
+from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+
+ProposalKind = Literal["sampled", "greedy"]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Drafted tokens, and when sampling the distribution that each was drawn from."""
+    """Drafted tokens, who guessed each, and when sampling the distribution that each was drawn from."""
 
     tokens: list[int] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)  # names of drafters
     distributions: list[Distribution] = field(default_factory=list)
     errors: list[GenerationError] = field(default_factory=list)  # why nothing more is proposed, and the text ends
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a token is chosen from what a drafter expects: drawn, or the likeliest; for draws its noise may be shared.
+
+    `temperature` is that of a draft model's distribution, None for the target's; a greedy text has the likeliest token
+    and needs no distribution.
+    """
+
+    greedy_text: bool = True
+    kind: ProposalKind = "sampled"
+    matched: bool = False
+    temperature: float | None = None
+
+    def of(self, distribution: Distribution, draws: Draws, place: int) -> tuple[int, Distribution]:
+        """A token, and the distribution that it was drawn from."""
+        if self.greedy_text or self.kind == "greedy":
+            token = distribution.likeliest
+            return token, Distribution.point(token)
+        if self.matched:
+            return distribution.race(draws, place), distribution
+        return distribution.draw(draws.uniform(place, Purpose.DRAFT)), distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +56,52 @@ class Wanted:
 
     tokens: Sequence[int]  # prompt and answer so far
     slot: Slot
-    sampling: Sampling
-    sample: int
     shaper: Shaper
+    choice: Choice
+    draws: Draws
     k: int
+    memory: Any  # what the drafter's `begin` gave for the text
+    worth: float  # a token that is kept with less than this probability costs more than it gives
     proposal: Proposal  # added to in place
+
+    def add_row(self, row: Logits, origin: str) -> None:
+        """Propose the next token by a model's logits float32[vocab]; an error is of this text alone."""
+        ahead = self.proposal.tokens
+        try:
+            if self.choice.greedy_text:
+                self._add(self.shaper.greedy(row, ahead), None, origin)
+            else:
+                shaped = self.shaper.distribution(row, ahead, self.choice.temperature)
+                self._add(*self.choice.of(shaped, self.draws, len(ahead)), origin)
+        except GenerationError as error:
+            self.proposal.errors.append(error)
+
+    def add_choice(self, expected: Distribution, origin: str) -> bool:
+        """Propose a token of a distribution; False, and none, where the text cannot go on with what was chosen."""
+        return self.add(*self.choice.of(expected, self.draws, len(self.proposal.tokens)), origin)
+
+    def add(self, token: int, drawn_from: Distribution, origin: str) -> bool:
+        """Propose this token; False, and none, where the text cannot go on with it."""
+        if not self.shaper.allows(token, self.proposal.tokens):
+            return False
+        self._add(token, drawn_from, origin)
+        return True
+
+    def _add(self, token: int, drawn_from: Distribution | None, origin: str) -> None:
+        if not self.choice.greedy_text:
+            assert drawn_from is not None
+            self.proposal.distributions.append(drawn_from)
+        self.proposal.tokens.append(token)
+        self.proposal.origins.append(origin)
 
 
 @runtime_checkable
 class Drafter(Protocol):
     """Proposes what may follow each of several texts."""
+
+    name: str
+    repeatable: bool  # what it proposes depends on the text and its settings alone, not on other texts nor on the clock
+    cheap: bool  # it decides by `worth` how much to propose, and a guess costs next to nothing
 
     def limit(self, length: int) -> int:
         """How many tokens can be proposed after `length` tokens."""
@@ -51,6 +115,45 @@ class Drafter(Protocol):
         """Read so many more tokens of each text."""
         ...
 
+    def begin(self, tokens: Sequence[int], cache_key: str) -> Any:
+        """What it remembers of a text from round to round."""
+        ...
+
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         """Add up to k tokens to each proposal; returns the calls that it took: texts in the call, and seconds."""
         ...
+
+    def observe(self, memory: Any, done: Round) -> None:
+        """A round of the text is over."""
+        ...
+
+    def end(self, memory: Any, tokens: Sequence[int]) -> None:
+        """A text is over: its prompt and answer."""
+        ...
+
+
+class ByText:
+    """What most drafters have in common: they read nothing beforehand and remember nothing."""
+
+    name = ""
+    repeatable = True
+    cheap = True
+
+    def limit(self, length: int) -> int:
+        """Nothing of its own limits it."""
+        return 1 << 30
+
+    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
+        return 0
+
+    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
+        assert not pieces, "it has nothing to read"
+
+    def begin(self, tokens: Sequence[int], cache_key: str) -> Any:
+        return None
+
+    def observe(self, memory: Any, done: Round) -> None:
+        """Nothing is learnt."""
+
+    def end(self, memory: Any, tokens: Sequence[int]) -> None:
+        """Nothing is kept."""

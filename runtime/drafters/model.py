@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from mxspec.formats.errors import GenerationError
-from mxspec.runtime.drafters.drafter import Wanted
-from mxspec.runtime.sampling.randomness import Purpose, uniform
-from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
 from mxspec.runtime.slots import Slot
 
 
-class ModelDrafter:
+class ModelDrafter(ByText):
     """The draft model of a bundle, in the slots of its texts.
 
     What it has not read of a text is fed before its first guess: one token in most rounds, two where all was kept (its
     last own token, which it proposed but never read, and the target's).
     """
+
+    name = "model"
+    cheap = False
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -53,24 +53,7 @@ class ModelDrafter:
             prepare([(want.shaper, want.proposal.tokens) for want in active])
             for want, row in zip(active, logits, strict=True):
                 want.slot.draft_length += len(unread[id(want)])
-                _add_choice(want, row)
+                want.add_row(row, self.name)
                 unread[id(want)] = want.proposal.tokens[-1:]
             calls.append((len(active), time.perf_counter() - began))
         return calls
-
-
-def _add_choice(want: Wanted, row: Logits) -> None:
-    """Add the next token to a proposal, from float32[vocab]; an error is of this text alone."""
-    ahead = want.proposal.tokens
-    try:
-        if want.sampling.greedy:
-            token = want.shaper.greedy(row, ahead)
-        else:
-            distribution = want.shaper.distribution(row, ahead)
-            position = len(want.tokens) + len(ahead)
-            token = distribution.draw(uniform(want.sampling.seed, want.sample, position, Purpose.DRAFT))
-            want.proposal.distributions.append(distribution)
-    except GenerationError as error:
-        want.proposal.errors.append(error)
-    else:
-        ahead.append(token)

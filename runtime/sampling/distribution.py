@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.runtime.sampling.randomness import Draws
+
 _BLOCK = 512  # weights summed at once when a token is drawn: 10 times faster than one long cumulative sum
 
 
@@ -64,6 +66,21 @@ class Distribution:
             rest = (uniform * blocks[-1] - before) / (blocks[block] - before)
         sums = weights.cumsum(dtype=np.float64)
         index = start + _first_above(sums, rest * sums[-1])
+        return index if self.ids is None else int(self.ids[index])
+
+    @property
+    def likeliest(self) -> int:
+        """The likeliest id, the lowest of a tie."""
+        index = int(self.weights.argmax())
+        return index if self.ids is None else int(self.ids[index])
+
+    def race(self, draws: Draws, place: int) -> int:
+        """The first of exponential clocks whose rates are the weights: a draw by noise that others can share.
+
+        It is argmax(log p + g) with Gumbel noise g = -log of the exponentials (Maddison et al. 2014).
+        """
+        clocks = draws.exponentials(place, self.ids, len(self.weights))
+        index = int((self.weights / clocks).argmax())
         return index if self.ids is None else int(self.ids[index])
 
     def _index(self, token: int) -> int | None:

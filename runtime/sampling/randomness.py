@@ -2,13 +2,16 @@
 
 Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) is counter-based: the number for
 (seed, sample, position, purpose) is computed from these four alone. What is drawn for a position therefore does not
-depend on how many tokens were drafted before it, on the batch, or on what was drawn and thrown away: a number that a
-discarded look-ahead used decided nothing that was emitted, so it serves the token that takes its place.
+depend on how many tokens were drafted before it, on the batch, or on what was drawn and thrown away.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
@@ -22,12 +25,61 @@ class Purpose(IntEnum):
     DRAFT = 0  # the draft's proposal
     ACCEPT = 1  # whether the proposal is kept
     RESAMPLE = 2  # the target's own token: residual, bonus, or plain decoding
+    MATCH = 3  # the noise that draft and target share
 
 
-def uniform(seed: int | None, sample: int, position: int, purpose: Purpose) -> float:
-    """A uniform float64 in [0, 1) for the token at `position` of sample number `sample` of a request."""
-    assert seed is not None  # Sampling.seeded() comes before the first token
-    return (philox((seed, sample), (position, int(purpose), 0, 0))[0] >> 11) * 2.0**-53
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The random numbers of one round of sample number `sample`: place i is position `first` + i of the text.
+
+    A number belongs to its position, whatever the round: one that a discarded look-ahead used decided nothing that was
+    emitted, so it serves the token that takes its place. Where that is not so, the numbers are `fresh`: no other round
+    has them. A drafter that itself verifies has a `level` of its own.
+    """
+
+    seed: int
+    sample: int
+    first: int
+    fresh: bool = False
+    level: int = 0
+    _noise: dict[int, NDArray[np.float64]] = field(default_factory=dict, repr=False, compare=False)
+
+    def uniform(self, place: int, purpose: Purpose) -> float:
+        """A uniform float64 in [0, 1)."""
+        return (self._word(place, purpose) >> 11) * 2.0**-53
+
+    def exponentials(self, place: int, ids: NDArray[np.int64] | None, count: int) -> NDArray[np.float64]:
+        """One exponential variate a token: of `ids` int64[count], or of 0 … count-1 where it is None.
+
+        A token's does not depend on which others are asked for.
+        """
+        key = self._word(place, Purpose.MATCH)
+        if ids is not None:
+            return _exponentials(key, ids)
+        known = self._noise.get(place)
+        if known is None or len(known) < count:
+            known = self._noise[place] = _exponentials(key, np.arange(count))
+        return known[:count]
+
+    def _word(self, place: int, purpose: Purpose) -> int:
+        counter = self.first + place, int(purpose), self.first + 1 if self.fresh else 0, self.level
+        return philox((self.seed, self.sample), counter)[0]
+
+
+def _exponentials(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """-log of uniforms in (0, 1): SplitMix64 (Steele et al. 2014) from `key`, its output number id for each id."""
+    words = ids.astype(np.uint64) + np.uint64(1)
+    words *= np.uint64(_WEYL[0])
+    words += np.uint64(key)
+    for shift, multiplier in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(multiplier)
+    words ^= words >> np.uint64(31)
+    words >>= np.uint64(12)
+    uniforms = words.astype(np.float64)
+    uniforms += 0.5
+    uniforms *= 2.0**-52
+    return np.negative(np.log(uniforms, out=uniforms), out=uniforms)
 
 
 def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:

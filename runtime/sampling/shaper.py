@@ -7,6 +7,7 @@ min-p, typical-p. Each position is treated as if the drafted tokens before it we
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -73,10 +74,21 @@ class Shaper:
         row, mask = self._change(logits, ahead), self._mask(ahead)
         return row if mask is None else mask.apply(row)
 
-    def distribution(self, logits: Logits, ahead: Sequence[int] = ()) -> Distribution:
-        """What a token is drawn from; GenerationError for NaN or infinity, and where no token is left."""
+    def distribution(self, logits: Logits, ahead: Sequence[int] = (), temperature: float | None = None) -> Distribution:
+        """What a token is drawn from; GenerationError for NaN or infinity, and where no token is left.
+
+        With a `temperature` of a draft's own, it is shaped at that one.
+        """
         row, ids = self._narrow(logits, ahead)
-        return shape(row, self._sampling, ids)
+        sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
+        return shape(row, sampling, ids)
+
+    def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
+        """Whether grammar and minimum length let the text go on with this token."""
+        if self._emitted + len(ahead) < self._barred and token in self._eos:
+            return False
+        mask = self._mask(ahead)
+        return mask is None or mask.allows(token)
 
     def greedy(self, logits: Logits, ahead: Sequence[int] = ()) -> int:
         """The likeliest token that is allowed, the lowest id of a tie; GenerationError as in `distribution`."""

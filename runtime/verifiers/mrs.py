@@ -6,35 +6,29 @@ acceptance test and the residual use the distributions that the tokens were real
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
+from numpy.typing import NDArray
 
 from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.randomness import Purpose
 from mxspec.runtime.verifiers.verdict import Verdict
+from mxspec.runtime.verifiers.verifier import Scored
 
 
-def verify_mrs(
-    target: Callable[[int], Distribution],
-    draft: Sequence[Distribution],
-    drafted: Sequence[int],
-    accept_uniform: Callable[[int], float],
-    sample_uniform: Callable[[int], float],
-) -> Verdict:
-    """Modified rejection sampling.
+def verify_mrs(scored: Scored) -> Verdict:
+    """Keep a token with probability min(1, target / (lenience · draft)).
 
-    `draft` are the distributions that the drafted tokens int[K] were drawn from, `target(i)` is the target's for the
-    i-th of them, and for the token after them at i = K; `accept_uniform(i)` decides whether a token is kept,
-    `sample_uniform(i)` draws the token that follows i kept ones. All three are pure functions, not called for anything
-    after the first rejection. A token is kept with probability min(1, target / draft); the first that is not is
-    replaced by a draw from the normalised positive part of target - draft.
+    The first that is not kept is replaced by a draw from the normalised positive part of target - draft. With a
+    lenience below 1 (Leviathan et al., A.5) the text is no longer the target's; no token becomes likelier than the
+    target's probability over the lenience, and none that the target cannot write is kept.
     """
-    for i, token in enumerate(drafted):
-        wanted = target(i)
-        if not keeps(wanted, draft[i], token, accept_uniform(i)):
-            return Verdict(i, i + 1, residual(wanted, draft[i]).draw(sample_uniform(i)))
-    count = len(drafted)
-    return Verdict(count, count, target(count).draw(sample_uniform(count)))
+    draws, drafts = scored.draws, scored.drafts
+    for i, token in enumerate(scored.drafted):
+        wanted = scored.target(i)
+        if not keeps(wanted, drafts[i], token, scored.lenience * draws.uniform(i, Purpose.ACCEPT)):
+            return Verdict(i, i + 1, residual(wanted, drafts[i]).draw(draws.uniform(i, Purpose.RESAMPLE)))
+    count = len(scored.drafted)
+    return Verdict(count, count, scored.target(count).draw(draws.uniform(count, Purpose.RESAMPLE)))
 
 
 def keeps(target: Distribution, draft: Distribution, token: int, uniform: float) -> bool:
@@ -43,10 +37,14 @@ def keeps(target: Distribution, draft: Distribution, token: int, uniform: float)
     return draft_probability > 0 and uniform * draft_probability < target.probability(token)
 
 
-def residual(target: Distribution, draft: Distribution) -> Distribution:
-    """The positive part of target - draft; the target itself where rounding has left nothing of it."""
-    surplus = target.probabilities(target.ids, len(target.weights)) - draft.probabilities(
-        target.ids, len(target.weights)
-    )
-    rest = Distribution.of(np.maximum(surplus, 0.0), target.ids)
+def residual(target: Distribution, draft: Distribution, kept: float = 1.0) -> Distribution:
+    """The positive part of kept · target - draft; the target itself where rounding has left nothing of it."""
+    rest = Distribution.of(surplus(target, draft, kept), target.ids)
     return rest if rest.total > 0 else target
+
+
+def surplus(target: Distribution, draft: Distribution, kept: float = 1.0) -> NDArray[np.float64]:
+    """float64: max(0, kept · target - draft) for each token that the target can write."""
+    count = len(target.weights)
+    own = target.probabilities(target.ids, count)
+    return np.maximum(kept * own - draft.probabilities(target.ids, count), 0.0)

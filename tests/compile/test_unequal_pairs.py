@@ -82,7 +82,6 @@ def test_a_target_alone(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert set(Bundle.open(tmp_path / "out.bundle").manifest.models) == {"target"}
     with Engine(tmp_path / "out.bundle", slots=1) as engine:
-        assert engine.default_k(0) == 0
         assert len(engine.generate("w1 w2", max_new_tokens=5, ignore_eos=True).result().token_ids) == 5
         with pytest.raises(GenerationError, match="the bundle holds no draft"):
             engine.generate("w1", drafter="model")

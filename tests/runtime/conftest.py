@@ -20,7 +20,10 @@ from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduler import Scheduler
 from mxspec.runtime.session import Part
+from mxspec.runtime.strategy import Strategy
 from mxspec.runtime.text.stream import TextStream
+from mxspec.runtime.verifiers import VERIFIERS
+from mxspec.runtime.verifiers.verifier import Verifier
 
 Logits = NDArray[np.float32]
 STALE = -1
@@ -121,6 +124,9 @@ def make_sequence(
     eos: Sequence[int] = (),
     sample: int = 0,
     drafter: Any = None,
+    verifier: str | Verifier = "mrs",
+    proposal: Any = "sampled",
+    lenience: float = 1.0,
     **settings: Any,
 ) -> sequence.Sequence:
     """A text of the toys."""
@@ -131,8 +137,13 @@ def make_sequence(
         sequence.Settings(
             prompt=list(prompt),
             sampling=sampling,
-            k=0 if draft is None else k,
-            drafter=drafter or (NoDrafter() if draft is None else draft.drafter),
+            strategy=Strategy(
+                drafter or (NoDrafter() if draft is None else draft.drafter),
+                0 if draft is None and drafter is None else k,
+                VERIFIERS[verifier] if isinstance(verifier, str) else verifier,
+                proposal,
+                lenience=lenience,
+            ),
             max_new_tokens=max_new_tokens,
             eos=frozenset(eos),
             **extra,

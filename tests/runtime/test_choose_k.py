@@ -48,7 +48,7 @@ class Texts:
         draft, score = (
             t * slower * (1 + self.rng.random() / 10) for t in (self.pair.draft, self.pair.score(tokens - 1))
         )
-        calls = [(sum(k > i for k in ks), draft) for i in range(max(ks))]
+        calls = [("model", sum(k > i for k in ks), draft) for i in range(max(ks))]
         self.auto.observe(StepCost(tokens, score, calls))
         for k, acceptance in zip(ks, self.acceptances, strict=True):
             accepted = self.pair.accepted(k, self.rng)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.gptj.modeling_gptj import GPTJAttention
 
@@ -15,8 +16,16 @@ BUILT_WITH = "eager"
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Its `_attn` becomes the operator; the position tables of all layers become one, an entry for each of a pair."""
-    layers = [module for module in model.modules() if isinstance(module, GPTJAttention)]
+    """Its `_attn` becomes the operator."""
+    patch_attention(model, call, GPTJAttention)
+
+
+def patch_attention(model: PreTrainedModel, call: CallInputs, kind: type[nn.Module]) -> None:
+    """`_attn` of modules of this kind becomes the operator.
+
+    The position tables of all layers become one, an entry for each of a pair.
+    """
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, kind)]
     tables = doubled(layers[0].embed_positions)  # sines, then cosines
     for module in layers:
         module._attn = partial(_attend, call, module)
@@ -24,7 +33,7 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
 
 
 def _attend(
-    call: CallInputs, module: GPTJAttention, query: Tensor, key: Tensor, value: Tensor, mask: None
+    call: CallInputs, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: None
 ) -> tuple[Tensor, None]:
     output = call.attend(module, query, key, value, mask, scaling=1 / module.scale_attn)[0]
     return output.transpose(1, 2), None

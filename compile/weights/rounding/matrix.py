@@ -19,7 +19,7 @@ from mxspec.formats.errors import CheckpointError
 from mxspec.formats.tiles import PackStatistics, pack_values, unpack_values
 from mxspec.formats.weight_format import TILE_ROWS
 
-ROWS = 2048  # rounded at once, whole row tiles: of 11,008 columns they are 90 MB
+PIECE_BYTES = 32 << 20  # of float32 values rounded at once; their copies take eight times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ def round_matrix(
     What the tiles stand for goes into `weight` too, if given, in the checkpoint's own orientation.
     """
     statistics = PackStatistics()
-    n, _ = source.shape
-    for begin in range(0, n, ROWS):
-        end = min(begin + ROWS, n)
+    n, k = source.shape
+    rows = max(1, PIECE_BYTES // (4 * k * TILE_ROWS)) * TILE_ROWS
+    for begin in range(0, n, rows):
+        end = min(begin + rows, n)
         values = source.read(begin, end)
         out = tiles[begin // TILE_ROWS : -(-end // TILE_ROWS)]
         taken, stored = _round_rows(values, source.format_name, factor, out)

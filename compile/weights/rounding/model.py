@@ -44,7 +44,9 @@ class SharedMoments:
             return
         self._seen[place] = (name, inputs)  # held, so that nothing else comes to lie there
         self.first[name] = name
-        self.sums.setdefault(name, Moments(inputs.shape[-1])).add(inputs)
+        if name not in self.sums:
+            self.sums[name] = Moments(inputs.shape[-1])
+        self.sums[name].add(inputs)
 
     def groups(self) -> dict[str, list[str]]:
         """The matrices that share moments, by the first of them."""

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxspec.runtime.drafters.drafter import Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.none import NoDrafter
+from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
 from mxspec.runtime.sampling.shaper import Shaper
@@ -21,7 +22,8 @@ TEXT = [1, 2, 3]
 def wanted(text: list[int], slot: Slot, k: int, sampling: Sampling | None = None, sample: int = 0) -> Wanted:
     sampling = sampling or Sampling()
     shaper = Shaper(sampling, text, vocab_size=VOCAB, eos=())
-    return Wanted(text, slot, sampling, sample, shaper, k, Proposal())
+    draws = Draws(sampling.seed or 0, sample, len(text))
+    return Wanted(text, slot, shaper, Choice(sampling.greedy), draws, k, None, 0.0, Proposal())
 
 
 def propose(

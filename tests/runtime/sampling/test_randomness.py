@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mxspec.runtime.sampling.randomness import Purpose, philox, uniform
+from mxspec.runtime.sampling.randomness import Draws, Purpose, philox
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
@@ -19,15 +19,38 @@ def test_philox_equals_numpy(seed: int, counter: tuple[int, int, int, int]) -> N
 
 
 def test_every_key_gives_another_number_and_always_the_same() -> None:
-    keys = list(itertools.product([0, 1, 5], [0, 1], range(20), Purpose))
-    numbers = [uniform(*key) for key in keys]
+    keys = list(itertools.product([0, 1, 5], [0, 1], [0, 7], [False, True], [0, 1], range(3), Purpose))
+
+    def number(seed: int, sample: int, first: int, fresh: bool, level: int, place: int, purpose: Purpose) -> float:
+        return Draws(seed, sample, first, fresh, level).uniform(place, purpose)
+
+    numbers = [number(*key) for key in keys]
     assert len(set(numbers)) == len(keys)
-    assert numbers == [uniform(*key) for key in keys]
+    assert numbers == [number(*key) for key in keys]
+
+
+def test_a_number_belongs_to_its_position_unless_it_is_fresh() -> None:
+    early, late = Draws(3, 0, 10), Draws(3, 0, 12)
+    assert early.uniform(4, Purpose.ACCEPT) == late.uniform(2, Purpose.ACCEPT)
+    np.testing.assert_array_equal(early.exponentials(4, None, 9), late.exponentials(2, None, 9))
+    early, late = Draws(3, 0, 10, fresh=True), Draws(3, 0, 12, fresh=True)
+    assert early.uniform(4, Purpose.ACCEPT) != late.uniform(2, Purpose.ACCEPT)
+
+
+def test_a_tokens_noise_does_not_depend_on_which_others_are_asked_for() -> None:
+    every = Draws(3, 0, 10).exponentials(1, None, 50_000)
+    ids = np.array([0, 5, 17, 49_999])
+    np.testing.assert_array_equal(Draws(3, 0, 10).exponentials(1, ids, 4), every[ids])
+    assert every.min() > 0
+    # The mean of 50,000 exponentials: 5 standard errors; Kolmogorov's distance: exceeded once in a million seeds.
+    assert abs(every.mean() - 1) < 5 / np.sqrt(len(every))
+    levels = 1 - np.exp(-np.sort(every))
+    assert np.abs(levels - np.arange(len(every)) / len(every)).max() * np.sqrt(len(every)) < 2.7
 
 
 def test_numbers_are_uniform_in_each_purpose() -> None:
     for purpose in Purpose:
-        numbers = np.array([uniform(3, 0, position, purpose) for position in range(4000)])
+        numbers = np.array([Draws(3, 0, 0).uniform(place, purpose) for place in range(4000)])
         assert numbers.min() >= 0
         assert numbers.max() < 1
         # Chi-square with 15 degrees of freedom: above 61 once in 6 million seeds.

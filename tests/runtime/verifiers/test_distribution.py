@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,15 +18,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from mxspec.runtime import sequence
-from mxspec.runtime.drafters import model
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.events import Token
 from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
-from mxspec.runtime.verifiers import mrs
+from mxspec.runtime.verifiers import BLOCK, MRS, mrs
 from mxspec.runtime.verifiers.verdict import Verdict
+from mxspec.runtime.verifiers.verifier import Scored, Verifier
 
 VOCAB, LENGTH, PROMPT = 4, 4, [1, 2]
 SAMPLES = 2500
@@ -48,7 +50,7 @@ def exact(logits: Logits, temperature: float, top_k: int) -> dict[tuple[int, ...
     return joint
 
 
-def surprise(toys: Any, k: int, samples: int = SAMPLES) -> float:
+def surprise(toys: Any, k: int, samples: int = SAMPLES, **how: Any) -> float:
     """The probability of a G statistic as large as that of `samples` generations; 0 if an impossible one came up."""
     settings = {"temperature": 0.7, "top_k": 3}
     target_logits, draft_logits = toys.random_logits(VOCAB, 1), toys.random_logits(VOCAB, 2)
@@ -56,7 +58,7 @@ def surprise(toys: Any, k: int, samples: int = SAMPLES) -> float:
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(samples):
         limit = LENGTH + k + 1  # so that no round is cut short
-        events = toys.generate(target, draft, PROMPT, k=k, max_new_tokens=limit, seed=seed, **settings)
+        events = toys.generate(target, draft, PROMPT, k=k, max_new_tokens=limit, seed=seed, **settings, **how)
         tokens = (event.id for event in events if isinstance(event, Token))
         counts[tuple(itertools.islice(tokens, LENGTH))] += 1
     expected = exact(target_logits, **settings)  # type: ignore[arg-type]
@@ -76,6 +78,59 @@ def test_generations_have_the_targets_distribution(toys: Any, k: int) -> None:
     assert surprise(toys, k) > FALSE_ALARM
 
 
+@pytest.mark.parametrize(
+    ("verifier", "proposal"), [("mrs", "greedy"), ("block", "sampled"), ("block", "greedy"), ("match", "sampled")]
+)
+def test_so_they_have_by_every_verifier_and_proposal(toys: Any, verifier: str, proposal: str) -> None:
+    assert surprise(toys, 3, verifier=verifier, proposal=proposal) > FALSE_ALARM
+
+
+def test_lenience_is_caught(toys: Any) -> None:
+    assert surprise(toys, 2, lenience=0.3) < FALSE_ALARM
+
+
+def rows(seed: int, spread: float) -> Callable[[tuple[int, ...]], Distribution]:
+    """A distribution over two tokens after every two."""
+    return cache(lambda last: Distribution.of(np.exp(spread * np.random.default_rng([seed, *last]).standard_normal(2))))
+
+
+def _row_after(row: Callable[[tuple[int, ...]], Distribution], text: list[int], first: int, place: int) -> Distribution:
+    return row(tuple(text[first + place - 2 : first + place]))
+
+
+def surprise_of_blocks(verifier: Verifier, samples: int = 3000, length: int = 4, k: int = 3) -> float:
+    """The same of rounds without an engine, on a pair that shows what reused numbers do."""
+    target, draft = rows(12, 1.0), rows(22, 2.0)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for seed in range(samples):
+        text: list[int] = [0, 0]
+        while len(text) < 2 + length:
+            draws, ahead, drafts = Draws(seed, 0, len(text), fresh=verifier.fresh), list(text), []
+            for place in range(k):
+                drafts.append(draft(tuple(ahead[-2:])))
+                ahead.append(drafts[-1].draw(draws.uniform(place, Purpose.DRAFT)))
+            first = len(text)
+            scored = Scored(
+                ahead[first:], drafts, lambda i, a=ahead, n=first: target(tuple(a[n + i - 2 : n + i])), draws
+            )
+            verdict = verifier.verify(scored)
+            text += [*ahead[first : first + verdict.accepted], verdict.next_token]
+        counts[tuple(text[2 : 2 + length])] += 1
+    statistic = 0.0
+    for sequence in itertools.product(range(2), repeat=length):
+        whole = (0, 0, *sequence)
+        steps = [target(whole[i : i + 2]).probability(whole[i + 2]) for i in range(length)]
+        expected = samples * float(np.prod(steps))
+        statistic += (counts[sequence] - expected) ** 2 / expected
+    return float(chi2.sf(statistic, 2**length - 1))
+
+
+def test_a_block_needs_numbers_of_its_own() -> None:
+    assert surprise_of_blocks(BLOCK) > FALSE_ALARM
+    assert surprise_of_blocks(MRS) > FALSE_ALARM
+    assert surprise_of_blocks(replace(BLOCK, fresh=False)) < FALSE_ALARM
+
+
 def test_residual_without_subtraction_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mrs, "residual", lambda target, draft: target)
     assert surprise(toys, 2) < FALSE_ALARM
@@ -89,41 +144,31 @@ def test_acceptance_with_the_wrong_tokens_probability_is_caught(toys: Any, monke
     assert surprise(toys, 2) < FALSE_ALARM
 
 
-def test_a_bonus_token_drawn_one_position_late_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bonus_token_drawn_one_position_late_is_caught(toys: Any) -> None:
     """The bonus comes from the row that judged the last drafted token, as one well-known engine has it."""
-    right = mrs.verify_mrs
 
-    def verify_mrs(
-        target: Callable[[int], Distribution],
-        draft: Sequence[Distribution],
-        drafted: Sequence[int],
-        accept_uniform: Callable[[int], float],
-        sample_uniform: Callable[[int], float],
-    ) -> Verdict:
-        verdict = right(target, draft, drafted, accept_uniform, sample_uniform)
-        if drafted and verdict.accepted == len(drafted):
-            late = target(len(drafted) - 1).draw(sample_uniform(len(drafted)))
+    def verify(scored: Scored) -> Verdict:
+        verdict = MRS.verify(scored)
+        count = len(scored.drafted)
+        if count and verdict.accepted == count:
+            late = scored.target(count - 1).draw(scored.draws.uniform(count, Purpose.RESAMPLE))
             return Verdict(verdict.accepted, verdict.evaluated, late)
         return verdict
 
-    monkeypatch.setattr(sequence, "verify_mrs", verify_mrs)
-    assert surprise(toys, 2) < FALSE_ALARM
+    assert surprise(toys, 2, verifier=replace(MRS, verify=verify)) < FALSE_ALARM
 
 
 def test_an_unprocessed_draft_distribution_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The draft's token is drawn from the shaped distribution and judged by the plain softmax."""
-    right = mrs.verify_mrs
     plain: list[Distribution] = []
-    add_choice = model._add_choice
+    add_row = Wanted.add_row
 
-    def add_choice_and_note(want: Wanted, row: NDArray[np.float32]) -> None:
+    def add_row_and_note(want: Wanted, row: NDArray[np.float32], origin: str) -> None:
         plain.append(shape(row, Sampling(1.0)))
-        add_choice(want, row)
+        add_row(want, row, origin)
 
-    def verify_mrs(target: Any, draft: Sequence[Distribution], drafted: Sequence[int], *rest: Any) -> Verdict:
-        unprocessed = plain[len(plain) - len(draft) :]
-        return right(target, unprocessed, drafted, *rest)
+    def verify(scored: Scored) -> Verdict:
+        return MRS.verify(replace(scored, drafts=plain[len(plain) - len(scored.drafts) :]))
 
-    monkeypatch.setattr(model, "_add_choice", add_choice_and_note)
-    monkeypatch.setattr(sequence, "verify_mrs", verify_mrs)
-    assert surprise(toys, 2) < FALSE_ALARM
+    monkeypatch.setattr(Wanted, "add_row", add_row_and_note)
+    assert surprise(toys, 2, verifier=replace(MRS, verify=verify)) < FALSE_ALARM

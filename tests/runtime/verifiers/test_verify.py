@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.randomness import Draws, Purpose
+from mxspec.runtime.verifiers import BLOCK, MATCH, MRS
 from mxspec.runtime.verifiers.greedy import verify_greedy
-from mxspec.runtime.verifiers.mrs import keeps, residual, verify_mrs
+from mxspec.runtime.verifiers.mrs import keeps, residual
 from mxspec.runtime.verifiers.verdict import Verdict
+from mxspec.runtime.verifiers.verifier import Scored, Verifier
 
 
 def of(*weights: float) -> Distribution:
@@ -23,8 +27,16 @@ def judge(
     drafted: Sequence[int],
     accept: Sequence[float],
     sample: Sequence[float],
+    lenience: float = 1.0,
 ) -> Verdict:
-    return verify_mrs(target.__getitem__, draft, drafted, accept.__getitem__, sample.__getitem__)
+    """Modified rejection sampling with given numbers."""
+
+    class Given:
+        def uniform(self, place: int, purpose: Purpose) -> float:
+            return (accept if purpose == Purpose.ACCEPT else sample)[place]
+
+    draws: Any = Given()
+    return MRS.verify(Scored(drafted, draft, target.__getitem__, draws, lenience))
 
 
 @pytest.mark.parametrize(
@@ -89,3 +101,58 @@ def test_kept_and_residual_together_are_the_target(seed: int) -> None:
     kept = draft_probs * keep
     rest = residual(target, draft).probabilities(None, 9)
     np.testing.assert_allclose(kept + (1 - kept.sum()) * rest, target_probs, atol=1e-12)
+
+
+def test_lenience_keeps_more_but_nothing_that_the_target_cannot_write() -> None:
+    target, draft = of(1, 3, 0), of(3, 1, 4)
+    assert judge([target], [draft], [0], [0.7], [0.0]).accepted == 0  # 1/4 over 3/8
+    assert judge([target], [draft], [0], [0.7], [0.0], lenience=0.98).accepted == 0
+    assert judge([target, target], [draft], [0], [0.7], [0, 0.0], lenience=0.5).accepted == 1
+    assert judge([target], [draft], [2], [0.0], [0.0], lenience=0.01).accepted == 0
+
+
+def test_lenience_for_argmax_keeps_what_is_good_enough() -> None:
+    assert verify_greedy([5, 6].__getitem__, [4], lambda place, token: token == 4) == Verdict(1, 1, 6)
+    assert verify_greedy([5, 6].__getitem__, [3], lambda place, token: token == 4) == Verdict(0, 1, 5)
+
+
+def blocks(rng: np.random.Generator, count: int, vocab: int) -> list[Distribution]:
+    return [Distribution.of(rng.exponential(size=vocab) ** 2 * (rng.random(vocab) < 0.8) + 1e-12) for _ in range(count)]
+
+
+def kept(verifier: Verifier, rounds: int, seed: int, k: int = 4) -> tuple[float, np.ndarray]:
+    """Mean tokens kept, and how often each token came first, over rounds at the same places of a text."""
+    rng = np.random.default_rng(seed)
+    target, draft = blocks(rng, k + 1, 5), blocks(rng, k, 5)
+    accepted, first = 0, np.zeros(5)
+    for number in range(rounds):
+        draws = Draws(number, 0, 3, fresh=verifier.fresh)
+        pick = (
+            (lambda q, i, d=draws: q.race(d, i))
+            if verifier.matched
+            else (lambda q, i, d=draws: q.draw(d.uniform(i, Purpose.DRAFT)))
+        )
+        drafted = [pick(q, i) for i, q in enumerate(draft)]
+        verdict = verifier.verify(Scored(drafted, draft, target.__getitem__, draws))
+        accepted += verdict.accepted
+        first[[*drafted[: verdict.accepted], verdict.next_token][0]] += 1
+    return accepted / rounds, first / rounds - target[0].probabilities(None, 5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_block_keeps_no_fewer_than_single_tokens_and_matching_keeps_some(seed: int) -> None:
+    rounds = 4000
+    single, block, match = (kept(verifier, rounds, seed) for verifier in (MRS, BLOCK, MATCH))
+    noise = 5 * 4 / np.sqrt(rounds)  # five standard errors of a mean of numbers from 0 to 4, at most
+    assert block[0] > single[0] - noise / 4
+    assert match[0] > 0
+    for _, error in (single, block, match):
+        assert np.abs(error).max() < 5 * 0.5 / np.sqrt(rounds)
+
+
+def test_where_draft_and_target_agree_all_is_kept() -> None:
+    same = of(0.1, 0.2, 0.7)
+    for verifier in (MRS, BLOCK, MATCH):
+        draws = Draws(1, 0, 5, fresh=verifier.fresh)
+        drafted = [same.race(draws, i) if verifier.matched else 2 for i in range(3)]
+        assert verifier.verify(Scored(drafted, [same] * 3, lambda place: same, draws)).accepted == 3

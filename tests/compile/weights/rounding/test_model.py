@@ -60,7 +60,7 @@ def test_the_error_of_the_logits_falls(
     name: str, open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "mxspec.compile.weights.rounding.matrix.ROWS", 32
+        "mxspec.compile.weights.rounding.matrix.PIECE_BYTES", 1
     )  # so that matrices are rounded in several pieces
     opened = open_tiny(name)
     rounded = round_all(opened, text, tmp_path)

@@ -1,0 +1,23 @@
+"""How every measurement and every check ends: a record where one is wanted, then tables or one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mxspec.evaluate.record import write_record
+from mxspec.runtime.command import print_json, report_console
+
+
+def finish(result: Mapping[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
+    """Write the record, and print the result."""
+    if record is not None:
+        write_record(record, result)
+    if json_output:
+        print_json(result)
+    else:
+        for table in tables:
+            report_console().print(table)

@@ -1,0 +1,127 @@
+"""How a text is to be guessed, and what is kept of the guesses: from a request to a drafter, K and a verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from mxspec.formats.errors import GenerationError, did_you_mean
+from mxspec.runtime.drafters import NAMES
+from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
+from mxspec.runtime.request import K, Request
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.verifiers import MATCH, MRS, VERIFIERS
+from mxspec.runtime.verifiers.measured import Measured
+from mxspec.runtime.verifiers.verifier import Verifier
+
+DEFAULT_K = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """All that decides about drafting; the verifier is that of sampled text, a greedy text has none to choose."""
+
+    drafter: Drafter
+    k: K
+    verifier: Verifier = MRS
+    proposal: ProposalKind = "sampled"
+    draft_temperature: float | None = None
+    lenience: float = 1.0
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the text is the target's own."""
+        return self.lenience == 1
+
+
+def choose_strategy(
+    request: Request, sampling: Sampling, drafters: Mapping[str, Drafter], k_max: int, measured: Measured
+) -> Strategy:
+    """What the request says, and for the rest what serves it best. Raises GenerationError."""
+    drafter = _drafter(request, drafters)
+    _check(request)
+    if sampling.greedy:
+        _check_greedy(request)
+        return Strategy(drafter, _k(request, drafter, k_max, "auto"), lenience=request.lenience)
+    verifier, proposal = _verifier(request, drafter, measured)
+    k = _k(request, drafter, k_max, "auto" if verifier.matched or drafter.cheap else DEFAULT_K)
+    if request.seed is not None and not verifier.matched and not (k != "auto" and drafter.repeatable):
+        what = "k: got auto" if k == "auto" else f"drafter: got {drafter.name}"
+        raise GenerationError(
+            f"{what} with a seed and verifier {verifier.name}, where the text would be another each time; "
+            "take verifier match, with which a seed means one text, or leave the seed out"
+        )
+    return Strategy(drafter, k, verifier, proposal, request.draft_temperature, request.lenience)
+
+
+def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
+    wanted = request.drafter
+    if wanted is None:
+        return drafters["model" if "model" in drafters else "none"]
+    if isinstance(wanted, Drafter):
+        return wanted
+    if wanted in drafters:
+        return drafters[wanted]
+    if wanted in NAMES:
+        raise GenerationError(f"drafter: got {wanted!r}, but the bundle holds no draft; compile it with one")
+    raise GenerationError(f"drafter: got {wanted!r}, expected {' or '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}")
+
+
+def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[Verifier, ProposalKind]:
+    """The one that is named; else one that repeats where that is wanted, or the one that keeps most."""
+    if request.verifier not in (None, "auto", *VERIFIERS):
+        raise GenerationError(f"verifier: got {request.verifier!r}, expected auto or {' or '.join(VERIFIERS)}")
+    proposal: ProposalKind = request.proposal or "sampled"
+    if request.verifier not in (None, "auto"):
+        return VERIFIERS[request.verifier], proposal
+    if request.lenience < 1:
+        return MRS, proposal
+    repeats = request.seed is not None and (request.k in (None, "auto") or not drafter.repeatable)
+    if repeats or drafter.cheap:
+        return MATCH, proposal
+    verifier, best = measured.best()
+    if request.proposal is None:
+        return verifier, best
+    return MRS if request.proposal == "greedy" else verifier, request.proposal
+
+
+def _k(request: Request, drafter: Drafter, k_max: int, default: K) -> K:
+    if drafter.name == "none":
+        if request.k not in (None, 0):
+            raise GenerationError(f"k: got {request.k} without a drafter, expected 0 or nothing")
+        return 0
+    if request.k is None:
+        return default if default == "auto" else min(default, k_max)
+    if request.k == "auto":
+        return "auto"
+    if not isinstance(request.k, int) or isinstance(request.k, bool) or not 0 <= request.k <= k_max:
+        raise GenerationError(f"k: got {request.k!r}, expected auto, or 0 to {k_max}, the k_max of the bundle")
+    return request.k
+
+
+def _check(request: Request) -> None:
+    value = request.lenience
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+        raise GenerationError(f"lenience: got {value!r}, expected a number above 0, up to 1 (off)")
+    if value < 1 and request.verifier not in (None, "auto", *(v.name for v in VERIFIERS.values() if v.takes_lenience)):
+        raise GenerationError(f"lenience: got {value} with verifier {request.verifier}, which has none; take mrs")
+    if request.draft_temperature is not None:
+        try:
+            Sampling(temperature=request.draft_temperature)
+        except GenerationError as error:
+            raise GenerationError(f"draft_{error}") from None
+        if request.draft_temperature == 0:
+            raise GenerationError("draft_temperature: got 0, which draws nothing; take proposal greedy")
+    if request.proposal is not None and request.proposal not in get_args(ProposalKind):
+        raise GenerationError(f"proposal: got {request.proposal!r}, expected {' or '.join(get_args(ProposalKind))}")
+
+
+def _check_greedy(request: Request) -> None:
+    for name, given in (
+        ("verifier", request.verifier not in (None, "auto")),
+        ("proposal", request.proposal is not None),
+        ("draft_temperature", request.draft_temperature is not None),
+    ):
+        if given:
+            raise GenerationError(f"{name}: got it at temperature 0, where draft and target take the likeliest token")

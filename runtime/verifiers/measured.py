@@ -1,0 +1,41 @@
+"""Which of the lossless ways keeps more of what a draft model guesses, by the rounds that were verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mxspec.runtime.drafters.drafter import ProposalKind
+from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.verifiers import BLOCK, MRS
+from mxspec.runtime.verifiers.verifier import Verifier
+
+FORGET = 0.99  # weight of what was seen so far, a token later
+ENOUGH = 50.0  # tokens from which the figures decide
+TRY_EVERY = 8  # texts; a greedy proposal does not show what a sampled one would have given
+
+
+@dataclass(slots=True)
+class Measured:
+    """The share of drafted tokens that is kept, were they drawn from the draft, or its likeliest."""
+
+    sampled: float = 0.0
+    greedy: float = 0.0
+    tokens: float = 0.0
+    _texts: int = 0
+
+    def observe(self, target: Distribution, draft: Distribution) -> None:
+        """A place at which both distributions are known: what is kept there is Σ min(p, q), or p(argmax q)."""
+        count = len(target.weights)
+        own, other = target.probabilities(target.ids, count), draft.probabilities(target.ids, count)
+        self.sampled = FORGET * self.sampled + float(np.minimum(own, other).sum())
+        self.greedy = FORGET * self.greedy + target.probability(draft.likeliest)
+        self.tokens = FORGET * self.tokens + 1
+
+    def best(self) -> tuple[Verifier, ProposalKind]:
+        """For the next text; a block keeps no fewer than single tokens where they are drawn."""
+        self._texts += 1
+        if self.tokens < ENOUGH or self.greedy <= self.sampled or self._texts % TRY_EVERY == 0:
+            return BLOCK, "sampled"
+        return MRS, "greedy"
