@@ -34,7 +34,7 @@ class PackedGather:
         node = helper.make_node("PackedGather", ["ids", "B"], ["out"], domain="mxspec", **attributes)
         output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
         graph = helper.make_graph([node], "gather", inputs, [output])
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
         model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         options = ort.SessionOptions()
         options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
