@@ -44,7 +44,9 @@ def export_graph(
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
     format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. A head that is the
     embedding, too, is stored once where `stored_once` says so of its parameter, else beside a float16 table. No weights
-    are read but `buffers` of a few numbers (checkpoint/buffers.py). Raises UnsupportedModelError where it cannot be done.
+    are read but `buffers` of a few numbers (checkpoint/buffers.py).
+
+    Raises UnsupportedModelError where it cannot be done.
     """
     config = copy.deepcopy(config)  # tracing changes it
     family = family_of(config)
