@@ -18,11 +18,12 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.find_recipe import read_recipe
-from mxspec.recipes.recipe import ROUNDINGS, from_here
+from mxspec.recipes.recipe import ROUNDINGS, TIED, from_here
 from mxspec.runtime.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
 _ACTIVATIONS = click.Choice(ACTIVATIONS)
+_TIED = click.Choice(TIED)
 
 
 class _CompileByDefault(Group):
@@ -67,6 +68,8 @@ for command in (list_recipes, explain, inspect, emit):
 )
 @click.option("--activations", type=_ACTIVATIONS, help="What the target's products make of their rows. [int16]")
 @click.option("--draft-activations", type=_ACTIVATIONS, help="Likewise of the draft. [int16]")
+@click.option("--tied", type=_TIED, help="Store a table that is embedding and head so often. [once where exact]")
+@click.option("--draft-tied", type=_TIED, help="Likewise of the draft. [once where exact]")
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
 @click.option("--budget", metavar="BITS", help="Choose the target's formats for so many bits a weight, such as 5.2bpw.")
 @click.option("--max-ratio", type=click.FloatRange(min=1, min_open=True), help="Choose them for this perplexity ratio.")
@@ -93,6 +96,8 @@ def compile_recipe(
     matrix_format: tuple[tuple[str, str], ...],
     activations: str | None,
     draft_activations: str | None,
+    tied: str | None,
+    draft_tied: str | None,
     keep_fp16: tuple[str, ...],
     budget: str | None,
     max_ratio: float | None,
@@ -126,8 +131,9 @@ def compile_recipe(
             "max_ratio": max_ratio,
             "allowed_formats": list(allow) or None,
             "activations": activations,
+            "tied": tied,
         },
-        draft={"format": draft_format, "activations": draft_activations},
+        draft={"format": draft_format, "activations": draft_activations, "tied": draft_tied},
     )
     output = output or Path(f"{wanted.name}.bundle")
     try:

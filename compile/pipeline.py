@@ -40,6 +40,7 @@ PLAIN = {  # what the recipe of a baseline says
     "max_ratio": None,
     "allowed_formats": (),
     "activations": "int16",
+    "tied": None,
 }
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
@@ -165,6 +166,8 @@ def plan_models(
             plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
             check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
             plans.append(plan)
+        if wanted.tied == "once" and not plan.shares_table:
+            stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
     return plans
 
 

@@ -42,7 +42,8 @@ class TensorEntry(Strict):
 
     `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
     root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
-    the checkpoint was MX already, and its codes and scales are here bit for bit.
+    the checkpoint was MX already, and its codes and scales are here bit for bit. `looked_up`: the head of a model whose
+    embedding it is, too, and which has no other.
     """
 
     name: str
@@ -55,6 +56,7 @@ class TensorEntry(Strict):
     error: Annotated[float, Field(ge=0)] | None = None
     underflowed: Count = 0
     own_codes: bool = False
+    looked_up: bool = False
 
 
 class RoundingEntry(Strict):
@@ -290,7 +292,8 @@ def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[Tensor
     for tensor in tensors:
         computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
         needed = entry.context_length if computed else min(entry.context_length, tokens)
-        if (computed or tensor.format == "fp16") and len(tensor.shape) == 2 and tensor.shape[0] < needed:
+        looked_up = computed or tensor.format == "fp16" or tensor.looked_up
+        if looked_up and len(tensor.shape) == 2 and tensor.shape[0] < needed:
             raise ValueError(
                 f"models.{model}: context_length {entry.context_length}, but table {tensor.name!r} has "
                 f"{tensor.shape[0]} rows"

@@ -36,6 +36,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 Rounding = Literal["nearest", "scale", "gptq"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+Tied = Literal["once", "twice"]
+TIED: tuple[Tied, ...] = get_args(Tied)
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -48,6 +50,10 @@ class TargetRecipe(Strict):
     `formats` gives other formats to the parameters that shell patterns such as `lm_head.*` or `model.layers.0.*` name,
     the first that matches; `keep_fp16` holds patterns of those to keep in fp16 whatever else is said. `activations` is
     for the products whose format can take it; the others stay as they are.
+
+    `tied` says how a table that is embedding and head is stored: `once`, as the head's tiles, in which tokens are then
+    looked up, or `twice`, the embedding as float16 beside them. Without it that is once where nothing is lost: in
+    float16, and where the head is MX in the checkpoint already.
 
     `adapter` is a LoRA adapter in PEFT's format, a directory or a hub id, merged into the weights before they are
     rounded; `adapter_revision` is of the latter.
@@ -70,6 +76,7 @@ class TargetRecipe(Strict):
     max_ratio: Annotated[float, Field(gt=1)] | None = None
     allowed_formats: tuple[FormatName, ...] = ()
     activations: Activations = "int16"
+    tied: Tied | None = None
 
     @field_validator("checkpoint")
     @classmethod

@@ -28,7 +28,7 @@ from mxspec.compile.check.reference import (
     reads_alike_anywhere,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.names import resolve_names
+from mxspec.compile.checkpoint.names import resolve_names, tied_names
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
@@ -129,13 +129,16 @@ def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, chec
     tensor_of = resolve_names(model, checkpoint.tensors, parameters).tensor_of
     parameter_of = {checkpoint.tensors[tensor].name: parameter for parameter, tensor in tensor_of.items()}
     held = {tensor.name for tensor in checkpoint.tensors.values()}
+    twins = tied_names(model)
     for tensor in entry.tensors:
         alone = len(tensor.sources) == 1 and tensor.name in parameters  # a tied head has values of its own
         if missing := [source for source in tensor.sources if source not in held]:
             raise CheckpointError(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint.folder} lacks")
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
         if names:
-            _replace(model, names, tensor, _stored_values(folder / entry.weights, tensor))
+            values = _stored_values(folder / entry.weights, tensor)
+            for parts in [[name] for name in twins[names[0]]] if tensor.looked_up else [names]:
+                _replace(model, parts, tensor, values)
 
 
 def _stored_values(path: Path, tensor: TensorEntry) -> Values:

@@ -113,12 +113,19 @@ def _measure(
         rounding=model.recipe.rounding,
         store=store,
         random=torch.Generator().manual_seed(model.recipe.seed),
+        looked_up=_looked_up(plan, model.wanted),
     )
     scored = _scored_windows(text.windows, model.recipe)
     with stages.work(f"weigh {model.name}", sensitivity.work(text.windows, scored)) as advance:
         losses = sensitivity.run(text.windows, scored, advance)
     store.remove()
     return losses
+
+
+def _looked_up(plan: ModelPlan, wanted: TargetRecipe) -> list[str]:
+    """The head, if it is looked up in whatever format it gets."""
+    shared = [spec for spec in plan.exported.weights if spec.looked_up and wanted.tied == "once"]
+    return [parameter for spec in shared for parameter in spec.sources]
 
 
 def _scored_windows(windows: NDArray[np.int64], recipe: Recipe) -> int:
