@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import click
 from mxspec.runtime.commands.progress import shown_while_waiting
 
 if TYPE_CHECKING:
-    from mxspec.runtime.events import Finished
+    from mxspec.runtime.events import Event, Finished
     from mxspec.runtime.handle import Handle
 
 DRAFTED_COLOUR = "green"
@@ -40,8 +41,13 @@ def shown(text: str) -> str:
     return text.translate(_PICTURES)
 
 
-def write_answer(handle: Handle, max_new_tokens: int, *, echo: str = "") -> Written:
-    """Write an answer as it comes, and a newline; on a terminal after `echo`, and what the draft guessed in green."""
+def write_answer(
+    handle: Handle, max_new_tokens: int, *, echo: str = "", watch: Callable[[Event], None] | None = None
+) -> Written:
+    """Write an answer as it comes, and a newline; on a terminal after `echo`, and what the draft guessed in green.
+
+    Every event goes to `watch` too.
+    """
     from mxspec.runtime.events import Finished, Token
 
     terminal = on_terminal()
@@ -52,6 +58,8 @@ def write_answer(handle: Handle, max_new_tokens: int, *, echo: str = "") -> Writ
     ids, pieces = [], []
     last: Finished | None = None
     for event in itertools.chain([first], handle):
+        if watch is not None:
+            watch(event)
         if isinstance(event, Token):
             ids.append(event.id)
             pieces.append(event.text)
