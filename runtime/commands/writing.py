@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mxspec.runtime.commands.progress import shown_while_waiting
+from mxspec.runtime.plain_console import shown
 
 if TYPE_CHECKING:
     from mxspec.runtime.events import Event, Finished
     from mxspec.runtime.handle import Handle
 
 DRAFTED_COLOUR = "green"
-# Control characters as their pictures (U+2400 on): no text may command the terminal.
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,6 @@ class Written:
 def on_terminal() -> bool:
     """Whether somebody sees standard output: then colours are worth something."""
     return sys.stdout.isatty()
-
-
-def shown(text: str) -> str:
-    """A text as a terminal may get it."""
-    return text.translate(_PICTURES)
 
 
 def write_answer(
