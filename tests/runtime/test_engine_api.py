@@ -425,7 +425,7 @@ def test_a_handle_may_go_on_in_another_event_loop(engine: Engine) -> None:
 
 def test_what_is_no_drafter_is_refused_at_once(engine: Engine) -> None:
     other = engine.generate("hello", **LONG)
-    with pytest.raises(GenerationError, match="drafter: got 5, expected model or none"):
+    with pytest.raises(GenerationError, match="drafter: got 5, expected model or random or none"):
         engine.generate("x", drafter=5)
     assert other.result().reason == "max_new_tokens"
 
