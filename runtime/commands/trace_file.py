@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mxspec.runtime.request import Request
 
 SUFFIXES = (".jsonl", ".html")
-PLAIN_TOKENS = 24  # written without a drafter afterwards, so that the trace knows what plain decoding takes
+PLAIN_TOKENS = 48  # written without a drafter afterwards, so that the trace knows what plain decoding takes
 
 
 def check_trace_path(path: Path) -> None:
@@ -79,7 +79,7 @@ class TraceFile:
         }
 
     def _plain_step_seconds(self, emitted: int) -> float | None:
-        """The median round of a few tokens of the same request without a drafter; None where it has none."""
+        """The mean round of some tokens of the same request without a drafter; None where it has none."""
         from mxspec.runtime.events import Round
 
         tokens = min(PLAIN_TOKENS, emitted)
@@ -88,10 +88,9 @@ class TraceFile:
             drafter="none",
             k=0,
             lenience=1.0,
-            trace=False,
             max_new_tokens=tokens,
             min_new_tokens=min(self._request.min_new_tokens, tokens),
         )
         rounds = [event for event in self._engine.submit(plain) if isinstance(event, Round) and event.sample == 0]
-        seconds = sorted(done.seconds for done in rounds[1:])
-        return seconds[len(seconds) // 2] if seconds else None
+        seconds = [done.seconds for done in rounds[1:]]
+        return sum(seconds) / len(seconds) if seconds else None

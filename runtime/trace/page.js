@@ -3,7 +3,10 @@
 (() => {
   const words = JSON.parse(document.getElementById("words").textContent);
   const detail = document.getElementById("detail");
+  const prompt = document.querySelector(".prompt");
   let chosen = null;
+
+  prompt.scrollTop = prompt.scrollHeight; // what the answer goes on from
 
   const add = (parent, tag, kind, text) => {
     const made = parent.appendChild(document.createElement(tag));
@@ -27,7 +30,7 @@
 
     const odds = (parent, name, value, colour) => {
       add(parent, "span", "", name);
-      const bar = add(parent, "i", colour);
+      const bar = add(parent, "i", value === null ? "none" : colour);
       bar.style.width = `${100 * (value ?? 0)}%`;
       add(parent, "b", "", value === null ? "–" : figure(value));
     };
