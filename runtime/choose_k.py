@@ -56,10 +56,14 @@ class Acceptance:
         return cls(other.share * PRIOR_WEIGHT, PRIOR_WEIGHT)
 
     def observe(self, done: Round) -> None:
-        """Rounds of plain decoding forget too: where drafting is tried again, the text may be another."""
+        """Rounds of plain decoding forget too: where drafting is tried again, the text may be another.
+
+        A call of the draft that gave no token worth scoring counts as one whose token was not kept.
+        """
         kept = FORGET if self.evaluated > LEAST_WEIGHT else 1.0
         self.accepted = kept * self.accepted + done.accepted
-        self.evaluated = kept * self.evaluated + done.evaluated
+        in_vain = done.stopped and done.accepted == done.drafted
+        self.evaluated = kept * self.evaluated + done.evaluated + in_vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,11 @@ class KByLoad:
         plain = self.score.seconds(texts)
         row = (self.score.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
         return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH) if plain > 0 else LEAST_WORTH
+
+    def call_worth(self, drafter: str, texts: int) -> float:
+        """The same with a call of the drafter for so many texts."""
+        plain = self.score.seconds(texts)
+        return self.worth(texts) + (self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0)
 
     def observe(self, cost: StepCost) -> None:
         """Learn what a step took."""
