@@ -172,6 +172,7 @@ class Engine:
             logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
             logprobs_of=request.logprobs_of,
             cache_key=request.cache_key,
+            traced=request.trace,
         )
         return [
             sequence.Sequence(

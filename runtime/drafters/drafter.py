@@ -24,6 +24,7 @@ class Proposal:
     tokens: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)  # names of drafters
     distributions: list[Distribution] = field(default_factory=list)
+    confidences: dict[int, float] = field(default_factory=dict)  # of a traced greedy text: a model's own, by place
     errors: list[GenerationError] = field(default_factory=list)  # why nothing more is proposed, and the text ends
 
 
@@ -64,13 +65,17 @@ class Wanted:
     worth: float  # a token that is kept with less than this probability costs more than it gives; 0: all are wanted
     call_worth: float  # the same with a call of the drafter
     proposal: Proposal  # added to in place
+    traced: bool = False
 
     def add_row(self, row: Logits, origin: str) -> None:
         """Propose the next token by a model's logits float32[vocab]; an error is of this text alone."""
         ahead = self.proposal.tokens
         try:
             if self.choice.greedy_text:
-                self._add(self.shaper.greedy(row, ahead), None, origin)
+                token = self.shaper.greedy(row, ahead)
+                if self.traced:
+                    self.proposal.confidences[len(ahead)] = self.shaper.confidence(row, token, ahead)
+                self._add(token, None, origin)
             else:
                 shaped = self.shaper.distribution(row, ahead, self.choice.temperature)
                 self._add(*self.choice.of(shaped, self.draws, len(ahead)), origin)
