@@ -34,8 +34,6 @@ TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change w
 WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
 SHORTEST_PAUSE, LONGEST_PAUSE = 16, 512  # steps of plain decoding until drafting is tried again,
 TRIED_ROUNDS = 4  # for so many rounds of texts
-WORTH_ROWS = 4  # rows over which the cost of one is averaged
-LEAST_WORTH, MOST_WORTH = 0.05, 0.9
 
 
 @dataclass(slots=True)
@@ -126,15 +124,8 @@ class KByLoad:
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
     def worth(self, texts: int) -> float:
-        """The probability from which a drafted token is worth its row in a call for so many texts.
-
-        A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
-        """
-        if self.score.sizes < 2:
-            return LEAST_WORTH
-        plain = self.score.seconds(texts)
-        row = (self.score.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
-        return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH) if plain > 0 else LEAST_WORTH
+        """The probability from which a drafted token is worth its row in a step of so many texts."""
+        return self.score.worth_of_row(texts)
 
     def observe(self, cost: StepCost) -> None:
         """Learn what a step took."""

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 RECENT = 5  # observations kept of each size; their median counts
 NEAR = 1.5  # a size is known where one within this factor was seen
+WORTH_ROWS = 4  # rows over which the cost of one is averaged
+LEAST_WORTH, MOST_WORTH = 0.05, 0.9
 
 
 class Costs:
@@ -51,6 +53,17 @@ class Costs:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.seconds(tokens + middle) <= limit else (low, middle - 1)
         return low
+
+    def worth_of_row(self, texts: int) -> float:
+        """The probability from which a token is worth its row in a call for so many texts.
+
+        A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
+        """
+        plain = self.seconds(texts)
+        if self.sizes < 2 or plain <= 0:
+            return LEAST_WORTH
+        row = (self.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
+        return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH)
 
     def seconds(self, tokens: int) -> float:
         """What a call of so many tokens is expected to take; 0 before any was seen."""
