@@ -18,6 +18,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 
 ModelName = Literal["target", "draft", "baseline"]
+GuessesName = Literal["ngram", "suffix"]  # as the drafters that they are for
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 KMax = Annotated[int, Field(gt=0, le=LARGEST_K)]
@@ -160,6 +161,14 @@ class TokenizerEntry(Strict):
     eos_token_ids: tuple[Count, ...] = ()
 
 
+class GuessesEntry(Strict):
+    """What drafters know of a text with this hash, that has so many tokens: arrays in one safetensors file."""
+
+    file: str
+    text_sha256: Sha256
+    tokens: Positive
+
+
 class SamplingDefaults(Strict):
     """How the model's makers sample from it: what a request that says nothing gets. Temperature 0 is greedy."""
 
@@ -179,6 +188,7 @@ class Manifest(Strict):
     k_max: KMax
     recipe: dict[str, Any]
     models: dict[ModelName, ModelEntry]
+    guesses: dict[GuessesName, GuessesEntry] = Field(default_factory=dict)
     tokenizer: TokenizerEntry
     sampling: SamplingDefaults = SamplingDefaults()
     files: dict[str, FileEntry]
@@ -191,7 +201,7 @@ class Manifest(Strict):
         for name in self.files:
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
-        owners: dict[str, str] = {}
+        owners = dict[str, str]()
         for model, entry in self.models.items():
             for name in (entry.graph, entry.weights):
                 if name not in self.files:
@@ -204,6 +214,12 @@ class Manifest(Strict):
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
             _check_lengths(model, entry, min(entry.vocab_size, self.tokenizer.vocab_size))
+        for drafter, guesses in self.guesses.items():
+            if guesses.file not in self.files:
+                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} is not in files")
+            if guesses.file in owners:
+                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} already belongs to {owners[guesses.file]}")
+            owners[guesses.file] = drafter
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from mxspec.formats.errors import RecipeError
-from mxspec.formats.manifest import KMax
+from mxspec.formats.manifest import GuessesName, KMax
 from mxspec.formats.validation import Strict, first_problem
 from mxspec.formats.weight_format import (
     ELEMENTS,
@@ -132,7 +132,7 @@ class Recipe(Strict):
     `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
     from places that `seed` chooses, make of the model. `about` and `verified` are for people: what the pair is for, and
-    what it was tried with.
+    what it was tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by.
     """
 
     name: Name
@@ -146,6 +146,8 @@ class Recipe(Strict):
     calibrate: str | None = None
     calibration_tokens: Positive = 32768
     seed: Annotated[int, Field(ge=0)] = 0
+    ngram: str | None = None
+    suffix: str | None = None
     target: TargetRecipe
     draft: DraftRecipe | None = None
     _folder: Path = PrivateAttr(default=Path())
@@ -225,6 +227,11 @@ class Recipe(Strict):
         """The text that calibrates rounding; only where `calibrate` is given."""
         assert self.calibrate is not None
         return self._folder / Path(self.calibrate).expanduser()
+
+    def guess_texts(self) -> dict[GuessesName, Path]:
+        """The texts of drafters that need no model."""
+        texts: dict[GuessesName, str | None] = {"ngram": self.ngram, "suffix": self.suffix}
+        return {name: self._folder / Path(text).expanduser() for name, text in texts.items() if text is not None}
 
     def adapter_folder(self, model: TargetRecipe) -> Path | None:
         """The directory of a model's adapter, if it has one. Raises RecipeError where it is not there."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.costs import Costs
+from mxspec.runtime.costs import Costs, worth_of_row
 from mxspec.runtime.events import Round
 
 Ks = NDArray[np.int64]  # [candidates, texts]
@@ -125,7 +125,7 @@ class KByLoad:
 
     def worth(self, texts: int) -> float:
         """The probability from which a drafted token is worth its row in a step of so many texts."""
-        return self.score.worth_of_row(texts)
+        return worth_of_row(self.score, texts)
 
     def observe(self, cost: StepCost) -> None:
         """Learn what a step took."""

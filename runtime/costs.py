@@ -54,20 +54,21 @@ class Costs:
             low, high = (middle, high) if self.seconds(tokens + middle) <= limit else (low, middle - 1)
         return low
 
-    def worth_of_row(self, texts: int) -> float:
-        """The probability from which a token is worth its row in a call for so many texts.
-
-        A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
-        """
-        plain = self.seconds(texts)
-        if self.sizes < 2 or plain <= 0:
-            return LEAST_WORTH
-        row = (self.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
-        return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH)
-
     def seconds(self, tokens: int) -> float:
         """What a call of so many tokens is expected to take; 0 before any was seen."""
         return interpolate(self._points, tokens) if self._points else 0.0
+
+
+def worth_of_row(costs: Costs, texts: int) -> float:
+    """The probability from which a token is worth its row in a call for so many texts.
+
+    A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
+    """
+    plain = costs.seconds(texts)
+    if costs.sizes < 2 or plain <= 0:
+        return LEAST_WORTH
+    row = (costs.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
+    return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH)
 
 
 def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:

@@ -12,7 +12,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
-from mxspec.runtime.drafters.known import make_drafters
+from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.request import Request, require_integer
@@ -66,7 +66,7 @@ class Engine:
         manifest = self.bundle.manifest
         self.target = Session.of(self.bundle, "target", slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
-        self._drafters = make_drafters(manifest.tokenizer.vocab_size, self.draft, shared_suffixes=shared_suffixes)
+        self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
         self._worker = Worker(scheduler, queue)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from mxspec.runtime.costs import Costs
+from mxspec.runtime.costs import Costs, worth_of_row
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix_text import SuffixText
@@ -38,7 +38,7 @@ class HierarchicalDrafter(ModelDrafter):
         while active := [
             want for want in wanted if len(want.proposal.tokens) < ends[id(want)] and not want.proposal.errors
         ]:
-            worth = self._costs.worth_of_row(len(active))
+            worth = worth_of_row(self._costs, len(active))
             guesses = [self._guess(want, ends[id(want)], worth) for want in active]
             self._step(active, guesses)
             calls += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.array_file import map_arrays
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.lookup import LookupDrafter
@@ -17,15 +19,26 @@ from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 from mxspec.runtime.session import Session
 
 
+def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> dict[str, Drafter]:
+    """Those of a bundle; raises BundleError for tables that are none."""
+    vocab_size = bundle.manifest.tokenizer.vocab_size
+    suffix, ngram = bundle.guesses_path("suffix"), bundle.guesses_path("ngram")
+    try:
+        corpus = None if suffix is None else SuffixCorpus.of(map_arrays(suffix), vocab_size)
+        ngrams = None if ngram is None else NgramTables(map_arrays(ngram), vocab_size)
+    except BundleError as error:
+        raise BundleError(f"bundle {bundle.path}: {error}") from None
+    return make_drafters(vocab_size, draft, shared_suffixes, corpus, ngrams)
+
+
 def make_drafters(
     vocab_size: int,
     draft: Session | None,
-    *,
     shared_suffixes: int = 0,
     corpus: SuffixCorpus | None = None,
     ngrams: NgramTables | None = None,
 ) -> dict[str, Drafter]:
-    """Those that a bundle allows: one that guesses by a model needs a draft, one by tables the tables."""
+    """Those that there can be: one that guesses by a model needs a draft, one by tables the tables."""
     suffix = SuffixDrafter(shared_suffixes, corpus)
     mixed: list[Drafter] = [SuffixDrafter(0, corpus)]
     drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size), suffix, LookupDrafter()]

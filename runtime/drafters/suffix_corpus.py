@@ -24,11 +24,16 @@ class SuffixCorpus:
         self._tokens, self._ends = tokens, ends
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> SuffixCorpus:
+    def of(cls, arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> SuffixCorpus:
         """Of the arrays of a file; raises BundleError where they are not such."""
         tokens, ends = arrays.get("tokens"), arrays.get("ends")
         if tokens is None or ends is None or not len(tokens) or ends.shape != tokens.shape:
-            raise BundleError("the corpus: expected tokens and as many ends; compile the bundle again")
+            raise BundleError("corpus: expected tokens and as many ends; compile the bundle again")
+        if not 0 <= tokens.min() <= tokens.max() < vocab_size:
+            raise BundleError(
+                f"corpus: tokens from {tokens.min()} to {tokens.max()}, but the vocabulary has {vocab_size}; "
+                "compile the bundle again"
+            )
         return cls(tokens, ends)
 
     def continuation(self, text: Sequence[int], most: int) -> tuple[int, list[int]]:

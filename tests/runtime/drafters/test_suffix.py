@@ -138,7 +138,7 @@ def test_two_generations_stay_within_the_bound() -> None:
 
 def corpus(tokens: Sequence[int]) -> SuffixCorpus:
     ids = np.array(tokens, np.int32)
-    return SuffixCorpus.of({"tokens": ids, "ends": suffix_order(ids)})
+    return SuffixCorpus.of({"tokens": ids, "ends": suffix_order(ids)}, VOCAB)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -174,7 +174,9 @@ def test_a_corpus_serves_where_the_text_itself_has_no_more() -> None:
 def test_a_corpus_that_is_none_is_refused() -> None:
     ids = np.arange(3, dtype=np.int32)
     with pytest.raises(BundleError, match="expected tokens"):
-        SuffixCorpus.of({"tokens": ids})
+        SuffixCorpus.of({"tokens": ids}, VOCAB)
     with pytest.raises(BundleError, match="expected tokens"):
-        SuffixCorpus.of({"tokens": ids, "ends": ids[:2]})
+        SuffixCorpus.of({"tokens": ids, "ends": ids[:2]}, VOCAB)
+    with pytest.raises(BundleError, match="corpus: tokens from 0 to 2, but the vocabulary has 2"):
+        SuffixCorpus.of({"tokens": ids, "ends": ids}, 2)
     assert SuffixCorpus(ids, np.array([-9, 99, 7], np.int32)).continuation([1], 2)[0] <= 1  # whatever it says

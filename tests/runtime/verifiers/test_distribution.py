@@ -96,9 +96,9 @@ def test_so_they_have_by_every_verifier_and_proposal(toys: Any, verifier: str, p
 
 def drafter_of(name: str, draft: Any) -> Drafter:
     text = np.random.default_rng(1).integers(0, VOCAB, 60).astype(np.int32)
-    corpus = SuffixCorpus.of({"tokens": text, "ends": suffix_order(text)})
+    corpus = SuffixCorpus.of({"tokens": text, "ends": suffix_order(text)}, VOCAB)
     ngrams = NgramTables(count_ngrams(text, VOCAB), VOCAB)
-    return make_drafters(VOCAB, draft, shared_suffixes=1 << 16, corpus=corpus, ngrams=ngrams)[name]
+    return make_drafters(VOCAB, draft, 1 << 16, corpus, ngrams)[name]
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
