@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.config import architecture_name, context_limit
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
@@ -32,12 +35,13 @@ def export_graph(
     context_length: int,
     cache_dtype: str,
     activations: Activations = "int16",
+    buffers: Mapping[str, Source] = MappingProxyType({}),
 ) -> ExportedGraph:
     """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read.
-    Raises UnsupportedModelError where it cannot be done.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read
+    but `buffers` of a few numbers (checkpoint/buffers.py). Raises UnsupportedModelError where it cannot be done.
     """
     config = copy.deepcopy(config)  # tracing changes it
     family = family_of(config)
@@ -47,6 +51,7 @@ def export_graph(
     with call.registered():
         model = build_skeleton(config, family.built_with)
         model.config._attn_implementation = ATTENTION_NAME
+        load_buffers(model, buffers)
         family.patch(model, call)
         head = swap_modules(model, weight_format, activations, call)
         notes = replace_rotary_modules(model, context_length)

@@ -127,7 +127,7 @@ def _kept_bytes(model: PreTrainedModel, context_length: int) -> Iterator[int]:
             yield 4 * module.bias.numel()
         for name, buffer in module.named_buffers(recurse=False):
             if name.endswith("inv_freq") and not name.endswith("original_inv_freq"):
-                yield 2 * 4 * context_length * 2 * buffer.numel()
+                yield 2 * 4 * context_length * buffer.numel()
 
 
 def _cache_bytes(config: PreTrainedConfig, context_length: int, width: int) -> int:

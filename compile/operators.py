@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DOMAIN = "mxspec"
+OPSET = 2  # the version of the domain that graphs import (runtime/ops/op.h)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.rounding.rounded import RoundedModel
+from mxspec.compile.weights.share_tables import share_tables
 from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
@@ -61,7 +62,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 
         verdicts = judge_models(models, checkpoints, contexts, stages)
         budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
-        plans = plan_models(models, checkpoints, contexts, recipe, verdicts, stages)
+        plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages))
         known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_names, tied_names
 from mxspec.compile.export import export_graph
-from mxspec.compile.graph import ExportedGraph
+from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.weights.pack import lay_out, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
@@ -24,7 +25,10 @@ from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """One model before its weights are written."""
+    """One model before its weights are written.
+
+    `borrowed` tables lie in the target's weights file, at these offsets.
+    """
 
     name: ModelName
     weight_format: str
@@ -35,6 +39,12 @@ class ModelPlan:
     specializations: tuple[int, ...]
     activations: Activations = "int16"
     budget: BudgetEntry | None = None
+    borrowed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> list[WeightSpec]:
+        """What its own weights file holds."""
+        return [spec for spec in self.exported.weights if spec.name not in self.borrowed]
 
     @property
     def read_bytes(self) -> int:
@@ -48,8 +58,9 @@ def plan_model(
     """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
     model = name_parameters(checkpoint.config)
     own = own_formats(model, checkpoint)
-    exported = _export(checkpoint.config, choose_formats(model, wanted, own), wanted, recipe, context_length)
-    parameters = dict.fromkeys(source for spec in exported.weights for source in spec.sources)
+    buffers = find_buffers(model, checkpoint.tensors)
+    exported = _export(checkpoint.config, choose_formats(model, wanted, own), wanted, recipe, context_length, buffers)
+    parameters = [*dict.fromkeys(source for spec in exported.weights for source in spec.sources), *buffers]
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
     return ModelPlan(
@@ -69,7 +80,7 @@ def plan_without_weights(
 ) -> ModelPlan:
     """The plan of a configuration without a checkpoint. Raises MxspecError for what cannot be exported."""
     format_of = choose_formats(name_parameters(config), wanted, {})
-    exported = _export(config, format_of, wanted, recipe, context_length)
+    exported = _export(config, format_of, wanted, recipe, context_length, {})
     layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length)
     return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
@@ -80,6 +91,7 @@ def _export(
     wanted: TargetRecipe,
     recipe: Recipe,
     context_length: int,
+    buffers: Mapping[str, Source],
 ) -> ExportedGraph:
     return export_graph(
         config,
@@ -87,6 +99,7 @@ def _export(
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
+        buffers=buffers,
     )
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mxspec.compile.weights.budget.report import budget_line, budget_table
-from mxspec.formats.manifest import Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
+from mxspec.formats.manifest import LENDER, Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
@@ -87,6 +87,9 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
         if entry.referee is not None:
             console.print(_referee_line(entry.referee), highlight=False, soft_wrap=True)
+        if entry.borrowed:
+            tables = ", ".join(entry.borrowed)
+            console.print(f"  read in the {LENDER}'s file, the same there: {tables}", highlight=False, soft_wrap=True)
         for note in entry.notes:
             console.print(f"  {note}", highlight=False, soft_wrap=True)
         if entry.ignored:
@@ -192,6 +195,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "specializations": list(entry.specializations),
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
+        "borrowed": list(entry.borrowed),
         "ignored": list(entry.ignored),
         "notes": list(entry.notes),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),

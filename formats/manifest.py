@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -19,6 +20,7 @@ TOKENIZER = "tokenizer.json"
 
 ModelName = Literal["target", "draft", "baseline"]
 GuessesName = Literal["ngram", "suffix"]  # as the drafters that they are for
+LENDER: ModelName = "target"  # the model whose weights file may hold tables of the others
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 KMax = Annotated[int, Field(gt=0, le=LARGEST_K)]
@@ -120,7 +122,10 @@ class BudgetEntry(Strict):
 
 
 class ModelEntry(Strict):
-    """One compiled model: its two files, the figures a runtime plans with, and its tensors."""
+    """One compiled model: its two files, the figures a runtime plans with, and its tensors.
+
+    `borrowed` names computed tables that its graph reads in the target's weights file.
+    """
 
     graph: str
     weights: str
@@ -135,6 +140,7 @@ class ModelEntry(Strict):
     context_length: Positive
     specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
+    borrowed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
     notes: tuple[str, ...] = ()
@@ -213,7 +219,8 @@ class Manifest(Strict):
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
-            _check_lengths(model, entry, min(entry.vocab_size, self.tokenizer.vocab_size))
+            tokens = min(entry.vocab_size, self.tokenizer.vocab_size)
+            _check_lengths(model, entry, self._tensors_of(model), tokens)
         for drafter, guesses in self.guesses.items():
             if guesses.file not in self.files:
                 raise ValueError(f"guesses.{drafter}: file {guesses.file!r} is not in files")
@@ -226,6 +233,15 @@ class Manifest(Strict):
             if token >= self.tokenizer.vocab_size:
                 raise ValueError(f"tokenizer: id {token} of {self.tokenizer.vocab_size}")
         return self
+
+    def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
+        """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for one not to be had."""
+        entry, lender = self.models[model], self.models[LENDER]
+        lent = {tensor.name: tensor for tensor in lender.tensors if not tensor.sources}
+        for name in entry.borrowed:
+            if model == LENDER or name not in lent:
+                raise ValueError(f"models.{model}: borrows {name!r}, which is no computed table of the {LENDER}'s")
+        return (*entry.tensors, *(lent[name] for name in entry.borrowed))
 
     @classmethod
     def parse(cls, text: bytes) -> Manifest:
@@ -248,12 +264,12 @@ class Manifest(Strict):
         return self.model_dump_json(indent=1) + "\n"
 
 
-def _check_lengths(model: ModelName, entry: ModelEntry, tokens: int) -> None:
+def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[TensorEntry], tokens: int) -> None:
     """Positions and calls stay within the tables: a table by token has a row for each token, others are by position."""
     longest = max(entry.specializations)
     if longest > entry.context_length:
         raise ValueError(f"models.{model}: specialization {longest} in a context of {entry.context_length}")
-    for tensor in entry.tensors:
+    for tensor in tensors:
         computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
         needed = entry.context_length if computed else min(entry.context_length, tokens)
         if (computed or tensor.format == "fp16") and len(tensor.shape) == 2 and tensor.shape[0] < needed:

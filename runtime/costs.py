@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 RECENT = 5  # observations kept of each size; their median counts
+REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh it
 NEAR = 1.5  # a size is known where one within this factor was seen
 WORTH_ROWS = 4  # rows over which the cost of one is averaged
 LEAST_WORTH, MOST_WORTH = 0.05, 0.9
@@ -32,6 +33,17 @@ class Costs:
             self._points[index] = tokens, median
         else:
             self._points.insert(index, (tokens, median))
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """Each size that was seen, and its seconds."""
+        return list(self._points)
+
+    def remember(self, points: Sequence[tuple[int, float]]) -> None:
+        """What an earlier run has seen, as if it had just been seen often enough to count."""
+        for tokens, seconds in points:
+            for _ in range(REMEMBERED):
+                self.add(tokens, seconds)
 
     @property
     def sizes(self) -> int:

@@ -12,6 +12,8 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
+from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.cost_table import CostTable, read_table, table_path, write_table
 from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.reader import Reader
@@ -69,8 +71,11 @@ class Engine:
         self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
+        costs = table_path(self.bundle)
+        if (table := read_table(costs)) is not None:
+            table.teach(scheduler.load)
         self._worker = Worker(scheduler, queue)
-        self._close = weakref.finalize(self, self._worker.close)
+        self._close = weakref.finalize(self, _close, self._worker, scheduler.load, costs)
         self._idle_readers: dict[ModelName, list[Reader]] = {}
 
     def close(self) -> None:
@@ -232,6 +237,11 @@ class Engine:
 
 
 _DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+
+
+def _close(worker: Worker, load: KByLoad, costs: Path | None) -> None:
+    worker.close()
+    write_table(costs, CostTable.of(load))
 
 
 def _score(reader: Reader, ids: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:

@@ -44,6 +44,7 @@ class Round:
     target_seconds: float
     seconds: float  # the two models and all around them, but not what the reader does between events
     sample: int = 0
+    stopped: bool = False  # the drafter was not sure enough to guess as many as it was asked for
 
 
 @dataclass(frozen=True, slots=True)

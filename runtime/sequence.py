@@ -154,11 +154,11 @@ class Sequence:
         assert seed is not None  # Sampling.seeded() comes before the first token
         return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
 
-    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float) -> Wanted:
+    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float, call: float) -> Wanted:
         """What it asks of its drafter."""
         if not self.chooses_k:
-            worth = 0.0  # as many as were asked for, so that a text with a seed is the same at every load
-        return Wanted(self.tokens, self.slot, self.shaper, self._choice, draws, k, self._memory, worth, proposal)
+            worth = call = 0.0  # as many as were asked for, so that a text with a seed is the same at every load
+        return Wanted(self.tokens, self.slot, self.shaper, self._choice, draws, k, self._memory, worth, call, proposal)
 
     def forced(self, most: int) -> Proposal:
         """What its grammar allows no other for: proposed for nothing, and verified like any."""
@@ -202,7 +202,9 @@ class Sequence:
         row = self.shaper.process(logits[place], drafted[:place])
         return bool(row[token] > -np.inf and row[token] - row.max() >= np.log(self.settings.strategy.lenience))
 
-    def emit(self, proposal: Proposal, verdict: Verdict, logits: Logits, timing: Timing) -> Round:
+    def emit(
+        self, proposal: Proposal, verdict: Verdict, logits: Logits, timing: Timing, *, stopped: bool = False
+    ) -> Round:
         """Keep what was verified, up to the end if there is one; both models forget what was drafted beyond."""
         new = [*proposal.tokens[: verdict.accepted], verdict.next_token]
         events: list[Event] = []
@@ -226,6 +228,7 @@ class Sequence:
             target_seconds=timing.scored - timing.drafted,
             seconds=now - timing.began,
             sample=self.sample,
+            stopped=stopped,
         )
         if self.tally.rounds:
             self.acceptance.observe(done)

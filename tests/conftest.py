@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -25,6 +26,14 @@ K_MAX = 8
 VOCAB = 259  # 256 bytes and three special tokens
 BOS, EOS, END = 256, 257, 258
 DEMO = Path(__file__).parents[1] / "recipes" / "demo"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's cache folder is left alone, by the processes that tests start, too."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    return folder
 
 
 def make_byte_tokenizer() -> Tokenizer:

@@ -47,7 +47,7 @@ def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterab
     twins = tied_names(model)
     tensor_of: dict[str, str] = {}
     for parameter in wanted:
-        names = [parameter, *sorted(twins[parameter] - {parameter})]
+        names = [parameter, *sorted(twins.get(parameter, set()) - {parameter})]
         source = next((found[name] for name in names if name in found), None)
         if source is None and parameter in computed:
             raise UnsupportedModelError(

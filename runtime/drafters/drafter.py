@@ -61,7 +61,8 @@ class Wanted:
     draws: Draws
     k: int
     memory: Any  # what the drafter's `begin` gave for the text
-    worth: float  # a token that is kept with less than this probability costs more than it gives
+    worth: float  # a token that is kept with less than this probability costs more than it gives; 0: all are wanted
+    call_worth: float  # the same with a call of the drafter
     proposal: Proposal  # added to in place
 
     def add_row(self, row: Logits, origin: str) -> None:

@@ -15,6 +15,7 @@ from mxspec.runtime.costs import Costs, worth_of_row
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix_text import SuffixText
+from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
@@ -31,6 +32,9 @@ class HierarchicalDrafter(ModelDrafter):
 
     def begin(self, tokens: Sequence[int], cache_key: str) -> SuffixText:
         return SuffixText(len(tokens))
+
+    def observe(self, memory: SuffixText, done: Round) -> None:
+        """Nothing is learnt: a fixed or chosen K is drafted to its end."""
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         began, calls = time.perf_counter(), 0

@@ -68,7 +68,8 @@ class MixDrafter(ByText):
             best = max(self._offers(want), key=lambda offer: offer.gain)
             want.memory.by_model = best.member is self._model
             if best.k:
-                own = replace(want, memory=want.memory.of[best.member.name], k=best.k)
+                memory = want.memory.of[best.member.name]
+                own = replace(want, memory=memory, k=best.k, call_worth=want.worth and want.worth + self._call_share)
                 by_member.setdefault(best.member.name, []).append(own)
         for name, wants in by_member.items():
             began = time.perf_counter()
@@ -90,6 +91,11 @@ class MixDrafter(ByText):
         for name, member in self._members.items():
             member.end(memory.of[name], tokens)
 
+    @property
+    def _call_share(self) -> float:
+        """What a call of the model takes, in steps of the target."""
+        return self._call_seconds / self._step_seconds if self._step_seconds else 0.0
+
     def _offers(self, want: Wanted) -> list[Offer]:
         """What each member promises after a text."""
         offers = []
@@ -110,10 +116,9 @@ class MixDrafter(ByText):
         most = min(want.k, member.limit(len(want.tokens) + len(want.proposal.tokens)))
         if want.worth == 0 or (want.memory.rounds % TRY_EVERY == TRY_EVERY - 1 and most):
             return Offer(member, most if want.worth == 0 else 1, float(most))
-        call = self._call_seconds / self._step_seconds if self._step_seconds else 0.0
         share, gain, best = want.memory.acceptance.share, 0.0, Offer(member, 0, 0.0)
         for k in range(1, most + 1):
-            gain += share**k - want.worth - call
+            gain += share**k - want.worth - self._call_share
             best = max(best, Offer(member, k, gain), key=lambda offer: offer.gain)
         return best
 

@@ -115,12 +115,12 @@ extern "C" __attribute__((visibility("default"))) const char* mxspec_available_i
   });
 }
 
-// The domain, then the signature of every registered operator, a line each, for the comparison with
+// The domain and its version, then the signature of every registered operator, a line each, for the comparison with
 // compile/operators.py.
 extern "C" __attribute__((visibility("default"))) const char* mxspec_ops_signatures() {
   return mxspec::no_throw<const char*>("", [] {
     static const std::string text = [] {
-      std::string lines = mxspec::kDomain;
+      std::string lines = std::string(mxspec::kDomain) + " " + std::to_string(mxspec::kOpset);
       for (const mxspec::Registered& entry : mxspec::operators()) lines.append("\n").append(entry.signature);
       return lines;
     }();

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
+from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.tensor import as_float32
@@ -46,6 +47,7 @@ class LayeredModel:
     def __init__(self, config: PreTrainedConfig, sources: Mapping[str, Source]) -> None:
         self._sources = sources
         self._model = build_skeleton(config, attention=None)
+        load_buffers(self._model, sources)
         self._names: dict[int, str] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             self._names.setdefault(id(parameter), name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from transformers import AutoConfig
 
 from mxspec.compile.check import check_model
@@ -101,3 +102,17 @@ def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None
     check_twin(plan, large, wanted, recipe)
     assert ran == [(1, 4, 8)]
     assert formats == ["mxfp4_e2m1"]  # the plan's, which is the checkpoint's own where that is MX
+
+
+def test_a_twin_has_the_buffers_that_checkpoints_have(tmp_path: Path) -> None:
+    """transformers leaves those that a checkpoint lacks as memory happens to be. Both scales share one graph."""
+    stored = {}
+    for scale in (QUIET, LOUD):
+        folder = tmp_path / scale.name
+        folder.mkdir()
+        write_twin(AutoConfig.for_model("apertus", **{**LARGE, "intermediate_size": 96}), folder, scale)
+        stored[scale.name] = {k: v for k, v in load_file(folder / "model.safetensors").items() if "act_fn" in k}
+    quiet, loud = stored.values()
+    assert {name.rpartition(".")[2] for name in quiet} == {"alpha_n", "alpha_p", "beta", "eps"}
+    for name in (name for name in quiet if name.endswith(("beta", "eps"))):
+        assert quiet[name] == loud[name] != 0.5

@@ -34,7 +34,7 @@ def propose(text: list[int], k: int = 3, worth: float = 0.0, choice: Choice | No
     proposal = Proposal()
     draws = Draws(seed, 0, len(text))
     memory = drafter.begin(text, "")
-    drafter.propose([Wanted(text, Slot(0), shaper, choice or Choice(), draws, k, memory, worth, proposal)])
+    drafter.propose([Wanted(text, Slot(0), shaper, choice or Choice(), draws, k, memory, worth, worth, proposal)])
     return proposal
 
 

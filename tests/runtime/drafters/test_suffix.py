@@ -37,7 +37,7 @@ class Text:
         shaper = Shaper(self.sampling, self.tokens, vocab_size=VOCAB, eos=())
         proposal = Proposal(list(ahead), ["grammar"] * len(ahead))
         draws, choice = Draws(0, 0, len(self.tokens)), Choice(self.sampling.greedy)
-        want = Wanted(self.tokens, self.slot, shaper, choice, draws, k, self.memory, worth, proposal)
+        want = Wanted(self.tokens, self.slot, shaper, choice, draws, k, self.memory, worth, worth, proposal)
         assert self.drafter.propose([want]) == []
         return proposal
 
