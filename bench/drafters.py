@@ -2,8 +2,8 @@
 
     bench/drafters.py TOKENIZER.json TEXT... [--history 100000] [--tokens 2000]
 
-The texts, read as one, are the history and then what is written; each round writes one token, as where no guess is kept.
-Catching up with the history is given apart, and so is the search in a corpus made of the whole.
+The texts, read as one, are the history and then what is written, a token a round as where no guess is kept. Catching up
+with the history is given apart. The corpus is made of the whole.
 """
 
 from __future__ import annotations

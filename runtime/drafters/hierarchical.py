@@ -12,29 +12,37 @@ import time
 from collections.abc import Sequence
 
 from mxspec.runtime.costs import Costs, worth_of_row
-from mxspec.runtime.drafters.drafter import Wanted
+from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix_text import SuffixText
-from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
+from mxspec.runtime.slots import Slot
 
 
-class HierarchicalDrafter(ModelDrafter):
-    """The draft model of a bundle, sped up by suffix decoding."""
+class HierarchicalDrafter(ByText):
+    """The draft model of a bundle, sped up by suffix decoding; K is drafted to its end, however sure the draft is."""
 
     name = "hierarchical"
+    cheap = False
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session)
+        self._session = session
         self._costs = Costs()
+        self._model = ModelDrafter(session)
+
+    def limit(self, length: int) -> int:
+        return self._model.limit(length)
+
+    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
+        return self._model.lag(tokens, slot)
+
+    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
+        self._model.read(pieces)
 
     def begin(self, tokens: Sequence[int], cache_key: str) -> SuffixText:
         return SuffixText(len(tokens))
-
-    def observe(self, memory: SuffixText, done: Round) -> None:
-        """Nothing is learnt: a fixed or chosen K is drafted to its end."""
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         began, calls = time.perf_counter(), 0
@@ -62,7 +70,7 @@ class HierarchicalDrafter(ModelDrafter):
         for want, guess in zip(active, guesses, strict=True):
             unread = [*want.tokens, *want.proposal.tokens][want.slot.draft_length :]
             parts.append(Part(want.slot.index, want.slot.draft_length, unread + guess, len(guess) + 1))
-        rows = self.session.run(parts)
+        rows = self._session.run(parts)
         self._costs.add(sum(part.rows for part in parts), time.perf_counter() - began)
         prepare([(want.shaper, want.proposal.tokens) for want in active])
         first = 0
