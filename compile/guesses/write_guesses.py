@@ -25,6 +25,12 @@ from mxspec.runtime.text.tokenizer import load_tokenizer
 PIECE = 1 << 20  # characters that are encoded at once, up to the next end of a line
 
 
+def check_texts(recipe: Recipe) -> None:
+    """Raise RecipeError for a file that is no text, before anything is made."""
+    for name, path in recipe.guess_texts().items():
+        _read(name, path)
+
+
 def write_guesses(
     recipe: Recipe,
     tokenizer: Path,
@@ -60,6 +66,8 @@ def _read(name: GuessesName, path: Path) -> bytes:
         raise RecipeError(f"{name}: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise RecipeError(f"{name}: {path} is not text in UTF-8") from None
+    if not content.strip():
+        raise RecipeError(f"{name}: {path} holds no text")
     return content
 
 
