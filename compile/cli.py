@@ -79,6 +79,8 @@ for command in (list_recipes, explain, inspect, emit):
 @click.option("--calibrate", type=click.Path(path_type=Path), metavar="TEXT", help="Text for gptq and budgets.")
 @click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens to take of that text. [32768]")
 @click.option("--seed", type=click.IntRange(min=0), help="Chooses the places in that text. [0]")
+@click.option("--ngram", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the drafter ngram.")
+@click.option("--suffix", type=click.Path(path_type=Path), metavar="TEXT", help="Text for suffix decoding.")
 @click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
 @click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
@@ -107,6 +109,8 @@ def compile_recipe(
     calibrate: Path | None,
     calibration_tokens: int | None,
     seed: int | None,
+    ngram: Path | None,
+    suffix: Path | None,
     k_max: int | None,
     context_length: int | None,
     force: bool,
@@ -122,6 +126,8 @@ def compile_recipe(
         calibration_tokens=calibration_tokens,
         seed=seed,
         from_pickle=from_pickle or None,
+        ngram=None if ngram is None else str(ngram.absolute()),
+        suffix=None if suffix is None else str(suffix.absolute()),
         target={
             "adapter": None if adapter is None else from_here(adapter),
             "format": target_format,

@@ -19,6 +19,7 @@ from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint, require_folders
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
+from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
@@ -51,6 +52,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
         if writer.work.found_work:
             stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
+        check_texts(recipe)
         recipe, checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
         for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
@@ -86,11 +88,13 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 
         folder = checkpoints["target"].folder
         copy_tokenizer(checkpoints["target"], writer, contents)
+        guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, contents, stages)
         manifest = Manifest(
             name=recipe.name,
             k_max=recipe.k_max,
             recipe=recipe.as_dict(),
             models=entries,
+            guesses=guesses,
             tokenizer=read_special_tokens(folder, contents[TOKENIZER].sha256, known["target"]),
             sampling=read_sampling(folder),
             files=contents,

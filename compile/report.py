@@ -100,6 +100,9 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
+    for drafter, guesses in manifest.guesses.items():
+        size = _megabytes(manifest.files[guesses.file].bytes)
+        console.print(f"{drafter}: {guesses.tokens:,} tokens of the text {guesses.text_sha256[:12]}, {size} MB")
     total = sum(file.bytes for file in manifest.files.values())
     made_by = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     console.print(
@@ -183,6 +186,7 @@ def as_json(path: Path, manifest: Manifest) -> dict[str, Any]:
         "k_max": manifest.k_max,
         "bytes": sum(file.bytes for file in manifest.files.values()),
         "models": {name: _model_json(entry) for name, entry in manifest.models.items()},
+        "guesses": {name: entry.model_dump(mode="json") for name, entry in manifest.guesses.items()},
         "versions": manifest.versions,
     }
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxspec.formats.errors import BundleError
-from mxspec.formats.manifest import MANIFEST, TOKENIZER, AnyManifest, Manifest, ModelEntry, ModelName, TensorEntry
+from mxspec.formats.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    AnyManifest,
+    GuessesName,
+    Manifest,
+    ModelEntry,
+    ModelName,
+    TensorEntry,
+)
 from mxspec.formats.safetensors_file import ALIGNMENT, StoredTensor, read_header
 from mxspec.formats.storage import stored_as
 
@@ -49,6 +58,11 @@ class Bundle:
     def weights_path(self, model: ModelName) -> Path:
         """Path of a model's safetensors file; raises BundleError if the bundle has no such model."""
         return self.path / self._entry(model).weights
+
+    def guesses_path(self, drafter: GuessesName) -> Path | None:
+        """Path of what a drafter knows of a text, if the bundle was compiled with one."""
+        entry = self.manifest.guesses.get(drafter)
+        return None if entry is None else self.path / entry.file
 
     @property
     def tokenizer_path(self) -> Path:

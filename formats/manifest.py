@@ -19,6 +19,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 
 ModelName = Literal["target", "draft", "baseline"]
+GuessesName = Literal["ngram", "suffix"]  # as the drafters that they are for
 LENDER: ModelName = "target"  # the model whose weights file may hold tables of the others
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
@@ -168,6 +169,14 @@ class TokenizerEntry(Strict):
     eos_token_ids: tuple[Count, ...] = ()
 
 
+class GuessesEntry(Strict):
+    """What drafters know of a text with this hash, that has so many tokens: arrays in one safetensors file."""
+
+    file: str
+    text_sha256: Sha256
+    tokens: Positive
+
+
 class SamplingDefaults(Strict):
     """How the model's makers sample from it: what a request that says nothing gets. Temperature 0 is greedy."""
 
@@ -221,6 +230,7 @@ class Manifest(Strict):
     k_max: KMax
     recipe: dict[str, Any]
     models: dict[ModelName, ModelEntry]
+    guesses: dict[GuessesName, GuessesEntry] = Field(default_factory=dict)
     tokenizer: TokenizerEntry
     sampling: SamplingDefaults = SamplingDefaults()
     files: dict[str, FileEntry]
@@ -233,7 +243,7 @@ class Manifest(Strict):
         for name in self.files:
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
-        owners: dict[str, str] = {}
+        owners = dict[str, str]()
         for model, entry in self.models.items():
             for name in (entry.graph, entry.weights):
                 if name not in self.files:
@@ -247,6 +257,12 @@ class Manifest(Strict):
                 )
             tokens = min(entry.vocab_size, self.tokenizer.vocab_size)
             _check_lengths(model, entry, self._tensors_of(model), tokens)
+        for drafter, guesses in self.guesses.items():
+            if guesses.file not in self.files:
+                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} is not in files")
+            if guesses.file in owners:
+                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} already belongs to {owners[guesses.file]}")
+            owners[guesses.file] = drafter
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from mxspec.formats.errors import RecipeError
-from mxspec.formats.manifest import KMax
+from mxspec.formats.manifest import GuessesName, KMax
 from mxspec.formats.validation import Strict, first_problem
 from mxspec.formats.weight_format import (
     ELEMENTS,
@@ -142,7 +142,7 @@ class Recipe(Strict):
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
     from places that `seed` chooses, make of the model. With `from_pickle` weights that are there as pickles alone are
     read by torch's weights-only loader. `about` and `verified` are for people: what the pair is for, and what it was
-    tried with.
+    tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by.
     """
 
     name: Name
@@ -157,6 +157,8 @@ class Recipe(Strict):
     calibration_tokens: Positive = 32768
     seed: Annotated[int, Field(ge=0)] = 0
     from_pickle: bool = False
+    ngram: str | None = None
+    suffix: str | None = None
     target: TargetRecipe
     draft: DraftRecipe | None = None
     _folder: Path = PrivateAttr(default=Path())
@@ -235,6 +237,11 @@ class Recipe(Strict):
         """The text that calibrates rounding; only where `calibrate` is given."""
         assert self.calibrate is not None
         return self._folder / Path(self.calibrate).expanduser()
+
+    def guess_texts(self) -> dict[GuessesName, Path]:
+        """The texts of drafters that need no model."""
+        texts: dict[GuessesName, str | None] = {"ngram": self.ngram, "suffix": self.suffix}
+        return {name: self._folder / Path(text).expanduser() for name, text in texts.items() if text is not None}
 
     def has_folder(self, checkpoint: str) -> bool:
         """Whether `checkpoint` names a directory that is there."""

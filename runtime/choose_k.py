@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.costs import Costs
+from mxspec.runtime.costs import Costs, worth_of_row
 from mxspec.runtime.events import Round
 
 Ks = NDArray[np.int64]  # [candidates, texts]
@@ -35,8 +35,6 @@ WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises les
 SHORTEST_PAUSE, LONGEST_PAUSE = 16, 2048  # steps of plain decoding until drafting is tried again,
 TRIED_ROUNDS = 4  # for so many rounds of texts,
 TRY_BUDGET = 0.005  # and so long that what tries lose is at most this share of the time
-WORTH_ROWS = 4  # rows over which the cost of one is averaged
-LEAST_WORTH, MOST_WORTH = 0.05, 0.9
 
 
 @dataclass(slots=True)
@@ -131,15 +129,8 @@ class KByLoad:
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
     def worth(self, texts: int) -> float:
-        """The probability from which a drafted token is worth its row in a call for so many texts.
-
-        A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
-        """
-        if self.score.sizes < 2:
-            return LEAST_WORTH
-        plain = self.score.seconds(texts)
-        row = (self.score.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
-        return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH) if plain > 0 else LEAST_WORTH
+        """The probability from which a drafted token is worth its row in a step of so many texts."""
+        return worth_of_row(self.score, texts)
 
     def call_worth(self, drafter: str, texts: int) -> float:
         """The same with a call of the drafter for so many texts."""

@@ -14,7 +14,7 @@ from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
 from mxspec.runtime.choose_k import KByLoad
 from mxspec.runtime.cost_table import CostTable, read_table, table_path, write_table
-from mxspec.runtime.drafters.known import make_drafters
+from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.request import Request, require_integer
@@ -40,7 +40,8 @@ class Engine:
     Safe from any number of threads; a thread of its own runs the models. `threads` is how many threads the process's
     operators work on (all usable cores by default); no result depends on it. While a text waits for its next token,
     a step reads so much of other prompts as takes `prefill_ms` milliseconds. More than `queue` requests that wait
-    are refused. Raises BundleError where the bundle cannot be trusted or loaded.
+    are refused. `shared_suffixes` bytes hold past answers: suffix decoding guesses by those of a text's own cache key.
+    Raises BundleError where the bundle cannot be trusted or loaded.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class Engine:
         threads: int | None = None,
         prefill_ms: float = 50.0,
         queue: int = QUEUE,
+        shared_suffixes: int = 0,
     ) -> None:
         require_integer("slots", slots, 1)
         require_integer("queue", queue, 0)
+        require_integer("shared_suffixes", shared_suffixes, 0)
         if not isinstance(prefill_ms, int | float) or not prefill_ms > 0:
             raise GenerationError(f"prefill_ms: got {prefill_ms!r}, expected a positive number of milliseconds")
         self.bundle = Bundle.open(path)
@@ -65,7 +68,7 @@ class Engine:
         manifest = self.bundle.manifest
         self.target = Session.of(self.bundle, "target", slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
-        self._drafters = make_drafters(manifest.tokenizer.vocab_size, self.draft)
+        self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
         costs = table_path(self.bundle)

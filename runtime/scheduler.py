@@ -224,7 +224,7 @@ class Scheduler:
             else:
                 count = min(len(unread), left)
                 works.append(Work(sequence, unread[:count], scored=count == len(unread)))
-            if sequence.drafts_at_once:
+            if sequence.drafts_at_once and sequence.draft_lag:  # most drafters have nothing to read
                 draft_reads.append((sequence, count))
             left -= count
         return works, draft_reads

@@ -133,7 +133,10 @@ def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tiny")
     target = save_checkpoint(folder / "target", seed=5, logits=272)
     draft = save_checkpoint(folder / "draft", seed=5, logits=264, noise=0.1)
-    near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK)
+    text = folder / "text.txt"
+    text.write_text("a text that repeats what it says, and says what it repeats; a text that says so. " * 20)
+    texts = {"ngram": str(text), "suffix": str(text)}
+    near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK, **texts)
     return {"near": near, "random": scramble_draft(near, folder / "random.bundle")}
 
 

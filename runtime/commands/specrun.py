@@ -65,7 +65,7 @@ FILE = click.Path(path_type=Path)
     metavar="INTEGER|auto",
     help="Tokens to draft a round; auto: by what it costs.  [default: auto where no text changes by it, else 4]",
 )
-@option(SPEED, "--drafter", type=click.Choice(NAMES), help="Who guesses.  [default: model, or none without a draft]")
+@option(SPEED, "--drafter", type=click.Choice(NAMES), help="Who guesses.  [default: model, or suffix without a draft]")
 @option(
     SPEED,
     "--verifier",

@@ -107,6 +107,10 @@ def table(name: str, *, sources: Sequence[str] = (), rows: int = 64) -> list[Jso
     return [{**entry, "bytes": 8 * rows * size}]
 
 
+def guesses(file: str = "target.onnx") -> Json:
+    return {"file": file, "text_sha256": "0" * 64, "tokens": 3}
+
+
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
@@ -153,6 +157,9 @@ def table(name: str, *, sources: Sequence[str] = (), rows: int = 64) -> list[Jso
             ),
             "models.draft: context_length 64, but table 'cos' has 32 rows",
         ),
+        (lambda m: m.update(guesses={"ngrams": guesses()}), "guesses.ngrams"),
+        (lambda m: m.update(guesses={"ngram": guesses(file="x")}), "guesses.ngram: file 'x' is not in files"),
+        (lambda m: m.update(guesses={"ngram": guesses()}), "file 'target.onnx' already belongs to target"),
         (lambda m: m["models"]["target"].update(vocab_size=39), "39 logits for a tokenizer of 40 ids"),
         (lambda m: m["tokenizer"].update(eos_token_ids=[40]), "id 40 of 40"),
         (lambda m: m["tokenizer"].update(sha256="0" * 64), "not the hash that files gives"),

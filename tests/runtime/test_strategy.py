@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.drafters.none import NoDrafter
+from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
@@ -27,9 +27,7 @@ class Model(RandomDrafter):
 
 def choose(measured: Measured | None = None, *, draft: bool = True, **settings: Any) -> Strategy:
     request = Request(prompt="x", **settings)
-    drafters = {drafter.name: drafter for drafter in (NoDrafter(), RandomDrafter(5), Model(5))}
-    if not draft:
-        del drafters["model"]
+    drafters = make_drafters(5, None) | ({"model": Model(5)} if draft else {})
     return choose_strategy(request, Sampling(settings.get("temperature", 0)), drafters, K_MAX, measured or Measured())
 
 
@@ -51,7 +49,7 @@ def chosen(**settings: Any) -> tuple[str, Any, str, str]:
         ({"temperature": 1, "proposal": "greedy"}, ("model", 4, "mrs", "greedy")),
         ({"temperature": 1, "lenience": 0.5}, ("model", 4, "mrs", "sampled")),
         ({"temperature": 1, "drafter": "none"}, ("none", 0, "match", "sampled")),
-        ({"temperature": 1, "draft": False, "seed": 3}, ("none", 0, "match", "sampled")),
+        ({"temperature": 1, "draft": False, "seed": 3}, ("suffix", "auto", "match", "sampled")),
         ({"temperature": 1, "drafter": "random", "k": 3}, ("random", 3, "block", "sampled")),
     ],
 )
@@ -80,6 +78,9 @@ def test_greedy_text_drafts_by_cost() -> None:
         ({"proposal": "greedy"}, "proposal: got it at temperature 0"),
         ({"drafter": "modle"}, "drafter: got 'modle', expected .*did you mean 'model'"),
         ({"drafter": "model", "draft": False}, "the bundle holds no draft"),
+        ({"drafter": "hierarchical", "draft": False}, "the bundle holds no draft"),
+        ({"drafter": "ngram"}, "the bundle holds no n-gram tables; compile it with --ngram TEXT"),
+        ({"temperature": 1, "seed": 3, "k": 3, "drafter": "mix", "verifier": "mrs"}, "drafter: got mix with a seed"),
         ({"drafter": "none", "k": 3}, "k: got 3 without a drafter"),
         ({"k": 7}, "k: got 7, expected auto, or 0 to 6"),
     ],
