@@ -14,6 +14,7 @@ from mxspec.evaluate.accuracy import Comparison, compare_models
 from mxspec.evaluate.finish import finish
 from mxspec.evaluate.logits import as_table as logits_table
 from mxspec.evaluate.logits import measure_logits
+from mxspec.evaluate.lossless.command import lossless
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
 from mxspec.formats.manifest import ModelEntry, ModelName
@@ -29,6 +30,9 @@ MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
 @click.version_option(package_name="mxspec")
 def main() -> None:
     """Check that a bundle is right."""
+
+
+main.add_command(lossless)
 
 
 @main.command()

@@ -90,6 +90,11 @@ class Engine:
     ) -> None:
         self.close()
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The names of those that the bundle allows."""
+        return tuple(self._drafters)
+
     # --- writing ---
 
     def generate(self, prompt: str | Sequence[int] | None = None, **settings: Any) -> Handle:

@@ -131,7 +131,7 @@ class Sequence:
     @property
     def drafts_at_once(self) -> bool:
         """Whether the draft has to have read the prompt when the first round is over: a fixed K drafts in the next."""
-        return not self.chooses_k and self.settings.strategy.k != 0 and self._room > 0
+        return not self.chooses_k and self.settings.strategy.k != 0 and self._room > 0 and self.draft_lag > 0
 
     @property
     def draft_lag(self) -> int:
