@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.config import architecture_name, context_limit
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
+from mxspec.compile.passes.embeddings import StoredOnce, never
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.compile.trace.families import family_of
 from mxspec.compile.trace.modules import PackedLinear, swap_modules
@@ -32,11 +36,16 @@ def export_graph(
     context_length: int,
     cache_dtype: str,
     activations: Activations = "int16",
+    buffers: Mapping[str, Source] = MappingProxyType({}),
+    stored_once: StoredOnce = never,
 ) -> ExportedGraph:
     """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. A head that is the
+    embedding, too, is stored once where `stored_once` says so of its parameter, else beside a float16 table. No weights
+    are read but `buffers` of a few numbers (checkpoint/buffers.py).
+
     Raises UnsupportedModelError where it cannot be done.
     """
     config = copy.deepcopy(config)  # tracing changes it
@@ -47,13 +56,14 @@ def export_graph(
     with call.registered():
         model = build_skeleton(config, family.built_with)
         model.config._attn_implementation = ATTENTION_NAME
+        load_buffers(model, buffers)
         family.patch(model, call)
         head = swap_modules(model, weight_format, activations, call)
         notes = replace_rotary_modules(model, context_length)
         shape = _cache_shape(config, cache_dtype)
         specs = _weight_specs(model)
         graph = trace(model, call, shape)
-    run_passes(graph, specs)
+    run_passes(graph, specs, stored_once)
     name = architecture_name(config)
     check_graph(graph, name, *graph_names(shape.layers))
     return ExportedGraph(

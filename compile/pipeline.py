@@ -17,13 +17,15 @@ from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.fetch import fetch_checkpoint, local_folder
+from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint, require_folders
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
+from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.rounding.rounded import RoundedModel
+from mxspec.compile.weights.share_tables import share_tables
 from mxspec.compile.weights.write_model import weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
@@ -39,6 +41,7 @@ PLAIN = {  # what the recipe of a baseline says
     "max_ratio": None,
     "allowed_formats": (),
     "activations": "int16",
+    "tied": None,
 }
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
@@ -49,6 +52,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
         if writer.work.found_work:
             stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
+        check_texts(recipe)
         recipe, checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
         for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
@@ -60,7 +64,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 
         verdicts = judge_models(models, checkpoints, contexts, stages)
         budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
-        plans = plan_models(models, checkpoints, contexts, recipe, verdicts, stages)
+        plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages))
         known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
         scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
         writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
@@ -84,11 +88,13 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 
         folder = checkpoints["target"].folder
         copy_tokenizer(checkpoints["target"], writer, contents)
+        guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, contents, stages)
         manifest = Manifest(
             name=recipe.name,
             k_max=recipe.k_max,
             recipe=recipe.as_dict(),
             models=entries,
+            guesses=guesses,
             tokenizer=read_special_tokens(folder, contents[TOKENIZER].sha256, known["target"]),
             sampling=read_sampling(folder),
             files=contents,
@@ -105,21 +111,14 @@ def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName,
 
     In the recipe that comes with them each revision is the commit that was fetched.
     """
-
-    def open_model(model: TargetRecipe) -> tuple[Checkpoint, dict[str, str | None]]:
-        fetched = fetch_checkpoint(recipe, model)
-        checkpoint = Checkpoint(fetched.folder, recipe.adapter_folder(model))
-        return files.enter_context(checkpoint), {"revision": fetched.commit}
-
     for model in (recipe.target, recipe.draft):
         if model is not None:
-            local_folder(recipe, model)  # raises for one that is not there, before anything is fetched
-            recipe.adapter_folder(model)  # likewise
-    target, of_target = open_model(recipe.target)
+            require_folders(recipe, model)
+    target, of_target = open_checkpoint(recipe, recipe.target, files)
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
     if recipe.draft is None:
         return recipe.with_changes(target=of_target), opened
-    opened["draft"], of_draft = open_model(recipe.draft)
+    opened["draft"], of_draft = open_checkpoint(recipe, recipe.draft, files)
     return recipe.with_changes(target=of_target, draft=of_draft), opened
 
 
@@ -171,6 +170,8 @@ def plan_models(
             plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
             check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
             plans.append(plan)
+        if wanted.tied == "once" and not plan.shares_table:
+            stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
     return plans
 
 

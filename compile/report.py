@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mxspec.compile.weights.budget.report import budget_line, budget_table
-from mxspec.formats.manifest import Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
+from mxspec.formats.manifest import LENDER, Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
@@ -68,7 +68,7 @@ def _group_name(tensor: TensorEntry) -> str:
 
 
 def checkpoint_bytes(entry: ModelEntry) -> int:
-    """Bytes that the model took in its checkpoint; a tied table, stored twice here, counts once."""
+    """Bytes that the model took in its checkpoint; a tied table that is stored twice here counts once."""
     taken = {tensor.sources: tensor.source_bytes for tensor in entry.tensors}
     return sum(taken.values())
 
@@ -80,6 +80,11 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
         if own := sum(tensor.own_codes for tensor in entry.tensors):
             console.print(f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit", highlight=False)
+        for tensor in entry.tensors:
+            if tensor.looked_up:
+                console.print(
+                    f"  {tensor.name} is the embedding, too: tokens are looked up in its tiles", highlight=False
+                )
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
         if entry.budget is not None:
@@ -87,11 +92,17 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
         if entry.referee is not None:
             console.print(_referee_line(entry.referee), highlight=False, soft_wrap=True)
+        if entry.borrowed:
+            tables = ", ".join(entry.borrowed)
+            console.print(f"  read in the {LENDER}'s file, the same there: {tables}", highlight=False, soft_wrap=True)
         for note in entry.notes:
             console.print(f"  {note}", highlight=False, soft_wrap=True)
         if entry.ignored:
             shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
             console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
+    for drafter, guesses in manifest.guesses.items():
+        size = _megabytes(manifest.files[guesses.file].bytes)
+        console.print(f"{drafter}: {guesses.tokens:,} tokens of the text {guesses.text_sha256[:12]}, {size} MB")
     total = sum(file.bytes for file in manifest.files.values())
     made_by = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     console.print(
@@ -175,6 +186,7 @@ def as_json(path: Path, manifest: Manifest) -> dict[str, Any]:
         "k_max": manifest.k_max,
         "bytes": sum(file.bytes for file in manifest.files.values()),
         "models": {name: _model_json(entry) for name, entry in manifest.models.items()},
+        "guesses": {name: entry.model_dump(mode="json") for name, entry in manifest.guesses.items()},
         "versions": manifest.versions,
     }
 
@@ -188,6 +200,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "specializations": list(entry.specializations),
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
+        "borrowed": list(entry.borrowed),
         "ignored": list(entry.ignored),
         "notes": list(entry.notes),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
@@ -203,6 +216,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
                 "worst_error": group.worst_error,
                 "underflowed": group.underflowed,
                 "own_codes": sum(tensor.own_codes for tensor in group.tensors),
+                "looked_up": sum(tensor.looked_up for tensor in group.tensors),
             }
             for group in group_tensors(entry.tensors)
         ],

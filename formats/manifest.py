@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import BundleError
 from mxspec.formats.validation import Strict, first_problem, parse_json
@@ -18,6 +19,8 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 
 ModelName = Literal["target", "draft", "baseline"]
+GuessesName = Literal["ngram", "suffix"]  # as the drafters that they are for
+LENDER: ModelName = "target"  # the model whose weights file may hold tables of the others
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 KMax = Annotated[int, Field(gt=0, le=LARGEST_K)]
@@ -40,7 +43,8 @@ class TensorEntry(Strict):
 
     `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
     root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
-    the checkpoint was MX already, and its codes and scales are here bit for bit.
+    the checkpoint was MX already, and its codes and scales are here bit for bit. `looked_up`: the head of a model whose
+    embedding it is, too, and which has no other.
     """
 
     name: str
@@ -53,6 +57,7 @@ class TensorEntry(Strict):
     error: Annotated[float, Field(ge=0)] | None = None
     underflowed: Count = 0
     own_codes: bool = False
+    looked_up: bool = False
 
 
 class RoundingEntry(Strict):
@@ -119,7 +124,10 @@ class BudgetEntry(Strict):
 
 
 class ModelEntry(Strict):
-    """One compiled model: its two files, the figures a runtime plans with, and its tensors."""
+    """One compiled model: its two files, the figures a runtime plans with, and its tensors.
+
+    `borrowed` names computed tables that its graph reads in the target's weights file.
+    """
 
     graph: str
     weights: str
@@ -134,6 +142,7 @@ class ModelEntry(Strict):
     context_length: Positive
     specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
+    borrowed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     rounding: RoundingEntry | None = None
     notes: tuple[str, ...] = ()
@@ -160,6 +169,14 @@ class TokenizerEntry(Strict):
     eos_token_ids: tuple[Count, ...] = ()
 
 
+class GuessesEntry(Strict):
+    """What drafters know of a text with this hash, that has so many tokens: arrays in one safetensors file."""
+
+    file: str
+    text_sha256: Sha256
+    tokens: Positive
+
+
 class SamplingDefaults(Strict):
     """How the model's makers sample from it: what a request that says nothing gets. Temperature 0 is greedy."""
 
@@ -171,6 +188,40 @@ class SamplingDefaults(Strict):
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
 
 
+class ModelFiles(BaseModel):
+    """The two files of a model, whatever else is said of it."""
+
+    graph: str
+    weights: str
+
+
+class AnyManifest(BaseModel):
+    """What manifests of all schema versions say: enough to know a bundle, and which files are its own."""
+
+    schema_version: Positive
+    name: str
+    models: Annotated[dict[ModelName, ModelFiles], Field(min_length=1)]
+    files: dict[str, FileEntry]
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _lists_its_files(self) -> Self:
+        own = {name for model in self.models.values() for name in (model.graph, model.weights)} | {TOKENIZER}
+        if missing := sorted(own - self.files.keys()):
+            raise ValueError(f"file {missing[0]!r} is not in files")
+        return self
+
+    @classmethod
+    def parse(cls, text: bytes) -> AnyManifest | Manifest:
+        """Parse and check manifest.json, all of it where its version is known; raises BundleError."""
+        parse_json(text, MANIFEST, BundleError)
+        try:
+            found = cls.model_validate_json(text, strict=True)
+        except ValidationError as problems:
+            raise BundleError(f"{MANIFEST}: {first_problem(problems, cls)}") from None
+        return Manifest.parse(text) if found.schema_version in READABLE_SCHEMA_VERSIONS else found
+
+
 class Manifest(Strict):
     """The whole of manifest.json."""
 
@@ -179,6 +230,7 @@ class Manifest(Strict):
     k_max: KMax
     recipe: dict[str, Any]
     models: dict[ModelName, ModelEntry]
+    guesses: dict[GuessesName, GuessesEntry] = Field(default_factory=dict)
     tokenizer: TokenizerEntry
     sampling: SamplingDefaults = SamplingDefaults()
     files: dict[str, FileEntry]
@@ -191,7 +243,7 @@ class Manifest(Strict):
         for name in self.files:
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
-        owners: dict[str, str] = {}
+        owners = dict[str, str]()
         for model, entry in self.models.items():
             for name in (entry.graph, entry.weights):
                 if name not in self.files:
@@ -203,13 +255,29 @@ class Manifest(Strict):
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
-            _check_lengths(model, entry, min(entry.vocab_size, self.tokenizer.vocab_size))
+            tokens = min(entry.vocab_size, self.tokenizer.vocab_size)
+            _check_lengths(model, entry, self._tensors_of(model), tokens)
+        for drafter, guesses in self.guesses.items():
+            if guesses.file not in self.files:
+                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} is not in files")
+            if guesses.file in owners:
+                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} already belongs to {owners[guesses.file]}")
+            owners[guesses.file] = drafter
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):
             if token >= self.tokenizer.vocab_size:
                 raise ValueError(f"tokenizer: id {token} of {self.tokenizer.vocab_size}")
         return self
+
+    def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
+        """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for one not to be had."""
+        entry, lender = self.models[model], self.models[LENDER]
+        lent = {tensor.name: tensor for tensor in lender.tensors if not tensor.sources}
+        for name in entry.borrowed:
+            if model == LENDER or name not in lent:
+                raise ValueError(f"models.{model}: borrows {name!r}, which is no computed table of the {LENDER}'s")
+        return (*entry.tensors, *(lent[name] for name in entry.borrowed))
 
     @classmethod
     def parse(cls, text: bytes) -> Manifest:
@@ -232,15 +300,16 @@ class Manifest(Strict):
         return self.model_dump_json(indent=1) + "\n"
 
 
-def _check_lengths(model: ModelName, entry: ModelEntry, tokens: int) -> None:
+def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[TensorEntry], tokens: int) -> None:
     """Positions and calls stay within the tables: a table by token has a row for each token, others are by position."""
     longest = max(entry.specializations)
     if longest > entry.context_length:
         raise ValueError(f"models.{model}: specialization {longest} in a context of {entry.context_length}")
-    for tensor in entry.tensors:
+    for tensor in tensors:
         computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
         needed = entry.context_length if computed else min(entry.context_length, tokens)
-        if (computed or tensor.format == "fp16") and len(tensor.shape) == 2 and tensor.shape[0] < needed:
+        looked_up = computed or tensor.format == "fp16" or tensor.looked_up
+        if looked_up and len(tensor.shape) == 2 and tensor.shape[0] < needed:
             raise ValueError(
                 f"models.{model}: context_length {entry.context_length}, but table {tensor.name!r} has "
                 f"{tensor.shape[0]} rows"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.costs import Costs
+from mxspec.runtime.costs import Costs, worth_of_row
 from mxspec.runtime.events import Round
 
 Ks = NDArray[np.int64]  # [candidates, texts]
@@ -32,10 +32,9 @@ PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance counts 
 KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
 TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change with the text's length and the machine
 WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
-SHORTEST_PAUSE, LONGEST_PAUSE = 16, 512  # steps of plain decoding until drafting is tried again,
-TRIED_ROUNDS = 4  # for so many rounds of texts
-WORTH_ROWS = 4  # rows over which the cost of one is averaged
-LEAST_WORTH, MOST_WORTH = 0.05, 0.9
+SHORTEST_PAUSE, LONGEST_PAUSE = 16, 2048  # steps of plain decoding until drafting is tried again,
+TRIED_ROUNDS = 4  # for so many rounds of texts,
+TRY_BUDGET = 0.005  # and so long that what tries lose is at most this share of the time
 
 
 @dataclass(slots=True)
@@ -55,10 +54,14 @@ class Acceptance:
         return cls(other.share * PRIOR_WEIGHT, PRIOR_WEIGHT)
 
     def observe(self, done: Round) -> None:
-        """Rounds of plain decoding forget too: where drafting is tried again, the text may be another."""
+        """Rounds of plain decoding forget too: where drafting is tried again, the text may be another.
+
+        A call of the draft that gave no token worth scoring counts as one whose token was not kept.
+        """
         kept = FORGET if self.evaluated > LEAST_WEIGHT else 1.0
         self.accepted = kept * self.accepted + done.accepted
-        self.evaluated = kept * self.evaluated + done.evaluated
+        in_vain = done.stopped and done.accepted == done.drafted
+        self.evaluated = kept * self.evaluated + done.evaluated + in_vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +129,13 @@ class KByLoad:
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
     def worth(self, texts: int) -> float:
-        """The probability from which a drafted token is worth its row in a call for so many texts.
+        """The probability from which a drafted token is worth its row in a step of so many texts."""
+        return worth_of_row(self.score, texts)
 
-        A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
-        """
-        if self.score.sizes < 2:
-            return LEAST_WORTH
+    def call_worth(self, drafter: str, texts: int) -> float:
+        """The same with a call of the drafter for so many texts."""
         plain = self.score.seconds(texts)
-        row = (self.score.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
-        return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH) if plain > 0 else LEAST_WORTH
+        return self.worth(texts) + (self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0)
 
     def observe(self, cost: StepCost) -> None:
         """Learn what a step took."""
@@ -165,9 +166,12 @@ class KByLoad:
                 others = [k for k in (0, deepest - 1, deepest + 1) if k <= self.most]
                 return self._other_than(best, uniform[others], loads).tolist(), 1
         elif self._plain_steps >= self._pause and self._may_ever_pay(uniform, loads):
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
             tries = uniform[1:]
-            return tries[self._speeds(tries, loads).argmax()].tolist(), -(-TRIED_ROUNDS // int(free.sum()))
+            choice = tries[self._speeds(tries, loads).argmax()]
+            rounds = -(-TRIED_ROUNDS // int(free.sum()))
+            lost = rounds * self._steps_lost(choice, loads) / TRY_BUDGET
+            self._pause = int(min(max(2 * self._pause, lost), LONGEST_PAUSE))
+            return choice.tolist(), rounds
         return best.tolist(), KEEP_STEPS
 
     def _speeds(self, candidates: Ks, loads: Sequence[Load]) -> NDArray[np.float64]:
@@ -182,6 +186,12 @@ class KByLoad:
                 seconds += np.where(drafting > 0, _each(self.draft[drafter].seconds, drafting), 0.0)
         speeds: NDArray[np.float64] = np.divide(gained, seconds, out=np.zeros_like(gained), where=seconds > 0)
         return speeds
+
+    def _steps_lost(self, choice: NDArray[np.int64], loads: Sequence[Load]) -> float:
+        """How many plain steps' time a step of this choice is expected to lose."""
+        plain, drafting = self._speeds(np.vstack([np.zeros_like(choice), choice]), loads)
+        gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, choice.tolist(), strict=True))
+        return max(gained / len(loads) * (plain / drafting - 1), 0.0) if drafting > 0 else 0.0
 
     def _may_ever_pay(self, uniform: Ks, loads: Sequence[Load]) -> bool:
         """Whether some K would be faster than none if all that is drafted were kept, or its cost is not known."""

@@ -7,7 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 
 RECENT = 5  # observations kept of each size; their median counts
+REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh it
 NEAR = 1.5  # a size is known where one within this factor was seen
+WORTH_ROWS = 4  # rows over which the cost of one is averaged
+LEAST_WORTH, MOST_WORTH = 0.05, 0.9
 
 
 class Costs:
@@ -30,6 +33,17 @@ class Costs:
             self._points[index] = tokens, median
         else:
             self._points.insert(index, (tokens, median))
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """Each size that was seen, and its seconds."""
+        return list(self._points)
+
+    def remember(self, points: Sequence[tuple[int, float]]) -> None:
+        """What an earlier run has seen, as if it had just been seen often enough to count."""
+        for tokens, seconds in points:
+            for _ in range(REMEMBERED):
+                self.add(tokens, seconds)
 
     @property
     def sizes(self) -> int:
@@ -55,6 +69,18 @@ class Costs:
     def seconds(self, tokens: int) -> float:
         """What a call of so many tokens is expected to take; 0 before any was seen."""
         return interpolate(self._points, tokens) if self._points else 0.0
+
+
+def worth_of_row(costs: Costs, texts: int) -> float:
+    """The probability from which a token is worth its row in a call for so many texts.
+
+    A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
+    """
+    plain = costs.seconds(texts)
+    if costs.sizes < 2 or plain <= 0:
+        return LEAST_WORTH
+    row = (costs.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
+    return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH)
 
 
 def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:

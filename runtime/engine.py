@@ -12,7 +12,9 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
-from mxspec.runtime.drafters.known import make_drafters
+from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.cost_table import CostTable, read_table, table_path, write_table
+from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.request import Request, require_integer
@@ -38,7 +40,8 @@ class Engine:
     Safe from any number of threads; a thread of its own runs the models. `threads` is how many threads the process's
     operators work on (all usable cores by default); no result depends on it. While a text waits for its next token,
     a step reads so much of other prompts as takes `prefill_ms` milliseconds. More than `queue` requests that wait
-    are refused. Raises BundleError where the bundle cannot be trusted or loaded.
+    are refused. `shared_suffixes` bytes hold past answers: suffix decoding guesses by those of a text's own cache key.
+    Raises BundleError where the bundle cannot be trusted or loaded.
     """
 
     def __init__(
@@ -49,9 +52,11 @@ class Engine:
         threads: int | None = None,
         prefill_ms: float = 50.0,
         queue: int = QUEUE,
+        shared_suffixes: int = 0,
     ) -> None:
         require_integer("slots", slots, 1)
         require_integer("queue", queue, 0)
+        require_integer("shared_suffixes", shared_suffixes, 0)
         if not isinstance(prefill_ms, int | float) or not prefill_ms > 0:
             raise GenerationError(f"prefill_ms: got {prefill_ms!r}, expected a positive number of milliseconds")
         self.bundle = Bundle.open(path)
@@ -63,11 +68,14 @@ class Engine:
         manifest = self.bundle.manifest
         self.target = Session.of(self.bundle, "target", slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
-        self._drafters = make_drafters(manifest.tokenizer.vocab_size, self.draft)
+        self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
+        costs = table_path(self.bundle)
+        if (table := read_table(costs)) is not None:
+            table.teach(scheduler.load)
         self._worker = Worker(scheduler, queue)
-        self._close = weakref.finalize(self, self._worker.close)
+        self._close = weakref.finalize(self, _close, self._worker, scheduler.load, costs)
         self._idle_readers: dict[ModelName, list[Reader]] = {}
 
     def close(self) -> None:
@@ -172,6 +180,7 @@ class Engine:
             logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
             logprobs_of=request.logprobs_of,
             cache_key=request.cache_key,
+            traced=request.trace,
         )
         return [
             sequence.Sequence(
@@ -234,6 +243,11 @@ class Engine:
 
 
 _DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+
+
+def _close(worker: Worker, load: KByLoad, costs: Path | None) -> None:
+    worker.close()
+    write_table(costs, CostTable.of(load))
 
 
 def _score(reader: Reader, ids: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:

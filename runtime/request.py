@@ -29,7 +29,7 @@ class Request:
     max_new_tokens: int = 128
     min_new_tokens: int = 0  # no end of text before
     k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4
-    drafter: str | Drafter | None = None  # a name that docs/engine.md lists, or one's own; default: "model"
+    drafter: str | Drafter | None = None  # a name of docs/engine.md, or one's own; default: model, else suffix
     verifier: str | None = None  # of sampled text: "auto" (the default), "mrs", "block" or "match"
     proposal: ProposalKind | None = None  # drawn, or the draft's likeliest; default: what is kept more
     draft_temperature: float | None = None  # of the draft alone; default: the text's
@@ -51,6 +51,7 @@ class Request:
     n: int = 1  # samples of the prompt
     best_of: int | None = None  # sample so many, and answer with the n of the highest mean log-probability
     grammar: Grammar | None = None
+    trace: bool = False  # each Round says what was drafted, what both models thought of it, and what became of it
     cache_key: str = ""  # what was read is shared only between requests of the same key
 
     def __post_init__(self) -> None:

@@ -37,13 +37,20 @@ class Work:
     k: int = 0  # tokens to draft, beside those that the proposal holds already
     proposal: Proposal = field(default_factory=Proposal)
     draws: Draws = field(init=False)
+    forced: int = field(init=False)  # tokens of the proposal that no drafter guessed
 
     def __post_init__(self) -> None:
         self.draws = self.sequence.draws()
+        self.forced = len(self.proposal.tokens)
 
     @property
     def rows(self) -> int:
         return len(self.proposal.tokens) + 1 if self.scored else 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a drafter that was called gave fewer tokens than it was asked for."""
+        return not self.sequence.drafter.cheap and len(self.proposal.tokens) - self.forced < self.k
 
     def part(self) -> Part:
         """What it adds to the target's call."""
@@ -178,7 +185,9 @@ class Scheduler:
         for sequence, k in zip(decoding, self.load.choose([s.load(self._k_max) for s in decoding]), strict=True):
             work = Work(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
             work.k = max(k - len(work.proposal.tokens), 0)
-            if work.k and sequence.chooses_k and sequence.draft_lag > READY_LAG:
+            waits = work.k > 0 and sequence.chooses_k and sequence.draft_lag > READY_LAG
+            sequence.note_k(k, len(work.proposal.tokens), waits=waits)
+            if waits:
                 late.append(sequence)  # K is chosen, so the draft reads a text only when it is first tried on it
                 work.k = 0
             works.append(work)
@@ -215,7 +224,7 @@ class Scheduler:
             else:
                 count = min(len(unread), left)
                 works.append(Work(sequence, unread[:count], scored=count == len(unread)))
-            if sequence.drafts_at_once:
+            if sequence.drafts_at_once and sequence.draft_lag:  # most drafters have nothing to read
                 draft_reads.append((sequence, count))
             left -= count
         return works, draft_reads
@@ -241,7 +250,8 @@ class Scheduler:
     def _propose(self, plan: Plan) -> list[tuple[str, int, float]]:
         """Each drafter reads and proposes for all its texts together; the calls of the rounds."""
         calls: list[tuple[str, int, float]] = []
-        worth = self.load.worth(sum(work.scored for work in plan.works))
+        texts = sum(work.scored for work in plan.works)
+        worth = self.load.worth(texts)
         drafters: dict[int, Drafter] = {id(s.drafter): s.drafter for s in self._running}
         for drafter in drafters.values():
             reads = [(s, count) for s, count in plan.draft_reads if s.drafter is drafter]
@@ -252,7 +262,8 @@ class Scheduler:
                     drafter.read([(sequence.tokens, sequence.slot, count) for sequence, count in reads])
                     self.load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
                 if works:
-                    wanted = [work.sequence.wanted(work.k, work.proposal, work.draws, worth) for work in works]
+                    call = self.load.call_worth(drafter.name, texts)
+                    wanted = [work.sequence.wanted(work.k, work.proposal, work.draws, worth, call) for work in works]
                     calls += [(drafter.name, texts, seconds) for texts, seconds in drafter.propose(wanted)]
             except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
                 for sequence in (*(s for s, _ in reads), *(work.sequence for work in works)):
@@ -281,8 +292,9 @@ class Scheduler:
             if not work.scored:
                 continue
             try:
-                done = sequence.emit(work.proposal, sequence.verify(work.proposal, work.draws, rows), rows, timing)
-                if done.drafted:
+                verdict = sequence.verify(work.proposal, work.draws, rows)
+                done = sequence.emit(work.proposal, verdict, rows, timing, stopped=work.stopped)
+                if done.drafted or done.stopped:
                     self.load.pair[sequence.drafter.name].observe(done)
             except Exception as error:  # of this text alone: nothing here touches another
                 sequence.fail(error)

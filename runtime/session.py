@@ -79,7 +79,10 @@ class Session:
                 str(path), options or session_options(), providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # ONNX Runtime's own errors have no common base
-            raise BundleError(f"{path}: ONNX Runtime does not load it: {error}") from None
+            said = " ".join(str(error).split())
+            raise BundleError(
+                f"{path}: ONNX Runtime does not load it: {said}; if another mxspec wrote the bundle, compile it again"
+            ) from None
         check_agreement(path, self.session, INPUTS, entry)
         self._binding = self.session.io_binding()
         self._memory: list[mmap.mmap] = []  # of each cache

@@ -9,6 +9,7 @@ from typing import get_args
 from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
+from mxspec.runtime.drafters.known import why_missing
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.verifiers import MATCH, MRS, VERIFIERS
@@ -58,13 +59,13 @@ def choose_strategy(
 def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
     wanted = request.drafter
     if wanted is None:
-        return drafters["model" if "model" in drafters else "none"]
+        return drafters["model" if "model" in drafters else "suffix"]
     if isinstance(wanted, Drafter):
         return wanted
     if wanted in drafters:
         return drafters[wanted]
     if wanted in NAMES:
-        raise GenerationError(f"drafter: got {wanted!r}, but the bundle holds no draft; compile it with one")
+        raise why_missing(wanted)
     raise GenerationError(f"drafter: got {wanted!r}, expected {' or '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}")
 
 

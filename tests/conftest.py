@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -25,6 +26,14 @@ K_MAX = 8
 VOCAB = 259  # 256 bytes and three special tokens
 BOS, EOS, END = 256, 257, 258
 DEMO = Path(__file__).parents[1] / "recipes" / "demo"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's cache folder is left alone, by the processes that tests start, too."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    return folder
 
 
 def make_byte_tokenizer() -> Tokenizer:
@@ -124,7 +133,10 @@ def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tiny")
     target = save_checkpoint(folder / "target", seed=5, logits=272)
     draft = save_checkpoint(folder / "draft", seed=5, logits=264, noise=0.1)
-    near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK)
+    text = folder / "text.txt"
+    text.write_text("a text that repeats what it says, and says what it repeats; a text that says so. " * 20)
+    texts = {"ngram": str(text), "suffix": str(text)}
+    near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK, **texts)
     return {"near": near, "random": scramble_draft(near, folder / "random.bundle")}
 
 

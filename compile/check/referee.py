@@ -30,6 +30,7 @@ from mxspec.compile.check.windows import windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import architecture_name, one_line
 from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.trace.plain_decoder import require_plain_decoder
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import ModelEntry, RefereeEntry
@@ -65,7 +66,8 @@ class Twin:
 
     def compare(self, config: PreTrainedConfig | None = None) -> Difference:
         """The largest difference from transformers' forward; `config` in the place of the twin's own."""
-        model = load_reference(self.folder, config or self.config)
+        with Checkpoint(self.folder) as checkpoint:
+            model = load_reference(checkpoint, config or self.config)
         found = [largest_difference(readings, oracle(model, first)) for first, readings in self.readings.items()]
         return max(found, key=lambda difference: difference.error)
 
@@ -75,6 +77,7 @@ def judge(config: PreTrainedConfig, context_length: int) -> Verdict:
 
     Raises CheckFailed where it differs, UnsupportedModelError where it cannot be compiled at all.
     """
+    require_plain_decoder(config)
     name, errors = architecture_name(config), {}
     with _one_line(name), tempfile.TemporaryDirectory(prefix="mxspec-referee-") as place:
         for twin in compile_twin(config, context_length, Path(place)):

@@ -21,8 +21,9 @@ import numpy.typing as npt
 from torch import nn
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.checkpoint import WEIGHTS
+from mxspec.compile.checkpoint.buffers import stored_buffers
 from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
 LAYERS = 2  # at least; as many as it takes to have one of each kind
@@ -51,21 +52,26 @@ LOUD = Scale("loud", gain=1.5, embedding=0.3)  # attention is sharp, caps and ac
 
 
 def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> None:
-    """Write to `folder` a checkpoint of `shrink(config)` with random weights, float16."""
+    """Write to `folder` a checkpoint of `shrink(config)` with random weights, float16.
+
+    Buffers of a few numbers are the same at every scale: a graph holds them as constants.
+    """
     small = shrink(config)
     small.save_pretrained(folder)
     model = name_parameters(small)
-    parameters = dict(model.named_parameters())
+    buffers = stored_buffers(model)
+    values_of = dict(model.named_parameters()) | buffers
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    layout = plan_layout([(name, "F16", tuple(value.shape)) for name, value in parameters.items()])
+    layout = plan_layout([(name, "F16", tuple(value.shape)) for name, value in values_of.items()])
     random = np.random.default_rng(0)
     noise = random.standard_normal(_NOISE, np.float32)
-    with SafetensorsWriter(folder / WEIGHTS, layout) as writer:
-        for name, parameter in parameters.items():
+    with SafetensorsWriter(folder / SAFETENSORS.single, layout) as writer:
+        for name, tensor in values_of.items():
             writer.begin(name)
-            mean, deviation = _distribution(name, tuple(parameter.shape), scale, is_table=id(parameter) in tables)
+            gains = LOUD if name in buffers else scale
+            mean, deviation = _distribution(name, tuple(tensor.shape), gains, is_table=id(tensor) in tables)
             values = (mean + deviation * np.roll(noise, random.integers(_NOISE))).astype(np.float16)
-            for piece in _repeat(values, parameter.numel()):
+            for piece in _repeat(values, tensor.numel()):
                 writer.append(piece.data)
         writer.finish()
 

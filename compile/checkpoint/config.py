@@ -70,9 +70,11 @@ def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
         raise CheckpointError(f"{where}: {one_line(error)}") from None
     if config.is_encoder_decoder:
         raise UnsupportedModelError(f"{where}: {config.model_type} is an encoder with a decoder, not a plain decoder")
+    text = _text_half(config)
+    _check_layers(text, where)
     _check_heads(config, where)
     _check_functions(config, where)
-    return _text_half(config)
+    return text
 
 
 def _text_half(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -137,6 +139,19 @@ def _check_sizes(settings: dict[str, Any], names: dict[str, str], where: str) ->
                 continue
             if type(value) is not int or not 1 <= value <= largest:
                 raise CheckpointError(f"{where}: {name}: got {shorten(value)}, expected 1 to {largest}")
+
+
+def _check_layers(config: PreTrainedConfig, where: str) -> None:
+    """Raise UnsupportedModelError where layers have heads of their own (Gemma 4): a graph's caches have one size."""
+    if not getattr(config, "is_heterogeneous", False):
+        return
+    for key in ("head_dim", "num_key_value_heads"):
+        values = {getattr(layer, key, None) or 0 for layer in config.per_layer_config}
+        if len(values) > 1:
+            raise UnsupportedModelError(
+                f"{where}: {config.model_type} is a model whose layers have different heads ({key}: "
+                f"{' and '.join(map(str, sorted(values)))}): only plain decoders can be compiled"
+            )
 
 
 def _check_heads(config: PreTrainedConfig, where: str) -> None:

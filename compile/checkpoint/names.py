@@ -12,7 +12,6 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from mxspec.compile.checkpoint.config import one_line
-from mxspec.compile.checkpoint.config import one_line
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 _TEXT_HALF = "language_model."  # in the names of a checkpoint that holds more: language_model.model.x, or the reverse
@@ -48,7 +47,7 @@ def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterab
     twins = tied_names(model)
     tensor_of: dict[str, str] = {}
     for parameter in wanted:
-        names = [parameter, *sorted(twins[parameter] - {parameter})]
+        names = [parameter, *sorted(twins.get(parameter, set()) - {parameter})]
         source = next((found[name] for name in names if name in found), None)
         if source is None and parameter in computed:
             raise UnsupportedModelError(
@@ -82,8 +81,7 @@ def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], 
     found: dict[str, str] = {}
     computed: dict[str, str] = {}
     for tensor in tensors:
-        plain = tensor.replace(_TEXT_HALF, "", 1)
-        name, converter = rename_source_key(plain, renamings, converters, prefix, state)
+        name, converter = rename_source_key(in_text_half(tensor), renamings, converters, prefix, state)
         if name not in state and tensor in state:
             name, converter = rename_source_key(tensor, [], [], prefix, state)
         if converter is not None:
@@ -93,6 +91,11 @@ def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], 
         elif name in state:
             found[name] = tensor
     return found, computed
+
+
+def in_text_half(tensor: str) -> str:
+    """The name of a tensor in the language model of a checkpoint that holds one for images as well."""
+    return tensor.replace(_TEXT_HALF, "", 1)
 
 
 def _examples(tensors: list[str]) -> str:

@@ -53,6 +53,12 @@ class CheckpointTensor:
         status = os.fstat(self.descriptor)
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
+    def read(self) -> npt.NDArray[Any]:
+        """All of it, in the checkpoint's own type (bfloat16 as uint16)."""
+        values = self._empty(self.shape)
+        self._read(values, self.stored.offset)
+        return values
+
     def read_rows(self, begin: int, end: int) -> npt.NDArray[Any]:
         """Rows [begin, end) along the first axis, in the checkpoint's own type (bfloat16 as uint16)."""
         row = self.stored.bytes // self.shape[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from mxspec.compile.interchange.weights import Advance, write_weights
 from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
-from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.manifest import LENDER, ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import Layout, plan_layout
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
@@ -43,9 +43,9 @@ def emit_standard(
     with EmittedFolder(output, "standard", force=force) as folder:
         models: dict[str, Any] = {}
         for name, entry in bundle.manifest.models.items():
-            plan = plan_model(bundle.path, entry, scales)
+            plan = plan_model(bundle.path, entry, scales, bundle.manifest.models[LENDER])
             folder.require_space(plan.layout.file_bytes)
-            with stages.bytes(f"standard {name}", sum(tensor.bytes for tensor in entry.tensors)) as advance:
+            with stages.bytes(f"standard {name}", sum(tensor.bytes for tensor, _ in plan.tensors)) as advance:
                 write_model(plan, bundle.path, folder.folder, advance)
             with stages.step(f"check standard {name}"):
                 check(folder.folder / entry.graph)
@@ -55,10 +55,14 @@ def emit_standard(
 
 @dataclass(frozen=True, slots=True)
 class StandardPlan:
-    """A model of a bundle before it is written: its own graph, and how each of its tensors is stored, by name."""
+    """A model of a bundle before it is written: its own graph, and how each of its tensors is stored, by name.
+
+    `tensors` come with the name of the bundle's file that they lie in.
+    """
 
     entry: ModelEntry
     graph: ir.Model
+    tensors: Sequence[tuple[TensorEntry, str]]
     stored: Mapping[str, StoredMatrix | StoredTensor]
     layout: Layout
     scales: Scales
@@ -66,29 +70,32 @@ class StandardPlan:
     @property
     def opset(self) -> int:
         """The first that has all types of the weights."""
-        return opset_of({tensor.format for tensor in self.entry.tensors} & WEIGHT_FORMATS.keys(), self.scales)
+        return opset_of({tensor.format for tensor, _ in self.tensors} & WEIGHT_FORMATS.keys(), self.scales)
 
 
-def plan_model(folder: Path, entry: ModelEntry, scales: Scales) -> StandardPlan:
-    """Load the graph of a model of the bundle in `folder`, and lay out its weights."""
+def plan_model(folder: Path, entry: ModelEntry, scales: Scales, lender: ModelEntry | None = None) -> StandardPlan:
+    """Load the graph of a model of the bundle in `folder`, and lay out its weights, with tables of the `lender`."""
     graph = ir.load(folder / entry.graph)
+    tensors = [(tensor, entry.weights) for tensor in entry.tensors]
+    if lender is not None:
+        tensors += [(tensor, lender.weights) for tensor in lender.tensors if tensor.name in entry.borrowed]
     stored: dict[str, StoredMatrix | StoredTensor] = {}
-    for tensor in entry.tensors:
+    for tensor, _ in tensors:
         if tensor.format in WEIGHT_FORMATS:
             stored[tensor.name] = store_matrix(tensor, scales)
         else:
             dtype = graph.graph.initializers[tensor.name].dtype
             assert dtype is not None
             stored[tensor.name] = store_plain(tensor, dtype)
-    tensors = [part for one in stored.values() for part in (one.tensors if isinstance(one, StoredMatrix) else (one,))]
-    layout = plan_layout([(part.name, part.file_dtype, part.file_shape) for part in tensors])
-    return StandardPlan(entry, graph, stored, layout, scales)
+    parts = [part for one in stored.values() for part in (one.tensors if isinstance(one, StoredMatrix) else (one,))]
+    layout = plan_layout([(part.name, part.file_dtype, part.file_shape) for part in parts])
+    return StandardPlan(entry, graph, tensors, stored, layout, scales)
 
 
 def write_model(plan: StandardPlan, source: Path, folder: Path, advance: Advance) -> None:
     """Write graph and weights, under the names that they have in the bundle in `source`."""
     entry = plan.entry
-    write_weights(entry, source / entry.weights, plan.layout, folder / entry.weights, plan.scales, advance)
+    write_weights(plan.tensors, source, plan.layout, folder / entry.weights, plan.scales, advance)
     convert(plan)
     ir.save(plan.graph, folder / entry.graph)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mxspec.compile.interchange.types import ELEMENT_TYPES, Scales
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.manifest import ModelEntry, TensorEntry
+from mxspec.formats.manifest import TensorEntry
 from mxspec.formats.safetensors_file import Layout, SafetensorsWriter
 from mxspec.formats.tiles import unpack, unpack_fp16
 from mxspec.formats.weight_format import BLOCK, TILE_ROWS, WEIGHT_FORMATS, packed_shape, weight_format
@@ -23,18 +23,35 @@ Advance = Callable[[int], object]  # called with the bytes of the bundle that ar
 Bytes = NDArray[np.uint8]
 
 
-def write_weights(entry: ModelEntry, source: Path, layout: Layout, path: Path, scales: Scales, advance: Advance) -> str:
-    """Write the weights file of a model whose weights lie in `source`; its SHA-256. Raises MxspecError."""
-    with source.open("rb") as file, SafetensorsWriter(path, layout) as writer:
-        for tensor in entry.tensors:
-            writer.begin(tensor.name)
-            if tensor.format in WEIGHT_FORMATS:
-                _write_matrix(tensor, file, writer, scales, advance)
-            else:
-                for piece in _read(file, tensor.offset, tensor.bytes, PIECE_BYTES):
-                    writer.append(piece.data)
-                    advance(piece.nbytes)
+def write_weights(
+    tensors: Iterable[tuple[TensorEntry, str]],
+    source: Path,
+    layout: Layout,
+    path: Path,
+    scales: Scales,
+    advance: Advance,
+) -> str:
+    """Write the weights file of a model whose tensors lie in files of the bundle `source`; its SHA-256.
+
+    Raises MxspecError.
+    """
+    with SafetensorsWriter(path, layout) as writer:
+        for tensor, name in tensors:
+            with (source / name).open("rb") as file:
+                _write_tensor(tensor, file, writer, scales, advance)
         return writer.finish()
+
+
+def _write_tensor(
+    tensor: TensorEntry, file: BinaryIO, writer: SafetensorsWriter, scales: Scales, advance: Advance
+) -> None:
+    writer.begin(tensor.name)
+    if tensor.format in WEIGHT_FORMATS:
+        _write_matrix(tensor, file, writer, scales, advance)
+        return
+    for piece in _read(file, tensor.offset, tensor.bytes, PIECE_BYTES):
+        writer.append(piece.data)
+        advance(piece.nbytes)
 
 
 def _write_matrix(

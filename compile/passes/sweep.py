@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from mxspec.compile.operators import DOMAIN
+from mxspec.compile.operators import DOMAIN, OPSET
 from mxspec.compile.passes.graph_pass import GraphPass
 
 MAX_IR_VERSION = 13  # of ONNX Runtime 1.31
@@ -29,7 +29,7 @@ class Stamp(GraphPass):
 
     def change(self, model: ir.Model) -> int:
         model.ir_version = min(model.ir_version, MAX_IR_VERSION)
-        model.graph.opset_imports[DOMAIN] = 1
+        model.graph.opset_imports[DOMAIN] = OPSET
         model.metadata_props.clear()
         model.graph.metadata_props.clear()
         for node in model.graph:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class RmsNorm(nn.Module):
     """x / sqrt(mean(x²) + epsilon) * weight."""
 
-    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
         super().__init__()
         self.weight = weight
         self._epsilon = epsilon

@@ -15,6 +15,10 @@ _SIGNS = (
         ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"),
         1,
     ),
+    ("a mixture of experts", ("enable_moe_block",), 0),
+    ("a model of several residual streams", ("altup_num_inputs",), 1),
+    ("a model with an embedding for each layer", ("hidden_size_per_layer_input",), 0),
+    ("a model whose layers share keys and values", ("num_kv_shared_layers",), 0),
     ("a model with multi-head latent attention", ("kv_lora_rank",), 0),
     ("an encoder, which sees what follows", ("use_bidirectional_attention",), 0),
     (

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from mxspec.compile.trace.rotations import doubled, reads_half_tables
+from mxspec.compile.trace.rotations import Rotation, rotation_of
 
 LENGTH_DEPENDENT = {"dynamic", "longrope"}  # their frequencies change with the length of a sequence
 
 
 class RotaryTables(nn.Module):
-    """Looks up the cosines and sines of a position: float32[context, rotary] each, a pair for each type of layer.
+    """Looks up the cosines and sines of a position: float32[context, rotary / 2] each, for each type of layer.
 
-    Of `halves` the first is kept, each entry twice.
+    They are what the operator takes; of a model that rotates in a way of its own, as wide as it has them.
     """
 
-    def __init__(self, rotary: nn.Module, context_length: int, *, halves: bool = False) -> None:
+    def __init__(self, rotary: nn.Module, context_length: int, rotation: Rotation | None) -> None:
         super().__init__()
         self.config = rotary.config  # some models look there
         rope_type = rotary.rope_type
@@ -28,8 +28,8 @@ class RotaryTables(nn.Module):
             positions = torch.arange(context_length)[None]
             arguments = () if kind is None else (kind,)
             cos, sin = rotary(torch.zeros(1), positions, *arguments)
-            if halves:
-                cos, sin = (doubled(table[..., : table.shape[-1] // 2]) for table in (cos, sin))
+            if rotation is not None:
+                cos, sin = rotation.halve(cos), rotation.halve(sin)
             self.register_buffer(self._name("cos", kind), cos[0].contiguous())
             self.register_buffer(self._name("sin", kind), sin[0].contiguous())
 
@@ -49,7 +49,7 @@ def replace_rotary_modules(model: PreTrainedModel, context_length: int) -> tuple
     of the one at hand: a token's keys cannot change once they are in the cache.
     """
     chosen: dict[str, None] = {}
-    halves = reads_half_tables(model)
+    rotation = rotation_of(model)
     for path, module in list(model.named_modules()):
         rope_type = getattr(module, "rope_type", None)
         if rope_type is None or not type(module).__name__.endswith("RotaryEmbedding"):
@@ -57,5 +57,5 @@ def replace_rotary_modules(model: PreTrainedModel, context_length: int) -> tuple
         for kind in {rope_type} if isinstance(rope_type, str) else set(rope_type.values()):
             if kind in LENGTH_DEPENDENT:
                 chosen[f"{kind} rotary embedding: the frequencies are those of {context_length} tokens"] = None
-        model.set_submodule(path, RotaryTables(module, context_length, halves=halves))
+        model.set_submodule(path, RotaryTables(module, context_length, rotation))
     return tuple(chosen)

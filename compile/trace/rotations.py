@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
@@ -21,16 +22,46 @@ _APPLY = "apply_rotary_pos_emb"
 Apply = Callable[..., object]
 
 
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How a model rotates, and how its tables of `rotary` columns hold the `rotary` / 2 different ones.
+
+    `pairs`: each even entry of a head turns with the next, else entry i with entry i + `rotary` / 2. `neighbours`: each
+    column of a table stands twice side by side, else the second half of the columns repeats the first.
+    """
+
+    pairs: bool
+    neighbours: bool
+
+    def double(self, half: Tensor) -> Tensor:
+        """The table as the model wants it, of one column a pair."""
+        return torch.repeat_interleave(half, 2, dim=-1) if self.neighbours else torch.cat((half, half), dim=-1)
+
+    def halve(self, table: Tensor) -> Tensor:
+        """One column a pair. Raises UnsupportedModelError where those that should be the same are not."""
+        half = table[..., ::2] if self.neighbours else table[..., : table.shape[-1] // 2]
+        if not torch.equal(self.double(half), table):
+            raise UnsupportedModelError(
+                "rotary embedding that turns the two entries of a pair by different angles is not supported"
+            )
+        return half.contiguous()
+
+
+_WAYS = (
+    Rotation(pairs=False, neighbours=False),  # most models
+    Rotation(pairs=True, neighbours=True),  # Cohere
+    Rotation(pairs=True, neighbours=False),  # GLM
+)
+
+
 @contextmanager
 def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
     """While the model is traced its apply_rotary_pos_emb emits the operator, where that means the same."""
-    replaced: list[tuple[ModuleType, object]] = []
-    modules = {sys.modules[type(module).__module__] for module in model.modules()}
+    replaced: list[tuple[ModuleType, Apply]] = []
     try:
-        for source in modules:
-            apply = getattr(source, _APPLY, None)
-            operator = None if apply is None else operator_for(apply)
-            if operator is not None:
+        rotation = rotation_of(model)
+        for source, apply in _applies(model):
+            if (operator := _operator_for(apply, rotation)) is not None:
                 replaced.append((source, apply))
                 setattr(source, _APPLY, operator)
         yield
@@ -39,23 +70,31 @@ def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
             setattr(source, _APPLY, apply)
 
 
-def reads_half_tables(model: PreTrainedModel) -> bool:
-    """Whether the model rotates pairs by tables of which it takes the first half, each entry twice (GLM)."""
-    modules = {sys.modules[type(module).__module__] for module in model.modules()}
-    applies = (getattr(source, _APPLY, None) for source in modules)
-    return any(_equals_queries_and_keys(apply, pairs=True, halved=True) for apply in applies if apply is not None)
-
-
-def operator_for(apply: Apply) -> Apply | None:
+def _operator_for(apply: Apply, rotation: Rotation | None) -> Apply | None:
     """The function that emits the operator and means the same as this one; None where there is none."""
-    for pairs, halved in ((False, False), (True, False), (True, True)):  # of the last, rotary.py doubles the tables
-        if _equals_queries_and_keys(apply, pairs, halved):
-            return _emit_queries_and_keys(pairs)
+    if rotation is not None:
+        return _emit_queries_and_keys(rotation.pairs)
     return _emit_one if _equals_one(apply) else None
 
 
+def rotation_of(model: PreTrainedModel) -> Rotation | None:
+    """How the model rotates queries and keys by its tables; None for a way of its own, or if it does not."""
+    found = {_rotation_by(apply) for _, apply in _applies(model)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _applies(model: PreTrainedModel) -> list[tuple[ModuleType, Apply]]:
+    """The functions of that name in the modules that the model is made of."""
+    sources = {sys.modules[type(module).__module__] for module in model.modules()}
+    return [(source, getattr(source, _APPLY)) for source in sources if hasattr(source, _APPLY)]
+
+
+def _rotation_by(apply: Apply) -> Rotation | None:
+    return next((rotation for rotation in _WAYS if _equals_queries_and_keys(apply, rotation)), None)
+
+
 def emit_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool) -> Tensor:
-    """Rotate float32[1, tokens, heads, head_size] by float32[1, tokens, rotary] tables."""
+    """Rotate float32[1, tokens, heads, head_size] by float32[1, tokens, rotary / 2] tables."""
     return torch.onnx.ops.symbolic(
         ROTARY_EMBEDDING.qualified,
         (x, cos, sin),
@@ -81,36 +120,28 @@ def _emit_queries_and_keys(pairs: bool) -> Apply:
 
 
 def _emit_one(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
-    """Tokens second, one at a time, sines first: GPT-J and CodeGen, whose patches double the tables."""
+    """Tokens second, one at a time, sines first, a column of each for a pair: GPT-J and CodeGen."""
     return emit_rotary(x, cos, sin, pairs=True)
 
 
-def doubled(table: Tensor) -> Tensor:
-    """Each entry of the last axis twice."""
-    return torch.repeat_interleave(table, 2, dim=-1)
-
-
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, pairs: bool) -> Tensor:
-    """What the operator computes, of x [batch, heads, tokens, head_size]."""
-    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
-    if pairs:
-        crossed = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
-    else:
-        first, second = turned.chunk(2, dim=-1)
-        crossed = torch.cat((-second, first), dim=-1)
-    return torch.cat((turned * cos[:, None] + crossed * sin[:, None], rest), dim=-1)
+    """What the operator computes, of x [batch, heads, tokens, head_size] and one column of cos and sin a pair."""
+    half = cos.shape[-1]
+    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    first, second = (turned[..., ::2], turned[..., 1::2]) if pairs else turned.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    both = first * cos - second * sin, second * cos + first * sin
+    return torch.cat((torch.stack(both, dim=-1).flatten(-2) if pairs else torch.cat(both, dim=-1), rest), dim=-1)
 
 
-def _equals_queries_and_keys(apply: Apply, pairs: bool, halved: bool) -> bool:
+def _equals_queries_and_keys(apply: Apply, rotation: Rotation) -> bool:
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 4, 3, 16, generator=generator), torch.randn(2, 2, 3, 16, generator=generator)
 
     def agrees(rotary: int) -> bool:
-        cos, sin = torch.randn(2, 2, 3, rotary, generator=generator)
-        got = apply(q, k, cos, sin)
-        if halved:
-            cos, sin = (doubled(table[..., : rotary // 2]) for table in (cos, sin))
-        expected = [_rotated(x, cos, sin, pairs) for x in (q, k)]
+        cos, sin = torch.randn(2, 2, 3, rotary // 2, generator=generator)
+        got = apply(q, k, rotation.double(cos), rotation.double(sin))
+        expected = [_rotated(x, cos, sin, rotation.pairs) for x in (q, k)]
         assert isinstance(got, tuple)
         return all(torch.allclose(g, e, atol=1e-6) for g, e in zip(got, expected, strict=True))
 
@@ -128,7 +159,7 @@ def _equals_queries_and_keys(apply: Apply, pairs: bool, halved: bool) -> bool:
 def _equals_one(apply: Apply) -> bool:
     generator = torch.Generator().manual_seed(0)
     x, (sin, cos) = torch.randn(1, 3, 4, 16, generator=generator), torch.randn(2, 1, 3, 8, generator=generator)
-    expected = _rotated(x.transpose(1, 2), doubled(cos), doubled(sin), True).transpose(1, 2)
+    expected = _rotated(x.transpose(1, 2), cos, sin, True).transpose(1, 2)
     try:
         got = apply(x, sin, cos)
     except (RuntimeError, TypeError):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from mxspec.compile.plan import ModelPlan
 from mxspec.compile.weights.pack import Advance, PackedWeights, pack_weights
 from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
-from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.manifest import LENDER, ModelEntry, ModelName
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,16 @@ def write_model(
     With a `journal`, a run that was killed is gone on with.
     """
     path = folder / weights_name(plan)
-    packed = pack_weights(plan.exported.weights, plan.sources, plan.layout, path, advance, rounded, journal)
+    packed = pack_weights(plan.stored, plan.sources, plan.layout, path, advance, rounded, journal)
     return write_graph(plan, folder, packed, rounded)
 
 
 def weights_name(plan: ModelPlan) -> str:
-    return f"{plan.name}.safetensors"
+    return _weights_of(plan.name)
+
+
+def _weights_of(name: ModelName) -> str:
+    return f"{name}.safetensors"
 
 
 def write_graph(
@@ -63,6 +67,7 @@ def write_graph(
         context_length=exported.context_length,
         specializations=plan.specializations,
         tensors=packed.entries,
+        borrowed=tuple(plan.borrowed),
         ignored=plan.ignored,
         rounding=rounded.entry,
         notes=exported.notes,
@@ -72,13 +77,14 @@ def write_graph(
 
 
 def point_into(weights: str, plan: ModelPlan) -> None:
-    """Have the graph's initializers point into the weights file; each has a value afterwards."""
+    """Have the graph's initializers point into the weights file, or the lender's; each has a value afterwards."""
     initializers = plan.exported.model.graph.initializers
     offsets = plan.layout.offsets
     for spec in plan.exported.weights:
+        lent = plan.borrowed.get(spec.name)
         initializers[spec.name].const_value = ir.ExternalTensor(
-            weights,
-            offsets[spec.name],
+            weights if lent is None else _weights_of(LENDER),
+            offsets[spec.name] if lent is None else lent,
             spec.stored_bytes,
             ir.DataType.from_numpy(spec.stored_dtype),
             shape=ir.Shape(spec.stored_shape),

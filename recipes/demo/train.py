@@ -1,4 +1,4 @@
-"""Train the demo pair: a byte-pair tokenizer, a target and a draft, on the Python standard library's source.
+"""Train a pair: a byte-pair tokenizer, a target and a draft, on the Python standard library's source.
 
     python recipes/demo/train.py tokenizer --work build/demo
     python recipes/demo/train.py target    --work build/demo --epochs 3
@@ -6,6 +6,8 @@
     python recipes/demo/train.py publish   --work build/demo recipes/demo
     python recipes/demo/train.py held-out  > held_out.py
     python recipes/demo/train.py trained-on > trained_on.py
+
+That is the demo pair; `--shape` names another (README.md beside this file), in a work folder of its own.
 
 Each command resumes where it stopped. The corpus is the standard library of the interpreter that runs this
 file, without `site-packages`; the files named in `held_out.txt` are never trained on.
@@ -15,12 +17,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import numpy as np
@@ -29,32 +32,59 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 HERE = Path(__file__).resolve().parent
 END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the first special token that the trainer numbers
-VOCAB_SIZE = 4096
 CONTEXT = 1024  # tokens a training sequence, and the models' max_position_embeddings
 CONSOLE = Console(stderr=True)
+_LAYER = re.compile(r"\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Shape and schedule of one model; the learning rate warms up, then falls linearly to zero."""
+    """Sizes and schedule of one model; the learning rate warms up, then falls linearly to zero.
+
+    A `gpt2` has learned positions, GELU and a head of its own; it shares no heads of keys and values.
+    """
 
     hidden_size: int
     intermediate_size: int
     layers: int
     heads: int
     kv_heads: int
+    architecture: Literal["llama", "gpt2"] = "llama"
     batch: int = 12  # sequences of CONTEXT tokens a step
     learning_rate: float = 2e-3
     weight_decay: float = 0.1
     warmup_steps: int = 100
 
-    def config(self) -> LlamaConfig:
+    def config(self, vocab_size: int) -> PreTrainedConfig:
+        ids = {"bos_token_id": END_OF_TEXT_ID, "eos_token_id": END_OF_TEXT_ID}
+        if self.architecture == "gpt2":
+            return GPT2Config(
+                vocab_size=vocab_size,
+                n_embd=self.hidden_size,
+                n_inner=self.intermediate_size,
+                n_layer=self.layers,
+                n_head=self.heads,
+                n_positions=CONTEXT,
+                activation_function="gelu",
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                tie_word_embeddings=False,
+                **ids,
+            )
         return LlamaConfig(
-            vocab_size=VOCAB_SIZE,
+            vocab_size=vocab_size,
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
             num_hidden_layers=self.layers,
@@ -62,16 +92,44 @@ class Plan:
             num_key_value_heads=self.kv_heads,
             max_position_embeddings=CONTEXT,
             tie_word_embeddings=True,
-            bos_token_id=END_OF_TEXT_ID,
-            eos_token_id=END_OF_TEXT_ID,
+            **ids,
         )
 
 
-PLANS = {
-    # 8.8 million parameters. Width 512 = 128 x 4: it can be widened by powers of 4 without changing its function.
-    "target": Plan(hidden_size=512, intermediate_size=1024, layers=3, heads=8, kv_heads=2),
-    # 0.92 million parameters: 9.6 times fewer than the target.
-    "draft": Plan(hidden_size=128, intermediate_size=384, layers=2, heads=4, kv_heads=2, learning_rate=4e-3),
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and a draft that share a vocabulary."""
+
+    vocab_size: int
+    target: Plan
+    draft: Plan
+
+
+# 8.8 million parameters. Width 512 = 128 x 4: it can be widened by powers of 4 without changing its function.
+_DEMO_TARGET = Plan(hidden_size=512, intermediate_size=1024, layers=3, heads=8, kv_heads=2)
+SHAPES = {
+    # The draft has 0.92 million parameters, 9.6 times fewer than the target.
+    "demo": Pair(
+        4096,
+        target=_DEMO_TARGET,
+        draft=Plan(hidden_size=128, intermediate_size=384, layers=2, heads=4, kv_heads=2, learning_rate=4e-3),
+    ),
+    # After Chen et al. (2023, https://arxiv.org/abs/2302.01318), whose draft is wide and has few layers, because a
+    # layer more costs more time than a wider one: theirs 8 of 6,144 to a target of 80 of 8,192. Ours has the target's
+    # own width, and one layer of three.
+    "wide-draft": Pair(
+        4096,
+        target=_DEMO_TARGET,
+        draft=Plan(hidden_size=512, intermediate_size=1024, layers=1, heads=8, kv_heads=2),
+    ),
+    # After Leviathan et al. (2023, https://arxiv.org/abs/2211.17192), section 4: decoders like GPT with GELU for
+    # lm1b, 97M and 6M parameters, 8k tokens, widths, layers, heads as here. Our choice: the kind of tokens (theirs are
+    # BERT's), learned positions, the schedule.
+    "lm1b": Pair(
+        8192,
+        target=Plan(768, 3072, layers=12, heads=12, kv_heads=12, architecture="gpt2", batch=8, learning_rate=1e-3),
+        draft=Plan(256, 1024, layers=2, heads=4, kv_heads=4, architecture="gpt2", batch=8),
+    ),
 }
 
 
@@ -119,10 +177,10 @@ def learning_rate_factor(step: int, steps: int, warmup: int) -> float:
     return min((step + 1) / warmup, (steps - step) / (steps - warmup))
 
 
-def make_optimizers(model: LlamaForCausalLM, plan: Plan) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for the embedding and the norms."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
+def make_optimizers(model: PreTrainedModel, plan: Plan) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the blocks, AdamW for embeddings, norms and a head of its own."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and _LAYER.search(n)]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or not _LAYER.search(n)]
     muon = torch.optim.Muon(
         matrices, lr=plan.learning_rate, weight_decay=plan.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
@@ -144,13 +202,13 @@ def sequences(tokens: torch.Tensor, step: int, batch: int) -> torch.Tensor:
     return torch.stack([F.pad(row, (0, CONTEXT + 1 - len(row))) for row in rows])
 
 
-def logits_of(model: LlamaForCausalLM, inputs: torch.Tensor) -> torch.Tensor:
+def logits_of(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tensor:
     with torch.autocast(inputs.device.type, torch.bfloat16):
         logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits
     return logits.float().flatten(0, 1)
 
 
-def training_loss(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, batch: torch.Tensor) -> torch.Tensor:
+def training_loss(model: PreTrainedModel, teacher: PreTrainedModel | None, batch: torch.Tensor) -> torch.Tensor:
     """Cross-entropy; with a teacher, half of it against the teacher's distribution (what acceptance is made of)."""
     logits = logits_of(model, batch[:, :-1])
     loss = F.cross_entropy(logits, batch[:, 1:].flatten())
@@ -162,7 +220,7 @@ def training_loss(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, bat
 
 
 @torch.no_grad()
-def held_out_loss(model: LlamaForCausalLM, tokens: torch.Tensor, device: str) -> float:
+def held_out_loss(model: PreTrainedModel, tokens: torch.Tensor, device: str) -> float:
     """Mean cross-entropy in nats a token over all held-out sequences."""
     model.eval()
     total, count = 0.0, 0
@@ -179,21 +237,29 @@ def save_state(path: Path, **state: Any) -> None:
     path.with_suffix(".new").replace(path)
 
 
-def export_model(model: LlamaForCausalLM, folder: Path) -> None:
+def load_model(folder: Path) -> PreTrainedModel:
+    """A checkpoint in float32; code that it brings is never run."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
+    return model
+
+
+def export_model(model: PreTrainedModel, folder: Path) -> None:
     """Write the model as fp16 safetensors; the model trained on stays as it is."""
-    half = LlamaForCausalLM(model.config)
+    half = AutoModelForCausalLM.from_config(model.config)
     half.load_state_dict(model.state_dict())
     half.half().save_pretrained(folder)
 
 
-def train(name: str, work: Path, epochs: float, teacher: Path | None) -> None:
-    """Train PLANS[name] for `epochs` passes over the corpus; resumes from the last saved state."""
-    plan, device = PLANS[name], "cuda" if torch.cuda.is_available() else "cpu"
+def train(name: str, plan: Plan, vocab_size: int, work: Path, epochs: float, teacher: Path | None = None) -> None:
+    """Train a model of this plan for `epochs` passes over the corpus; resumes from the last saved state."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens, held_out = load_corpus(work)
     steps = round(epochs * len(tokens) / (plan.batch * CONTEXT))
     torch.manual_seed(0)
-    model = LlamaForCausalLM(plan.config()).to(device)
-    guide = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32).to(device) if teacher else None
+    model = AutoModelForCausalLM.from_config(plan.config(vocab_size)).to(device)
+    guide = load_model(teacher).to(device) if teacher else None
     optimizers = make_optimizers(model, plan)
     state_path, log_path, first = work / f"{name}.state.pt", work / f"{name}.log.jsonl", 0
     if state_path.exists():
@@ -242,24 +308,26 @@ def train(name: str, work: Path, epochs: float, teacher: Path | None) -> None:
 
 @click.group()
 def main() -> None:
-    """Train the demo pair on the source code of the Python standard library."""
+    """Train a pair on the source code of the Python standard library."""
 
 
 work_option = click.option(
     "--work", type=click.Path(path_type=Path), default=Path("build/demo"), help="Corpus, states and logs go here."
 )
+shape_option = click.option("--shape", type=click.Choice(list(SHAPES)), default="demo", show_default=True)
 
 
 @main.command("tokenizer")
 @work_option
-def train_tokenizer(work: Path) -> None:
+@shape_option
+def train_tokenizer(work: Path, shape: str) -> None:
     """Train the byte-level BPE tokenizer."""
     work.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=SHAPES[shape].vocab_size,
         special_tokens=[END_OF_TEXT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
@@ -270,19 +338,23 @@ def train_tokenizer(work: Path) -> None:
 
 @main.command("target")
 @work_option
+@shape_option
 @click.option("--epochs", default=3.0, show_default=True)
-def train_target(work: Path, epochs: float) -> None:
+def train_target(work: Path, shape: str, epochs: float) -> None:
     """Train the target."""
-    train("target", work, epochs, None)
+    pair = SHAPES[shape]
+    train("target", pair.target, pair.vocab_size, work, epochs)
 
 
 @main.command("draft")
 @work_option
+@shape_option
 @click.option("--epochs", default=3.0, show_default=True)
 @click.option("--teacher", type=click.Path(exists=True, path_type=Path), help="Distil from this model.")
-def train_draft(work: Path, epochs: float, teacher: Path | None) -> None:
+def train_draft(work: Path, shape: str, epochs: float, teacher: Path | None) -> None:
     """Train the draft, by default on the text alone."""
-    train("draft", work, epochs, teacher)
+    pair = SHAPES[shape]
+    train("draft", pair.draft, pair.vocab_size, work, epochs, teacher)
 
 
 @main.command()
@@ -290,9 +362,9 @@ def train_draft(work: Path, epochs: float, teacher: Path | None) -> None:
 @click.argument("destination", type=click.Path(file_okay=False, path_type=Path))
 def publish(work: Path, destination: Path) -> None:
     """Copy both models, each with the tokenizer, to DESTINATION/target and DESTINATION/draft."""
-    for name in PLANS:
+    for name in ("target", "draft"):
         folder = destination / name
-        export_model(AutoModelForCausalLM.from_pretrained(work / name, dtype=torch.float32), folder)
+        export_model(load_model(work / name), folder)
         for file in ("tokenizer.json", "tokenizer_config.json"):
             (folder / file).write_bytes((work / file).read_bytes())
 

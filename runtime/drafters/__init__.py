@@ -1,3 +1,12 @@
 """Who guesses ahead, one file a drafter. The verifier does not care: it sees tokens and their distributions."""
 
-NAMES = ("model", "random", "none")  # under which users ask for them
+NAMES = (
+    "model",
+    "suffix",
+    "ngram",
+    "lookup",
+    "hierarchical",
+    "mix",
+    "random",
+    "none",
+)  # under which users ask for them

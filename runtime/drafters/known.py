@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+from mxspec.formats.array_file import map_arrays
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
+from mxspec.runtime.drafters.lookup import LookupDrafter
+from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.ngram import NgramDrafter
+from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.random import RandomDrafter
+from mxspec.runtime.drafters.suffix import SuffixDrafter
+from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 from mxspec.runtime.session import Session
 
 
-def make_drafters(vocab_size: int, draft: Session | None) -> dict[str, Drafter]:
-    """Those that a bundle allows; one that guesses by a model needs a draft."""
-    drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size)]
+def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> dict[str, Drafter]:
+    """Those of a bundle; raises BundleError for tables that are none."""
+    vocab_size = bundle.manifest.tokenizer.vocab_size
+    suffix, ngram = bundle.guesses_path("suffix"), bundle.guesses_path("ngram")
+    try:
+        corpus = None if suffix is None else SuffixCorpus.of(map_arrays(suffix), vocab_size)
+        ngrams = None if ngram is None else NgramTables(map_arrays(ngram), vocab_size)
+    except BundleError as error:
+        raise BundleError(f"bundle {bundle.path}: {error}") from None
+    return make_drafters(vocab_size, draft, shared_suffixes, corpus, ngrams)
+
+
+def make_drafters(
+    vocab_size: int,
+    draft: Session | None,
+    shared_suffixes: int = 0,
+    corpus: SuffixCorpus | None = None,
+    ngrams: NgramTables | None = None,
+) -> dict[str, Drafter]:
+    """Those that there can be: one that guesses by a model needs a draft, one by tables the tables."""
+    suffix = SuffixDrafter(shared_suffixes, corpus)
+    mixed: list[Drafter] = [SuffixDrafter(0, corpus)]
+    drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size), suffix, LookupDrafter()]
+    if ngrams is not None:
+        drafters.append(NgramDrafter(ngrams))
+        mixed.append(drafters[-1])
     if draft is not None:
-        drafters.append(ModelDrafter(draft))
-    return {drafter.name: drafter for drafter in drafters}
+        drafters += [ModelDrafter(draft), HierarchicalDrafter(draft)]
+        mixed.append(ModelDrafter(draft))
+    return {drafter.name: drafter for drafter in (*drafters, MixDrafter(mixed))}
+
+
+def why_missing(name: str) -> GenerationError:
+    """The error for a drafter that users can ask for and this bundle does not have."""
+    needed = "no n-gram tables; compile it with --ngram TEXT" if name == "ngram" else "no draft; compile it with one"
+    return GenerationError(f"drafter: got {name!r}, but the bundle holds {needed}")

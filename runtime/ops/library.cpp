@@ -7,6 +7,7 @@
 #include "runtime/ops/attention_op.h"
 #include "runtime/ops/c_border.h"
 #include "runtime/ops/gated_op.h"
+#include "runtime/ops/gather_op.h"
 #include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/matmul_op.h"
 #include "runtime/ops/norm_op.h"
@@ -47,8 +48,8 @@ std::vector<Registered> registered() {
 const std::vector<Registered>& operators() {
   static const std::vector<Registered> all =
       registered<AddLayerNormOp, AddRmsNormOp, AttentionOp<ElementType::kFloat16>, AttentionOp<ElementType::kFloat32>,
-                 GeGluOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>, QkvAttentionOp<ElementType::kFloat32>,
-                 RotaryEmbeddingOp, SwiGluOp>();
+                 GeGluOp, PackedGatherOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>,
+                 QkvAttentionOp<ElementType::kFloat32>, RotaryEmbeddingOp, SwiGluOp>();
   return all;
 }
 
@@ -115,12 +116,12 @@ extern "C" __attribute__((visibility("default"))) const char* mxspec_available_i
   });
 }
 
-// The domain, then the signature of every registered operator, a line each, for the comparison with
+// The domain and its version, then the signature of every registered operator, a line each, for the comparison with
 // compile/operators.py.
 extern "C" __attribute__((visibility("default"))) const char* mxspec_ops_signatures() {
   return mxspec::no_throw<const char*>("", [] {
     static const std::string text = [] {
-      std::string lines = mxspec::kDomain;
+      std::string lines = std::string(mxspec::kDomain) + " " + std::to_string(mxspec::kOpset);
       for (const mxspec::Registered& entry : mxspec::operators()) lines.append("\n").append(entry.signature);
       return lines;
     }();

@@ -28,6 +28,10 @@
 
 namespace mxspec {
 
+// The version of our domain that a graph must import; one of another version is refused when it is loaded. With 2 came
+// cosines and sines of one column a pair (RotaryEmbedding, QkvAttention).
+inline constexpr int kOpset = 2;
+
 // All parameters of ElementType::kAny have one and the same type in a node; ONNX Runtime checks that at load.
 struct Parameter {
   const char* name;
@@ -153,8 +157,8 @@ const OrtCustomOp* custom_op() {
     table.CreateKernelV2 = detail::create_kernel<Op>;
     table.KernelComputeV2 = detail::compute<Op>;
     table.KernelDestroy = [](void* kernel) { delete static_cast<detail::Kernel<Op>*>(kernel); };
-    table.GetStartVersion = [](const OrtCustomOp*) { return 1; };
-    table.GetEndVersion = [](const OrtCustomOp*) { return 1; };
+    table.GetStartVersion = [](const OrtCustomOp*) { return kOpset; };
+    table.GetEndVersion = [](const OrtCustomOp*) { return kOpset; };
     table.GetMayInplace = [](int**, int**) { return size_t{0}; };
     table.ReleaseMayInplace = [](int*, int*) {};
     table.GetAliasMap = [](int**, int**) { return size_t{0}; };

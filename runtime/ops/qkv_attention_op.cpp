@@ -91,7 +91,7 @@ void QkvAttentionBase::compute(Context& context) const {
       .head_size = head_size,
       .cos = cos ? cos->as<const float>() : nullptr,
       .sin = sin ? sin->as<const float>() : nullptr,
-      .rotary = cos ? cos->shape[2] : 0,
+      .rotary = cos ? 2 * cos->shape[2] : 0,
       .pairs = pairs_,
       .norm_row = norm_row_,
       .norm_epsilon = norm_epsilon_,

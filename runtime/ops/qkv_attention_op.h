@@ -7,7 +7,7 @@ namespace mxspec {
 
 // QkvAttention(qkv float32[1, tokens, (heads + 2 kv_heads) * head_size],
 //              past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
-//              slots, past_lengths, new_lengths int32[sequences], cos, sin float32[1, tokens, rotary]?,
+//              slots, past_lengths, new_lengths int32[sequences], cos, sin float32[1, tokens, rotary / 2]?,
 //              query_norm_weight, key_norm_weight float32[norm]?, alibi_slopes, sinks float32[heads]?)
 //   -> (output float32[1, tokens, heads * head_size], present_key, present_value: the buffers of past_key, past_value)
 // Attention (attention_op.h) over a fused product. A row of qkv holds its queries, then its keys, then its values:

@@ -12,7 +12,7 @@ void QkvRows::take(const QkvPart& part, int64_t row) const {
     const float* from = qkv + row * width + part.start + run * part.stride;
     if (part.norm != nullptr) from = norm(part, from);
     float* const to = part.to + (row * part.runs + run) * part.heads * head_size;
-    rotate_heads(from, cos + row * turned, sin + row * turned, part.heads, head_size, turned, pairs, to);
+    rotate_heads(from, cos + row * turned / 2, sin + row * turned / 2, part.heads, head_size, turned, pairs, to);
   }
 }
 

@@ -22,7 +22,7 @@ struct QkvPart {
 struct QkvRows {
   const float* qkv;  // [rows, width]
   int64_t width, head_size;
-  const float* cos;  // [rows, rotary], like sin
+  const float* cos;  // [rows, rotary / 2], like sin
   const float* sin;
   int64_t rotary;  // 0: no rotation
   bool pairs;      // how it rotates

@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t kValuesPerTask = 32768;
 
 void check_table(const char* name, const Shape& table, const Shape& x) {
-  if (table.rank() != 3 || table[0] != x[0] || table[1] != x[1] || table[2] > x[3] || table[2] % 2 != 0) {
-    throw_shape(name, table, "[batch, seq, rotary] with rotary even and at most head_size, for x " + x.text());
+  if (table.rank() != 3 || table[0] != x[0] || table[1] != x[1] || 2 * table[2] > x[3]) {
+    throw_shape(name, table, "[batch, seq, rotary / 2] with rotary at most head_size, for x " + x.text());
   }
 }
 
@@ -39,12 +39,12 @@ void RotaryEmbeddingOp::compute(Context& context) const {
   check_rotary_tables(cos.shape, sin.shape, x.shape);
   const Tensor out = context.output(0, ElementType::kFloat32, x.shape);
 
-  const int64_t heads = x.shape[2], head_size = x.shape[3], rotary = cos.shape[2];
+  const int64_t heads = x.shape[2], head_size = x.shape[3], half = cos.shape[2];
   const int64_t rows = x.shape[0] * x.shape[1], row_values = heads * head_size;
   if (rows == 0 || row_values == 0) return;
   context.parallel_rows(rows, row_values, kValuesPerTask, [&](int64_t row) {
-    rotate_heads(x.as<const float>() + row * row_values, cos.as<const float>() + row * rotary,
-                 sin.as<const float>() + row * rotary, heads, head_size, rotary, pairs_,
+    rotate_heads(x.as<const float>() + row * row_values, cos.as<const float>() + row * half,
+                 sin.as<const float>() + row * half, heads, head_size, 2 * half, pairs_,
                  out.as<float>() + row * row_values);
   });
 }

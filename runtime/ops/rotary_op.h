@@ -4,9 +4,9 @@
 
 namespace mxspec {
 
-// RotaryEmbedding(x float32[batch, seq, heads, head_size], cos, sin float32[batch, seq, rotary]) -> like x.
-// Rotates the first `rotary` entries of each head; rotary is even and at most head_size. Entry i turns with entry
-// i + rotary / 2 or, with the attribute pairs = 1, each even entry with the next.
+// RotaryEmbedding(x float32[batch, seq, heads, head_size], cos, sin float32[batch, seq, rotary / 2]) -> like x.
+// Rotates the first `rotary` entries of each head, at most all of it. Entry i turns with entry i + rotary / 2 or, with
+// the attribute pairs = 1, each even entry with the next; column i of cos and sin is of the pair i.
 class RotaryEmbeddingOp {
  public:
   static constexpr const char* kName = "RotaryEmbedding";
@@ -24,7 +24,7 @@ class RotaryEmbeddingOp {
 // The attribute of that name, 0 (the default) or 1.
 bool read_switch(const Attributes& attributes, const char* name);
 
-// Throws where cos and sin are not the tables of x [batch, seq, heads, head_size].
+// Throws where cos and sin are not rows of tables for x [batch, seq, heads, head_size].
 void check_rotary_tables(const Shape& cos, const Shape& sin, const Shape& x);
 
 }  // namespace mxspec

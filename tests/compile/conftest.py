@@ -58,6 +58,7 @@ _GPT2 = {
 }
 _WINDOW = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 _GEMMA = {**_COMMON, **_WINDOW, "head_dim": 16, "query_pre_attn_scalar": 24}
+_ONE_SIZE = {"head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 0}  # of Gemma 4, in all layers
 _ROPE = {"rope_theta": 10000.0, "factor": 16.0}
 _LONGROPE = {  # every text of the tests is longer than the original 8 positions
     **_ROPE,
@@ -140,6 +141,8 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_bigcode": ("gpt_bigcode", {**_GPT2, "n_layer": 1}),
     "seed_oss": ("seed_oss", {**_ONE, "head_dim": 16}),
     "ernie4_5": ("ernie4_5", {**_ONE, "head_dim": 16}),
+    "gemma4": ("gemma4_text", {**_COMMON, **_WINDOW, **_ONE_SIZE, "attention_k_eq_v": True}),
+    "apertus": ("apertus", {**_ONE, "rope_parameters": _LLAMA3_ROPE}),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {**_ONE, "head_dim": 16}),
 }
 

@@ -14,7 +14,11 @@ from transformers import AutoConfig
 
 from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.export import ExportedGraph, export_graph
+from mxspec.compile.operators import OPSET
 from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
+
+GEMMA4 = {"head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 0, "num_key_value_heads": 2,
+          "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
 
 Exports = Callable[[str, str, str], ExportedGraph]
 
@@ -66,7 +70,7 @@ def test_inputs_and_outputs_are_the_contract(llama) -> None:
         *caches("past"),
     ]
     assert described(llama.model.graph.outputs) == ["logits FLOAT [rows,121]", *caches("present")]
-    assert llama.model.graph.opset_imports["mxspec"] == 1
+    assert llama.model.graph.opset_imports["mxspec"] == OPSET
     assert llama.model.graph.opset_imports[""] <= 26
     assert llama.model.ir_version <= 13
     assert (llama.layers, llama.kv_heads, llama.head_size, llama.vocab_size) == (2, 2, 16, 121)
@@ -164,7 +168,7 @@ def test_kinds_of_weights(llama, gpt2) -> None:
     assert by_name["model.norm.weight"].kind == "float32"
     assert by_name["transformer.h.0.attn.c_attn.weight"].transpose
     assert by_name["transformer.h.0.attn.c_attn.weight"].shape == (192, 64)
-    assert by_name["model.rotary_emb.cos"].value.shape == (96, 16)
+    assert by_name["model.rotary_emb.cos"].value.shape == (96, 8)
     fused = by_name["model.layers.1.self_attn.q_proj+k_proj+v_proj.weight"]
     assert (fused.shape, fused.stored_shape) == ((128, 64), (8, 2048))
     assert fused.sources == tuple(f"model.layers.1.self_attn.{part}_proj.weight" for part in "qkv")
@@ -223,6 +227,16 @@ def test_a_large_model_needs_no_memory(tmp_path) -> None:
             {"num_key_value_heads": 2, "quantization_config": {"quant_method": "fp8"}},
             "sets quantization_config",
         ),
+        ("gemma3n_text", {"num_hidden_layers": 35}, r"is a model of several residual streams \(altup_num_inputs: 4\)"),
+        ("gemma4_text", {**GEMMA4, "global_head_dim": 32}, r"layers have different heads \(head_dim: 16 and 32\)"),
+        ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 8}, "is a model with an embedding for each layer"),
+        ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 1}, "is a model whose layers share keys and values"),
+        ("gemma4_text", {**GEMMA4, "enable_moe_block": True}, r"a mixture of experts \(enable_moe_block: True\)"),
+        (
+            "gemma4",
+            {"text_config": {**GEMMA4, "global_head_dim": 32}},
+            "gemma4_text is a model whose layers have different",
+        ),
         ("opt", {"hidden_size": 68, "word_embed_proj_dim": 68}, "multiple of 2, got keys of 17"),
     ],
 )
@@ -238,8 +252,10 @@ def test_unsupported_models_are_refused_in_one_line(model_type, settings, messag
 def test_longrope_has_the_factors_of_the_compiled_context(context, factor, tiny_checkpoint) -> None:
     """Of the first frequency: the short factor up to the original 8 positions, the long one beyond."""
     exported = export(tiny_checkpoint("phi3-longrope")[0], context=context)
-    (sin,) = (spec.value for spec in exported.weights if spec.name == "model.rotary_emb.sin")
-    (cos,) = (spec.value for spec in exported.weights if spec.name == "model.rotary_emb.cos")
+    values = {spec.name: spec.value for spec in exported.weights}
+    inside = exported.model.graph.initializers  # where the smallest tables stay
+    names = (f"model.rotary_emb.{function}" for function in ("sin", "cos"))
+    sin, cos = (values[name] if name in values else inside[name].const_value.numpy() for name in names)
     assert sin[1, 0] / cos[1, 0] == pytest.approx(np.tan(1 / factor))
     assert exported.notes == (f"longrope rotary embedding: the frequencies are those of {context} tokens",)
 

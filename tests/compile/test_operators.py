@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from mxspec.compile.operators import ATTENTION, DOMAIN, OPERATORS
+from mxspec.compile.operators import ATTENTION, DOMAIN, OPERATORS, OPSET
 from mxspec.runtime import ops
 
 
@@ -12,7 +12,7 @@ def test_the_library_registers_the_same_operators() -> None:
     exported = ctypes.CDLL(str(ops.library_path())).mxspec_ops_signatures
     exported.restype = ctypes.c_char_p
     domain, *signatures = exported().decode().splitlines()
-    assert domain == DOMAIN
+    assert domain == f"{DOMAIN} {OPSET}"
     assert set(signatures) == {operator.signature for operator in OPERATORS}
 
 

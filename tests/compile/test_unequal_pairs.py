@@ -85,5 +85,6 @@ def test_a_target_alone(tmp_path: Path) -> None:
         assert len(engine.generate("w1 w2", max_new_tokens=5, ignore_eos=True).result().token_ids) == 5
         with pytest.raises(GenerationError, match="the bundle holds no draft"):
             engine.generate("w1", drafter="model")
-        with pytest.raises(GenerationError, match="k: got 3 without a drafter"):
-            engine.generate("w1", k=3)
+        with pytest.raises(GenerationError, match="no n-gram tables; compile it with --ngram TEXT"):
+            engine.generate("w1", drafter="ngram")
+        assert engine.generate("w1", k=3, max_new_tokens=5).result().statistics.drafter == "suffix"

@@ -107,6 +107,10 @@ def table(name: str, *, sources: Sequence[str] = (), rows: int = 64) -> list[Jso
     return [{**entry, "bytes": 8 * rows * size}]
 
 
+def guesses(file: str = "target.onnx") -> Json:
+    return {"file": file, "text_sha256": "0" * 64, "tokens": 3}
+
+
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
@@ -143,6 +147,19 @@ def table(name: str, *, sources: Sequence[str] = (), rows: int = 64) -> list[Jso
             lambda m: m["models"]["target"].update(context_length=65, tensors=table("wpe", sources=["wpe"], rows=39)),
             "context_length 65, but table 'wpe' has 39 rows",
         ),
+        (lambda m: m["models"]["draft"].update(borrowed=["cos"]), "draft: borrows 'cos', which is no computed table"),
+        (lambda m: m["models"]["draft"].update(borrowed=["norm"]), "draft: borrows 'norm', which is no computed table"),
+        (lambda m: m["models"]["target"].update(borrowed=["cos"], tensors=table("cos")), "target: borrows 'cos'"),
+        (
+            lambda m: (
+                m["models"]["target"].update(context_length=32, tensors=table("cos", rows=32)),
+                m["models"]["draft"].update(borrowed=["cos"]),
+            ),
+            "models.draft: context_length 64, but table 'cos' has 32 rows",
+        ),
+        (lambda m: m.update(guesses={"ngrams": guesses()}), "guesses.ngrams"),
+        (lambda m: m.update(guesses={"ngram": guesses(file="x")}), "guesses.ngram: file 'x' is not in files"),
+        (lambda m: m.update(guesses={"ngram": guesses()}), "file 'target.onnx' already belongs to target"),
         (lambda m: m["models"]["target"].update(vocab_size=39), "39 logits for a tokenizer of 40 ids"),
         (lambda m: m["tokenizer"].update(eos_token_ids=[40]), "id 40 of 40"),
         (lambda m: m["tokenizer"].update(sha256="0" * 64), "not the hash that files gives"),

@@ -18,7 +18,7 @@ std::vector<float> random_floats(size_t count, unsigned seed) {
 
 void check(size_t heads, size_t head_size, size_t rotary, bool pairs) {
   const std::vector<float> x = random_floats(heads * head_size, 1);
-  const std::vector<float> cos = random_floats(rotary, 2), sin = random_floats(rotary, 3);
+  const std::vector<float> cos = random_floats(rotary / 2, 2), sin = random_floats(rotary / 2, 3);
   std::vector<float> out(x.size(), 99);
   mxspec::rotate_heads(x.data(), cos.data(), sin.data(), heads, head_size, rotary, pairs, out.data());
   for (size_t i = 0; i < x.size(); ++i) {
@@ -27,7 +27,8 @@ void check(size_t heads, size_t head_size, size_t rotary, bool pairs) {
     if (d < rotary) {
       const float neighbour = d % 2 == 0 ? -x[i + 1] : x[i - 1], across = d < half ? -x[i + half] : x[i - half];
       const float turned = pairs ? neighbour : across;
-      expected = x[i] * cos[d] + turned * sin[d];
+      const size_t pair = pairs ? d / 2 : d % half;
+      expected = x[i] * cos[pair] + turned * sin[pair];
     }
     CHECK(out[i] == expected) << heads << head_size << rotary << "at" << i;
   }

@@ -60,3 +60,18 @@ def test_a_graph_of_something_else_is_refused(tiny_bundles: dict[str, Path], tmp
         entry = Bundle.open(tiny_bundles["near"]).manifest.models["target"].model_copy(update={"graph": "other.onnx"})
         with pytest.raises(BundleError, match=says):
             Session(path, entry, 259, slots=1)
+
+
+def test_a_graph_of_another_version_of_the_operators_is_refused(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
+    """Those of version 1 took tables twice as wide: one with half of the head rotated would run, and be wrong."""
+    onnx = pytest.importorskip("onnx")
+    for file in tiny_bundles["near"].iterdir():
+        os.link(file, tmp_path / file.name)
+    model = onnx.load(tiny_bundles["near"] / "target.onnx", load_external_data=False)
+    (ours,) = (opset for opset in model.opset_import if opset.domain == "mxspec")
+    ours.version -= 1
+    (tmp_path / "other.onnx").write_bytes(model.SerializeToString())
+    entry = Bundle.open(tiny_bundles["near"]).manifest.models["target"].model_copy(update={"graph": "other.onnx"})
+    with pytest.raises(BundleError, match=r"not load it: .*mxspec.*; if .* wrote the bundle, compile it") as caught:
+        Session(tmp_path, entry, 259, slots=1)
+    assert "\n" not in str(caught.value)

@@ -54,7 +54,7 @@ def attention_model(types: dict[str, int] | None = None, **options: float | int 
     ]
     node = helper.make_node("Attention", names, OUTPUTS, domain="mxspec", **attributes)
     graph = helper.make_graph([node], "attention", inputs, outputs)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return model.SerializeToString()
 

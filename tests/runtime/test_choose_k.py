@@ -176,6 +176,17 @@ def test_after_any_number_of_plain_rounds_the_acceptance_is_a_number() -> None:
     assert acceptance.share < 0.05  # anything new decides
 
 
+def test_a_call_of_the_draft_in_vain_counts() -> None:
+    acceptance = Acceptance()
+    for _ in range(100):
+        acceptance.observe(Round(0, 0, 0, 1, 0.1, 1.0, 1.1, stopped=True))
+    assert acceptance.share < 0.2
+    kept, cut = Acceptance(), Acceptance()
+    kept.observe(Round(2, 2, 2, 3, 0.1, 1.0, 1.1))
+    cut.observe(Round(2, 2, 1, 2, 0.1, 1.0, 1.1, stopped=True))
+    assert kept.share > cut.share
+
+
 def test_costs_are_medians_and_lines_between_them() -> None:
     costs = Costs()
     for seconds in (9.0, 1.0, 1.1, 0.9, 5.0):

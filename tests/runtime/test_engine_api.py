@@ -425,7 +425,7 @@ def test_a_handle_may_go_on_in_another_event_loop(engine: Engine) -> None:
 
 def test_what_is_no_drafter_is_refused_at_once(engine: Engine) -> None:
     other = engine.generate("hello", **LONG)
-    with pytest.raises(GenerationError, match="drafter: got 5, expected model or none"):
+    with pytest.raises(GenerationError, match="drafter: got 5, expected model or suffix or"):
         engine.generate("x", drafter=5)
     assert other.result().reason == "max_new_tokens"
 
@@ -451,6 +451,7 @@ def test_the_best_of_cancelled_samples_is_one_that_was_begun(path: Path) -> None
         ({"slots": "3"}, "slots: got '3'"),
         ({"queue": -1}, "queue: got -1"),
         ({"threads": 1.5}, "threads: got 1.5"),
+        ({"shared_suffixes": -1}, "shared_suffixes: got -1"),
         ({"prefill_ms": "x"}, "prefill_ms: got 'x'"),
         ({"prefill_ms": 0}, "prefill_ms: got 0"),
     ],

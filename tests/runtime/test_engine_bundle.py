@@ -16,6 +16,7 @@ from mxspec import Engine, Grammar
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
+from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.events import Event, Finished, Round, Token
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.request import Request
@@ -90,6 +91,30 @@ def test_greedy_text_is_the_plain_text_where_k_is_chosen_by_cost(tiny: Engine) -
         default, auto = tiny.generate(prompt, max_new_tokens=60), tiny.generate(prompt, max_new_tokens=60, k="auto")
         assert ids_of(default) == ids_of(auto) == plain
         assert default.statistics.emitted == default.statistics.accepted + default.statistics.rounds
+
+
+@pytest.mark.parametrize("k", [3, "auto"])
+@pytest.mark.parametrize("drafter", NAMES)
+def test_text_is_the_plain_text_whoever_guesses(near: Engine, drafter: str, k: Any) -> None:
+    """Greedy, and by sample and match under a seed."""
+    hows: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "seed": 4, "verifier": "match"})
+    for how in hows:
+        for prompt in (PROMPTS[0], "a text that repeats a text that "):
+            plain = ids_of(near.generate(prompt, max_new_tokens=30, drafter="none", **how))
+            text = near.generate(prompt, max_new_tokens=30, drafter=drafter, k=None if drafter == "none" else k, **how)
+            assert ids_of(text) == plain
+            assert text.statistics.drafter == drafter
+            assert text.statistics.drafted > 0 or drafter == "none" or k == "auto"
+
+
+def test_past_answers_are_guessed_where_they_are_shared(tiny_bundles: dict[str, Path]) -> None:
+    with Engine(tiny_bundles["near"], shared_suffixes=1 << 20) as engine:
+        first, second, other = (
+            engine.generate(PROMPTS[0], max_new_tokens=40, drafter="suffix", k=8, cache_key=key).result()
+            for key in ("a", "a", "b")
+        )
+    assert first.token_ids == second.token_ids == other.token_ids
+    assert second.statistics.rounds < 10 < first.statistics.rounds == other.statistics.rounds
 
 
 def test_the_near_draft_is_often_right_and_the_random_one_hardly_ever(tiny_bundles: dict[str, Path]) -> None:
@@ -262,8 +287,8 @@ def test_a_score_may_be_taken_while_texts_are_written(near: Engine) -> None:
         ("x", {"messages": []}, "expected either a prompt or messages"),
         ("x", {"k": "x"}, "k: got 'x', expected auto"),
         ("x", {"k": 2, "drafter": "none"}, "k: got 2 without a drafter"),
-        ("x", {"drafter": "ngram"}, "drafter: got 'ngram', expected model or none"),
-        ("x", {"k": "auto", "temperature": 1, "seed": 3}, "k: got auto with a seed"),
+        ("x", {"drafter": "modle"}, "drafter: got 'modle', expected model or suffix"),
+        ("x", {"k": "auto", "temperature": 1, "seed": 3, "verifier": "mrs"}, "k: got auto with a seed"),
         ("x", {"top_p": 0.9}, "top_p: got it at temperature 0"),
         ("x", {"seed": "x", "temperature": 1}, "seed: got 'x'"),
         ("x", {"n": 2}, "n: got 2 at temperature 0"),

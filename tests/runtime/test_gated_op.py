@@ -30,7 +30,7 @@ def open_session(operator: str, x_type: int = TensorProto.FLOAT) -> ort.Inferenc
     node = helper.make_node(operator, ["x"], ["out"], domain="mxspec")
     x = helper.make_tensor_value_info("x", x_type, None)
     graph = helper.make_graph([node], "gate", [x], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error

@@ -47,7 +47,7 @@ def matmul_model(bias: bool = False, a_type: int = TensorProto.FLOAT, **attribut
     node = helper.make_node("PackedMatMul", [i.name for i in inputs], ["out"], domain="mxspec", **attributes)
     output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "matmul", inputs, [output])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return model.SerializeToString()
 

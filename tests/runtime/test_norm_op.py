@@ -52,7 +52,7 @@ def open_norm(operator: str, **attributes: float) -> Norm:
     inputs, outputs = (
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in which] for which in (names, results)
     )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
     model = helper.make_model(helper.make_graph([node], "norm", inputs, outputs), opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error

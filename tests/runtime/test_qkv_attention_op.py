@@ -86,7 +86,7 @@ def open_session(nodes: list[onnx.NodeProto], cache_type: str, names: list[str])
         [helper.make_tensor_value_info(name, types[name], None) for name in names if name],
         [helper.make_tensor_value_info(name, types[source], None) for name, source in results],
     )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
@@ -176,8 +176,8 @@ def random_feeds(form: Form, past: list[int], new: list[int], cache_type: str) -
         "past_lengths": np.array(past, np.int32),
         "new_lengths": np.array(new, np.int32),
     }
-    if rotary:  # halves that differ: each entry has its own
-        feeds["cos"], feeds["sin"] = random.standard_normal((2, 1, tokens, rotary), np.float32)
+    if rotary:
+        feeds["cos"], feeds["sin"] = random.standard_normal((2, 1, tokens, rotary // 2), np.float32)
     if form.norm:
         for name, size in zip(NORMS, form.norm_sizes(), strict=True):
             feeds[name] = random.standard_normal(size, np.float32)
@@ -263,9 +263,9 @@ def zeros(*shape: int, dtype: str = "float32") -> Array:
         ({"past_key": zeros(3, 0, 200, 16)}, r"past_key: got shape \[3, 0, 200, 16\]"),
         ({"past_value": zeros(3, 2, 199, 16)}, r"past_value: got shape \[3, 2, 199, 16\], expected the shape of"),
         ({"past_value": zeros(2, 2, 200, 16)}, r"past_value: got shape \[2, 2, 200, 16\], expected the shape of"),
-        ({"cos": zeros(1, 6, 18)}, r"cos: got shape \[1, 6, 18\], expected \[batch, seq, rotary\]"),
-        ({"sin": zeros(1, 6, 7)}, r"sin: got shape \[1, 6, 7\]"),
-        ({"sin": zeros(1, 6, 8)}, r"cos \[1, 6, 16\] and sin \[1, 6, 8\] differ"),
+        ({"cos": zeros(1, 6, 9)}, r"cos: got shape \[1, 6, 9\], expected \[batch, seq, rotary / 2\]"),
+        ({"sin": zeros(1, 5, 8)}, r"sin: got shape \[1, 5, 8\]"),
+        ({"sin": zeros(1, 6, 4)}, r"cos \[1, 6, 8\] and sin \[1, 6, 4\] differ"),
         ({"past_lengths": np.array([1, 198], np.int32)}, r"past_lengths\[1\]: got 198 and 3 new, .* capacity 200"),
         ({"slots": np.array([1, 1], np.int32)}, r"slots\[1\]: got 1 a second time"),
         ({"new_lengths": np.array([1, 4], np.int32)}, "new_lengths: got 5 tokens together, expected the 6 of the call"),

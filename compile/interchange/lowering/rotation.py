@@ -10,7 +10,7 @@ from mxspec.compile.passes.segments import last_dimension
 
 
 def lower_rotary_embedding(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:
-    """RotaryEmbedding(x [batch, tokens, heads, head_size], cos, sin [batch, tokens, rotary])."""
+    """RotaryEmbedding(x [batch, tokens, heads, head_size], cos, sin [batch, tokens, rotary / 2])."""
     x, cos, sin = node.inputs
     assert x is not None
     assert cos is not None
@@ -19,21 +19,23 @@ def lower_rotary_embedding(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.
 
 
 def rotate(nodes: Nodes, x: ir.Value, cos: ir.Value, sin: ir.Value, head_size: int, *, pairs: bool = False) -> ir.Value:
-    """x · cos + (−second half, first half) · sin of the first entries of each head, as many as the tables have.
+    """(first · cos − second · sin, second · cos + first · sin) of the halves of the first entries of each head.
 
-    Of pairs, the second of each takes the place of the second half.
+    These are twice as many as the tables have columns. Of pairs, first and second are the even and the odd entries.
     """
-    rotary = last_dimension(cos)
-    assert rotary is not None
-    rest: list[ir.Value] = []
+    half = last_dimension(cos)
+    assert half is not None
+    rotary, rest = 2 * half, list[ir.Value]()
     if rotary < head_size:
         x, *rest = nodes.split(x, -1, (rotary, head_size - rotary))
+    x = nodes.reshape(x, 0, 0, 0, half, 2) if pairs else x
+    first, second = nodes.split(x, -1, (1, 1) if pairs else (half, half))
+    cos, sin = (nodes.unsqueeze(table, 2, *([4] if pairs else [])) for table in (cos, sin))
+    turned = [
+        nodes.op("Sub", [nodes.op("Mul", [first, cos]), nodes.op("Mul", [second, sin])]),
+        nodes.op("Add", [nodes.op("Mul", [second, cos]), nodes.op("Mul", [first, sin])]),
+    ]
     if pairs:
-        first, second = nodes.split(nodes.reshape(x, 0, 0, 0, rotary // 2, 2), -1, (1, 1))
-    else:
-        first, second = nodes.split(x, -1, (rotary // 2, rotary // 2))
-    turned = nodes.op("Concat", [nodes.op("Neg", [second]), first], {"axis": -1})
-    turned = nodes.reshape(turned, 0, 0, 0, rotary) if pairs else turned
-    straight = nodes.op("Mul", [x, nodes.unsqueeze(cos, 2)])
-    rotated = nodes.op("Add", [straight, nodes.op("Mul", [turned, nodes.unsqueeze(sin, 2)])])
-    return nodes.op("Concat", [rotated, *rest], {"axis": -1}) if rest else rotated
+        joined = nodes.reshape(nodes.op("Concat", turned, {"axis": -1}), 0, 0, 0, rotary)
+        return nodes.op("Concat", [joined, *rest], {"axis": -1}) if rest else joined
+    return nodes.op("Concat", [*turned, *rest], {"axis": -1})

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 from transformers.models.gptj.modeling_gptj import GPTJAttention
 
 from mxspec.compile.trace.attention import CallInputs
-from mxspec.compile.trace.rotations import doubled
 
 BUILT_WITH = "eager"
 
@@ -23,10 +22,10 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
 def patch_attention(model: PreTrainedModel, call: CallInputs, kind: type[nn.Module]) -> None:
     """`_attn` of modules of this kind becomes the operator.
 
-    The position tables of all layers become one, an entry for each of a pair.
+    The position tables of all layers become one.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, kind)]
-    tables = doubled(layers[0].embed_positions)  # sines, then cosines
+    tables = layers[0].embed_positions
     for module in layers:
         module._attn = partial(_attend, call, module)
         module.embed_positions = tables

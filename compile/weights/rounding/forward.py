@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
+from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.tensor import as_float32
@@ -24,6 +25,7 @@ _PIECE = 4 << 20  # weights converted at once
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
 _LayerOutput = Tensor | tuple[Tensor, None]
 OnInput = Callable[[str, Tensor], None]  # told a matrix's parameter name and its inputs [..., k]
+Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 OnProduct = Callable[[str, Tensor, Tensor], None]  # told also what it makes of them [..., n]
 
 
@@ -46,6 +48,7 @@ class LayeredModel:
     def __init__(self, config: PreTrainedConfig, sources: Mapping[str, Source]) -> None:
         self._sources = sources
         self._model = build_skeleton(config, attention=None)
+        load_buffers(self._model, sources)
         self._names: dict[int, str] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             self._names.setdefault(id(parameter), name)
@@ -93,13 +96,15 @@ class LayeredModel:
                     if parameter is not None:
                         module._parameters[leaf] = nn.Parameter(parameter.to("meta"), requires_grad=False)
 
-    def embed(self, windows: NDArray[np.int64]) -> Iterator[Tensor]:
-        """The hidden states [1, length, width] before the first layer, of each window of token ids."""
+    def embed(self, windows: NDArray[np.int64], change: Change = lambda rows: rows) -> Iterator[Tensor]:
+        """The hidden states [1, length, width] before the first layer, of each window of token ids.
+
+        `change` is what becomes of the rows float32[n, k] of the embedding that the tokens are looked up in.
+        """
         embedding: Any = self._model.get_input_embeddings()
         used, numbers = np.unique(windows, return_inverse=True)
-        embedding.weight = nn.Parameter(
-            self._rows(self._parameters[id(embedding), "weight"], used), requires_grad=False
-        )
+        rows = change(self._rows(self._parameters[id(embedding), "weight"], used).numpy())
+        embedding.weight = nn.Parameter(torch.from_numpy(rows), requires_grad=False)
         for window in numbers.reshape(windows.shape):
             yield self._run(-1, torch.from_numpy(window.copy())[None])
         self._forget_embedding()

@@ -196,9 +196,9 @@ def test_longrope_with_the_factors_of_short_texts(monkeypatch: pytest.MonkeyPatc
     """So it was traced once: 17 % off."""
     made = rotary.RotaryTables.__init__
 
-    def short(self: Any, module: Any, context_length: int, **options: Any) -> None:
+    def short(self: Any, module: Any, context_length: int, rotation: Any) -> None:
         monkeypatch.setitem(module.config.rope_parameters, "long_factor", LONG["short_factor"])
-        made(self, module, context_length, **options)
+        made(self, module, context_length, rotation)
 
     monkeypatch.setattr(rotary.RotaryTables, "__init__", short)
     with pytest.raises(CheckFailed, match="loud random weights differs from transformers by"):

@@ -212,7 +212,7 @@ def test_the_first_opset_that_has_the_types() -> None:
 def test_what_has_no_standard_form_is_refused(operator, inputs, says) -> None:
     values = [ir.Value(name=f"x{i}") for i in range(inputs)]
     node = ir.Node("mxspec", operator, values)
-    model = ir.Model(ir.Graph(values, node.outputs, nodes=[node], opset_imports={"mxspec": 1}), ir_version=10)
+    model = ir.Model(ir.Graph(values, node.outputs, nodes=[node], opset_imports={"mxspec": 2}), ir_version=10)
     with pytest.raises(MxspecError, match=says):
         lower(model, Call({}, {}, 1, 4, grouped=False, cache_dtype=ir.DataType.FLOAT))
 

@@ -13,7 +13,7 @@ from mxspec.compile.passes.sweep import Sweep
 from mxspec.compile.passes.values import TakeValuesOut
 
 GRAPH = """
-<ir_version: 10, opset_import: ["" : 23, "mxspec" : 1]>
+<ir_version: 10, opset_import: ["" : 23, "mxspec" : 2]>
 gated (float[1,t,32] x, uint8[2,1024] gate_weight, uint8[2,1024] up_weight) => (float[1,t,32] y)
 <float[1,t,32] gate, float[1,t,32] up, float[1,t,32] dead, float[1,t,32] squashed, float[1,t,32] activated>
 {

@@ -10,8 +10,8 @@ from mxspec.compile.passes.sweep import Sweep
 
 # Two heads of four; every value between the product and the attention has a name that a test can put a node behind.
 GRAPH = """
-<ir_version: 10, opset_import: ["" : 23, "mxspec" : 1]>
-attention (float[1,t,24] qkv, float[1,t,4] cos, float[1,t,4] sin, float[1,t,4] other, float[4] w, float[8] all,
+<ir_version: 10, opset_import: ["" : 23, "mxspec" : 2]>
+attention (float[1,t,24] qkv, float[1,t,2] cos, float[1,t,2] sin, float[1,t,2] other, float[4] w, float[8] all,
            float[r,2,c,4] past_key, float[r,2,c,4] past_value, int32[n] slots, int32[n] past, int32[n] new,
            float[2] slopes)
         => (float[1,t,8] output, float[r,2,c,4] present_key, float[r,2,c,4] present_value)

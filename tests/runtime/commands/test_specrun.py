@@ -11,9 +11,11 @@ import pytest
 from mxspec import Engine, Grammar, Token
 from mxspec.runtime.commands.specrun import specrun
 
-COUNTS = ["k", "rounds", "drafted", "evaluated", "accepted", "bonus"]
-SECONDS = ["waiting_s", "prefill_s", "decode_s", "decode_tok_per_s"]
-KEYS = ["text", "token_ids", "finish_reason", "prompt_tokens", "reused_tokens", "seed", *COUNTS, *SECONDS]
+HOW = ["k", "drafter", "verifier", "proposal", "lossless"]
+COUNTS = ["rounds", "drafted", "evaluated", "accepted", "bonus"]
+SPLIT = ["origins", "evaluated_by_position", "accepted_by_position", "rounds_by_k"]
+SECONDS = ["waiting_s", "prefill_s", "decode_s", "draft_s", "target_s", "rest_s", "decode_tok_per_s", "timings"]
+KEYS = ["text", "token_ids", "finish_reason", "prompt_tokens", "reused_tokens", "seed", *HOW, *COUNTS, *SPLIT, *SECONDS]
 SCHEMA = '{"type": "boolean"}'
 
 
@@ -139,8 +141,18 @@ def test_a_seed_that_was_drawn_is_reported_and_repeats_the_text(bundle: str, run
     first, second = (json.loads(run(*options).stdout) for _ in range(2))
     assert first["seed"] != second["seed"]
     assert first["token_ids"] != second["token_ids"]
-    assert ids_of(run, *options, "--seed", str(first["seed"])) == first["token_ids"]
-    assert f"seed {first['seed']} ·" in run(*options[:-1], "--seed", str(first["seed"])).stderr
+    repeated = [f"--{name}={first[name]}" for name in ("seed", "k", "verifier", "proposal")]
+    assert ids_of(run, *options, *repeated) == first["token_ids"]
+
+
+def test_a_seed_means_one_text_whatever_is_drafted(bundle: str, run: Any) -> None:
+    options = [bundle, "hello", "--temperature", "2", "--max-new-tokens", "20", "--seed", "7"]
+    plain = ids_of(run, *options, "--drafter", "none")
+    for more in (["--k", "5", "--verifier", "match"], ["--drafter", "random"], []):
+        assert ids_of(run, *options, *more) == plain
+    closing = run(*options).stderr
+    assert "verifier match, sampled · seed 7 ·" in closing
+    assert "NOT LOSSLESS" in run(*options, "--k", "2", "--lenience", "0.5").stderr
 
 
 def test_log_probabilities_are_printed_where_they_were_asked_for(bundle: str, run: Any, engine: Engine) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.none import NoDrafter
+from mxspec.runtime.drafters.sureness import Sureness, peak_probability
+from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
@@ -19,11 +21,24 @@ VOCAB = 12
 TEXT = [1, 2, 3]
 
 
-def wanted(text: list[int], slot: Slot, k: int, sampling: Sampling | None = None, sample: int = 0) -> Wanted:
+def wanted(
+    text: list[int], slot: Slot, k: int, sampling: Sampling | None = None, sample: int = 0, worth: float = 0.0
+) -> Wanted:
     sampling = sampling or Sampling()
     shaper = Shaper(sampling, text, vocab_size=VOCAB, eos=())
     draws = Draws(sampling.seed or 0, sample, len(text))
-    return Wanted(text, slot, shaper, Choice(sampling.greedy), draws, k, None, 0.0, Proposal())
+    return Wanted(
+        text,
+        slot,
+        shaper,
+        Choice(sampling.greedy),
+        draws,
+        k,
+        [],
+        worth,
+        0.0 if worth == 0 else worth + 0.05,
+        Proposal(),
+    )
 
 
 def propose(
@@ -115,3 +130,46 @@ def test_an_error_is_of_one_text_alone(toys: Any, temperature: float) -> None:
     session.drafter.propose(wants)
     assert [len(want.proposal.tokens) for want in wants] == [3, 1]
     assert [len(want.proposal.errors) for want in wants] == [0, 1]
+
+
+def peaked(sure: float) -> Any:
+    """Rows whose likeliest token has this probability."""
+    weights = np.full(VOCAB, (1 - sure) / (VOCAB - 1))
+    weights[7] = sure
+    return lambda text: np.log(weights).astype(np.float32)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=2)])
+def test_it_stops_where_it_is_not_sure_unless_a_number_was_asked_for(toys: Any, sampling: Sampling) -> None:
+    counts = {}
+    for sure in (0.2, 0.7, 0.99):
+        for worth in (0.0, 0.3):
+            want = wanted(TEXT, Slot(0), 6, sampling, worth=worth)
+            toys.Session(peaked(sure)).drafter.propose([want])
+            counts[sure, worth] = len(want.proposal.tokens)
+    assert counts[0.2, 0.0] == counts[0.7, 0.0] == counts[0.99, 0.0] == counts[0.99, 0.3] == 6
+    assert counts[0.2, 0.3] < counts[0.7, 0.3] < 6
+
+
+def test_it_learns_how_often_it_is_right_when_it_is_sure(toys: Any) -> None:
+    """A draft that is sure and wrong soon guesses no more than one call finds out."""
+    session, slot = toys.Session(peaked(0.99)), Slot(0)
+    for _ in range(60):
+        want = wanted(TEXT, slot, 6, worth=0.3)
+        session.drafter.propose([want])
+        done = Round(len(want.proposal.tokens), min(1, len(want.proposal.tokens)), 0, 1, 0.0, 0.0, 0.0)
+        session.drafter.observe(want.memory, done)
+        slot.rollback(len(TEXT) - 1)
+    assert len(want.proposal.tokens) == 0
+    assert want.memory == []
+
+
+def test_a_level_begins_with_what_the_draft_says_of_itself() -> None:
+    sureness = Sureness()
+    assert sureness.share(sureness.level(0.99)) > 0.95
+    assert sureness.share(sureness.level(0.05)) < 0.1
+    for _ in range(500):
+        sureness.observe(sureness.level(0.99), kept=False)
+    assert sureness.share(sureness.level(0.99)) < 0.1
+    assert peak_probability(np.array([0, 0, -np.inf], np.float32)) == pytest.approx(0.5)
+    assert peak_probability(np.array([np.nan, 0], np.float32)) == 0

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from mxspec.runtime.drafters.drafter import Wanted
+from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.formats.suffix_order import suffix_order
+from mxspec.runtime.drafters.drafter import Drafter, Wanted
+from mxspec.runtime.drafters.known import make_drafters
+from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 from mxspec.runtime.events import Token
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
-from mxspec.runtime.verifiers import BLOCK, MRS, mrs
+from mxspec.runtime.verifiers import BLOCK, MRS, VERIFIERS, mrs
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored, Verifier
 
@@ -50,12 +55,16 @@ def exact(logits: Logits, temperature: float, top_k: int) -> dict[tuple[int, ...
     return joint
 
 
-def surprise(toys: Any, k: int, samples: int = SAMPLES, **how: Any) -> float:
+def surprise(
+    toys: Any, k: int, samples: int = SAMPLES, make: Callable[[Any], Drafter] | None = None, **how: Any
+) -> float:
     """The probability of a G statistic as large as that of `samples` generations; 0 if an impossible one came up."""
     settings = {"temperature": 0.7, "top_k": 3}
     target_logits, draft_logits = toys.random_logits(VOCAB, 1), toys.random_logits(VOCAB, 2)
     target, draft = toys.Session(target_logits), toys.Session(draft_logits)
     counts: Counter[tuple[int, ...]] = Counter()
+    if make is not None:
+        how["drafter"] = make(draft)
     for seed in range(samples):
         limit = LENGTH + k + 1  # so that no round is cut short
         events = toys.generate(target, draft, PROMPT, k=k, max_new_tokens=limit, seed=seed, **settings, **how)
@@ -83,6 +92,19 @@ def test_generations_have_the_targets_distribution(toys: Any, k: int) -> None:
 )
 def test_so_they_have_by_every_verifier_and_proposal(toys: Any, verifier: str, proposal: str) -> None:
     assert surprise(toys, 3, verifier=verifier, proposal=proposal) > FALSE_ALARM
+
+
+def drafter_of(name: str, draft: Any) -> Drafter:
+    text = np.random.default_rng(1).integers(0, VOCAB, 60).astype(np.int32)
+    corpus = SuffixCorpus.of({"tokens": text, "ends": suffix_order(text)}, VOCAB)
+    ngrams = NgramTables(count_ngrams(text, VOCAB), VOCAB)
+    return make_drafters(VOCAB, draft, 1 << 16, corpus, ngrams)[name]
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("name", ["suffix", "ngram", "lookup", "hierarchical", "mix", "random"])
+def test_so_they_have_by_every_drafter_and_verifier(toys: Any, name: str, verifier: str) -> None:
+    assert surprise(toys, 3, 500, partial(drafter_of, name), verifier=verifier) > FALSE_ALARM
 
 
 def test_lenience_is_caught(toys: Any) -> None:

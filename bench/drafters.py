@@ -1,0 +1,106 @@
+"""What guessing without a model costs: microseconds a token written, and bytes a token kept, after a long history.
+
+    bench/drafters.py TOKENIZER.json TEXT... [--history 100000] [--tokens 2000]
+
+The texts, read as one, are the history and then what is written, a token a round as where no guess is kept. Catching up
+with the history is given apart. The corpus is made of the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.formats.suffix_order import suffix_order
+from mxspec.runtime.drafters.lookup import LookupText
+from mxspec.runtime.drafters.ngram import NgramText
+from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffix_text import SuffixText
+
+K = 8
+Guess = Callable[[Sequence[int]], object]
+
+
+def guessers(tokens: Sequence[int], vocab_size: int) -> dict[str, Callable[[], Guess]]:
+    """Of each drafter a new text's memory, as what guesses after so many tokens."""
+    ids = np.array(tokens, np.int32)
+    corpus = SuffixCorpus.of({"tokens": ids, "ends": suffix_order(ids)}, vocab_size)
+    tables = NgramTables(count_ngrams(ids, vocab_size), vocab_size)
+
+    def suffix(searched: SuffixCorpus | None) -> Guess:
+        memory = SuffixText(0, corpus=searched)
+        return lambda text: memory.guess(text, [], K).worthwhile(0.05)
+
+    def lookup() -> Guess:
+        memory = LookupText()
+        return lambda text: memory.guess(text, [], K).worthwhile(0.05)
+
+    def ngram() -> Guess:
+        memory = NgramText(tables)
+        return lambda text: memory.chances(text, [], K, 0.05)
+
+    return {
+        "suffix": lambda: suffix(None),
+        "suffix with a corpus": lambda: suffix(corpus),
+        "lookup": lookup,
+        "ngram": ngram,
+    }
+
+
+def measure(make: Callable[[], Guess], tokens: list[int], history: int) -> dict[str, float]:
+    """One drafter's figures."""
+    guess, text = make(), tokens[:history]
+    began = time.perf_counter()
+    guess(text)
+    read = time.perf_counter() - began
+    rounds = []
+    for token in tokens[history:]:
+        text.append(token)
+        began = time.perf_counter()
+        guess(text)
+        rounds.append(time.perf_counter() - began)
+    tracemalloc.start()
+    again = make()
+    again(tokens[:history])
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return {
+        "history_us_a_token": round(1e6 * read / history, 2),
+        "median_us_a_token": round(1e6 * statistics.median(rounds), 1),
+        "p99_us_a_token": round(1e6 * statistics.quantiles(rounds, n=100)[98], 1),
+        "bytes_a_token": round(kept / history),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tokenizer", type=Path)
+    parser.add_argument("texts", type=Path, nargs="+")
+    parser.add_argument("--history", type=int, default=100_000)
+    parser.add_argument("--tokens", type=int, default=2000)
+    asked = parser.parse_args()
+    tokenizer = Tokenizer.from_file(str(asked.tokenizer))
+    tokens: list[int] = []
+    for path in asked.texts:
+        tokens += tokenizer.encode(path.read_text(errors="replace"), add_special_tokens=False).ids
+        if len(tokens) >= asked.history + asked.tokens:
+            break
+    else:
+        parser.error(f"the texts hold {len(tokens)} tokens, expected {asked.history + asked.tokens}")
+    tokens = tokens[: asked.history + asked.tokens]
+    for name, make in guessers(tokens, tokenizer.get_vocab_size()).items():
+        print(json.dumps({"drafter": name} | measure(make, tokens, asked.history)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

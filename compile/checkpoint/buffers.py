@@ -1,0 +1,47 @@
+"""Buffers of a few numbers that checkpoints hold beside their parameters, as the constants of xIELU (Apertus).
+
+A model computes them when it is built, and transformers then loads what the checkpoint has. Whole tables are not among
+them: those of positions are computed alike whenever a model is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.names import rename
+from mxspec.compile.checkpoint.tensor import CheckpointTensor, as_float32
+from mxspec.formats.errors import CheckpointError
+
+
+def stored_buffers(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Those of a model, by name."""
+    state = model.state_dict().keys()
+    named = model.named_buffers()
+    return {name: value for name, value in named if name in state and value.ndim <= 1 and value.is_floating_point()}
+
+
+def find_buffers(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[str, Source]:
+    """The checkpoint tensors that they are loaded from, as far as there are some."""
+    wanted = stored_buffers(model)
+    found, _ = rename(model, list(tensors)) if wanted else ({}, {})
+    return {name: tensors[found[name]] for name in wanted if name in found}
+
+
+def load_buffers(model: PreTrainedModel, sources: Mapping[str, Source]) -> None:
+    """Give those that are in `sources` their values. Raises CheckpointError for one of another shape, or no number."""
+    for name, buffer in stored_buffers(model).items():
+        if (source := sources.get(name)) is None:
+            continue
+        where = f"tensor {source.name!r} of {source.shard}"
+        if not isinstance(source, CheckpointTensor) or source.shape != tuple(buffer.shape):
+            raise CheckpointError(f"{where} has shape {list(source.shape)}, expected {list(buffer.shape)} for {name}")
+        values = np.asarray(as_float32(source.read(), source.dtype))  # numpy makes scalars of arrays of one number
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{where} holds NaN or infinity; the checkpoint is damaged")
+        buffer.copy_(torch.from_numpy(values))

@@ -1,0 +1,1 @@
+"""What a bundle knows of a text for drafters that need no model."""

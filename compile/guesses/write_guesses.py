@@ -1,0 +1,86 @@
+"""Writes what a text is good for without a model: tables of n-grams, and a corpus that can be searched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.compile.progress import Stages
+from mxspec.formats.array_file import write_arrays
+from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.errors import RecipeError
+from mxspec.formats.manifest import FileEntry, GuessesEntry, GuessesName
+from mxspec.formats.suffix_order import suffix_order
+from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.text.tokenizer import load_tokenizer
+
+PIECE = 1 << 20  # characters that are encoded at once, up to the next end of a line
+
+
+def check_texts(recipe: Recipe) -> None:
+    """Raise RecipeError for a file that is no text, before anything is made."""
+    for name, path in recipe.guess_texts().items():
+        _read(name, path)
+
+
+def write_guesses(
+    recipe: Recipe,
+    tokenizer: Path,
+    vocab_size: int,
+    writer: BundleWriter,
+    contents: dict[str, FileEntry],
+    stages: Stages,
+) -> dict[GuessesName, GuessesEntry]:
+    """One file for each text that the recipe names, listed in `contents`. Raises RecipeError for what is no text."""
+    entries: dict[GuessesName, GuessesEntry] = {}
+    for name, path in recipe.guess_texts().items():
+        with stages.step(f"read text for {name}"):
+            content = _read(name, path)
+            tokens = _encode(load_tokenizer(tokenizer), content.decode(), vocab_size)
+            if len(tokens) < 2:
+                raise RecipeError(f"{name}: {path} holds fewer than 2 tokens; give it some pages of text")
+            file = f"{name}.safetensors"
+            sha256 = write_arrays(writer.folder / file, _arrays(name, tokens, vocab_size))
+        contents[file] = writer.entry(file, sha256)
+        entries[name] = GuessesEntry(file=file, text_sha256=hashlib.sha256(content).hexdigest(), tokens=len(tokens))
+    return entries
+
+
+def _arrays(name: GuessesName, tokens: NDArray[np.int32], vocab_size: int) -> dict[str, NDArray[Any]]:
+    return count_ngrams(tokens, vocab_size) if name == "ngram" else {"tokens": tokens, "ends": suffix_order(tokens)}
+
+
+def _read(name: GuessesName, path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        content.decode()
+    except OSError as error:
+        raise RecipeError(f"{name}: {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RecipeError(f"{name}: {path} is not text in UTF-8") from None
+    if not content.strip():
+        raise RecipeError(f"{name}: {path} holds no text")
+    return content
+
+
+def _encode(tokenizer: Tokenizer, text: str, vocab_size: int) -> NDArray[np.int32]:
+    """Token ids int32[n]; those that the models have no logits for are left out."""
+    pieces = (tokenizer.encode(piece, add_special_tokens=False).ids for piece in _pieces(text))
+    ids = np.fromiter(chain.from_iterable(pieces), np.int32)
+    return ids[ids < vocab_size]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + PIECE) + 1 or len(text)
+        yield text[start:end]
+        start = end

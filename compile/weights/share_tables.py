@@ -1,0 +1,33 @@
+"""Tables that several models compute alike, as cosines and sines by position, are stored once: in the target's file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mxspec.compile.graph import WeightSpec
+from mxspec.compile.plan import ModelPlan
+from mxspec.compile.weights.pack import lay_out
+
+
+def share_tables(plans: Sequence[ModelPlan]) -> list[ModelPlan]:
+    """The plans, of which all but the first, the target's, borrow its tables of the same name and bytes."""
+    target, *others = plans
+    return [target, *(_borrow(plan, target) for plan in others)]
+
+
+def _borrow(plan: ModelPlan, target: ModelPlan) -> ModelPlan:
+    lent = {spec.name: spec for spec in target.exported.weights}
+    names = [spec.name for spec in plan.exported.weights if spec.name in lent and _same(spec, lent[spec.name])]
+    if not names:
+        return plan
+    plan = replace(plan, borrowed={name: target.layout.offsets[name] for name in names})
+    return replace(plan, layout=lay_out(plan.stored))
+
+
+def _same(one: WeightSpec, other: WeightSpec) -> bool:
+    if one.value is None or other.value is None or one.value.dtype != other.value.dtype:
+        return False
+    return np.array_equal(one.value, other.value)

@@ -1,0 +1,102 @@
+"""What calls of a bundle cost on this machine, kept from run to run in the user's cache folder.
+
+So that K is chosen by cost from the first text on. A table is of one bundle, processor, instruction set, number of
+threads and version; what cannot be read is as if it was not there, and what cannot be written is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, ValidationError
+
+from mxspec.formats.bundle import Bundle, file_sha256
+from mxspec.formats.manifest import MANIFEST
+from mxspec.runtime import ops
+from mxspec.runtime.choose_k import Acceptance, KByLoad
+
+Points = list[tuple[PositiveInt, NonNegativeFloat]]  # tokens or texts of a call, and seconds
+
+
+class CostTable(BaseModel):
+    """The costs of steps, of drafters' calls, of prompts that a draft reads; and what was kept of drafts."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    score: Points
+    draft: dict[str, Points]
+    draft_read: Points
+    acceptance: dict[str, NonNegativeFloat]
+
+    @classmethod
+    def of(cls, load: KByLoad) -> CostTable:
+        """What was learnt."""
+        return cls(
+            score=load.score.points,
+            draft={name: costs.points for name, costs in load.draft.items()},
+            draft_read=load.draft_read.points,
+            acceptance={name: acceptance.share for name, acceptance in load.pair.items()},
+        )
+
+    def teach(self, load: KByLoad) -> None:
+        """Have K chosen as if this had been learnt just now."""
+        load.score.remember(self.score)
+        load.draft_read.remember(self.draft_read)
+        for name, points in self.draft.items():
+            load.draft[name].remember(points)
+        for name, share in self.acceptance.items():
+            load.pair[name] = Acceptance.like(Acceptance(min(share, 1.0), 1.0))
+
+
+def table_path(bundle: Bundle) -> Path | None:
+    """Where the table of a bundle on this machine lies; None where there is no home to keep it in."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mxspec" / "costs"
+    except RuntimeError:
+        return None
+    what = (
+        file_sha256(bundle.path / MANIFEST),  # which has the hashes of all other files
+        _processor(),
+        str(ops.instruction_set()),
+        str(ops.threads()),
+        version("mxspec"),
+        version("onnxruntime"),
+    )
+    digest = hashlib.sha256("\n".join(what).encode()).hexdigest()
+    return folder / f"{digest[:32]}.json"
+
+
+def read_table(path: Path | None) -> CostTable | None:
+    """The table that an earlier run has left, if there is one."""
+    if path is None:
+        return None
+    try:
+        return CostTable.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_table(path: Path | None, table: CostTable) -> None:
+    """Leave a table for the next run; never half of one."""
+    if path is None or len(table.score) < 2:
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(table.model_dump_json())
+        Path(beside).replace(path)
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line
+    return platform.machine()

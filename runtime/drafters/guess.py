@@ -1,0 +1,87 @@
+"""A continuation that was seen elsewhere, and how much of it is likely to come true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.sampling.distribution import Distribution
+
+# By the bit length of how many tokens matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. What comes true in source code,
+# about; a text's own figures replace it within some 16 guesses.
+EXPECTED = (0.0, 0.1, 0.3, 0.6, 0.8, 0.9, 0.95)
+RATE = 1 / 16  # weight of the latest
+
+
+class Kept:
+    """The share of guessed tokens that came true lately, by how many tokens before them had matched.
+
+    It is learnt from every token of the text, whether its guess was proposed or not, and so needs no trials.
+    """
+
+    def __init__(self) -> None:
+        self._shares = list(EXPECTED)
+
+    def share(self, matched: int) -> float:
+        """Of the guesses after so many tokens that matched."""
+        return self._shares[min(matched.bit_length(), len(EXPECTED) - 1)]
+
+    def observe(self, matched: int, right: bool) -> None:
+        """A guess came true, or did not."""
+        index = min(matched.bit_length(), len(EXPECTED) - 1)
+        self._shares[index] += RATE * (right - self._shares[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Tokens that followed the `matched` last tokens somewhere, and whose experience says what they are worth."""
+
+    tokens: Sequence[int]
+    matched: int
+    kept: Kept
+
+    def chances(self, worth: float = 0.0) -> list[float]:
+        """Of each token, that it and all before it come true, while that is `worth` at least.
+
+        The match grows with every token that does.
+        """
+        chance, chances = 1.0, []
+        for place in range(len(self.tokens)):
+            chance *= self.kept.share(self.matched + place)
+            if chance < worth:
+                break
+            chances.append(chance)
+        return chances
+
+    def worthwhile(self, worth: float) -> list[int]:
+        """Those with a chance of `worth` at least: the others cost more than they give."""
+        return list(self.tokens[: len(self.chances(worth))])
+
+    def compare(self, written: Sequence[int]) -> None:
+        """Learn from what was written in its place."""
+        for place, (token, real) in enumerate(zip(self.tokens, written, strict=False)):
+            self.kept.observe(self.matched + place, token == real)
+            if token != real:
+                break
+
+
+class Guesser(Protocol):
+    """What is remembered of a text, and guesses how it goes on."""
+
+    def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
+        """Up to `most` tokens after the text and `ahead`, which is not certain to become part of it."""
+        ...
+
+
+class GuessingDrafter(ByText):
+    """A drafter whose memory of a text is a guesser: a guess is a distribution of one token."""
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        for want in wanted:
+            guesser: Guesser = want.memory
+            for token in guesser.guess(want.tokens, want.proposal.tokens, want.k).worthwhile(want.worth):
+                if not want.add(token, Distribution.point(token), self.name):
+                    break
+        return []

@@ -1,0 +1,60 @@
+"""Prompt lookup: what followed the last three, two or one tokens when they last stood in the text.
+
+Saxena (2023), https://github.com/apoorvumang/prompt-lookup-decoding: copying, a special case of suffix decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mxspec.runtime.drafters.guess import Guess, GuessingDrafter, Kept
+
+LONGEST = 3
+
+
+class LookupText:
+    """Where every one, two and three tokens of a text last ended."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._ends: dict[tuple[int, ...], int] = {}
+        self._kept = Kept()
+
+    def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
+        """What followed the longest of its last that stood there before."""
+        for token in tokens[len(self._tokens) :]:
+            self._read(token)
+        last = [*self._tokens[-LONGEST:], *ahead]
+        matched, end = self._find(last)
+        found: list[int] = []
+        for at in range(end, end + most if matched else end):
+            beyond = at - len(self._tokens)
+            found.append(self._tokens[at] if beyond < 0 else [*ahead, *found][beyond])
+        return Guess(found, matched, self._kept)
+
+    def _find(self, last: Sequence[int]) -> tuple[int, int]:
+        """How many tokens matched, and where they ended; (0, 0) for none."""
+        for length in range(min(LONGEST, len(last)), 0, -1):
+            end = self._ends.get(tuple(last[-length:]))
+            if end is not None:
+                return length, end
+        return 0, 0
+
+    def _read(self, token: int) -> None:
+        """Learn from a token, and note what ended before it."""
+        last, end = self._tokens[-LONGEST:], len(self._tokens)
+        matched, before = self._find(last)
+        if matched:
+            self._kept.observe(matched, self._tokens[before] == token)
+        for length in range(1, len(last) + 1):
+            self._ends[tuple(last[-length:])] = end
+        self._tokens.append(token)
+
+
+class LookupDrafter(GuessingDrafter):
+    """Guesses by the text's own last three tokens."""
+
+    name = "lookup"
+
+    def begin(self, tokens: Sequence[int], cache_key: str) -> LookupText:
+        return LookupText()

@@ -1,0 +1,131 @@
+"""Each round by the drafter that promises the most for its cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mxspec.runtime.choose_k import Acceptance
+from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
+from mxspec.runtime.drafters.guess import GuessingDrafter
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.ngram import NgramDrafter
+from mxspec.runtime.events import Round
+from mxspec.runtime.slots import Slot
+
+TRY_EVERY = 64  # rounds until the model is tried again: what is kept of its guesses may have changed
+RECENT = 0.1  # weight of the latest call's seconds
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What each member remembers of a text, and how the model did."""
+
+    of: dict[str, Any]
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    by_model: bool = False  # the last proposal
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """How many tokens a member would propose, and the tokens gained less those that the time would have given."""
+
+    member: Drafter
+    k: int
+    gain: float
+
+
+class MixDrafter(ByText):
+    """Takes the member with the most expected tokens for its cost; which one depends on the clock."""
+
+    name = "mix"
+    repeatable = False
+
+    def __init__(self, members: Sequence[Drafter]) -> None:
+        self._members = {member.name: member for member in members}
+        self._model = next((member for member in members if isinstance(member, ModelDrafter)), None)
+        self._call_seconds = 0.0  # of the draft model
+        self._step_seconds = 0.0  # of the target
+
+    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
+        """Of the model; what one call can read, it reads when it is chosen."""
+        lag = 0 if self._model is None else self._model.lag(tokens, slot)
+        return lag if self._model is not None and lag > self._model.session.chunk else 0
+
+    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
+        assert self._model is not None
+        self._model.read(pieces)
+
+    def begin(self, tokens: Sequence[int], cache_key: str) -> _Memory:
+        return _Memory({name: member.begin(tokens, cache_key) for name, member in self._members.items()})
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        by_member: dict[str, list[Wanted]] = {}
+        for want in wanted:
+            best = max(self._offers(want), key=lambda offer: offer.gain)
+            want.memory.by_model = best.member is self._model
+            if best.k:
+                memory = want.memory.of[best.member.name]
+                own = replace(want, memory=memory, k=best.k, call_worth=want.worth and want.worth + self._call_share)
+                by_member.setdefault(best.member.name, []).append(own)
+        for name, wants in by_member.items():
+            began = time.perf_counter()
+            calls = self._members[name].propose(wants)
+            if calls:
+                self._call_seconds = _recent(self._call_seconds, (time.perf_counter() - began) / len(calls))
+        return []
+
+    def observe(self, memory: _Memory, done: Round) -> None:
+        memory.rounds += 1
+        self._step_seconds = _recent(self._step_seconds, done.target_seconds)
+        if memory.by_model and done.drafted:
+            memory.acceptance.observe(done)
+        memory.by_model = False
+        for name, member in self._members.items():
+            member.observe(memory.of[name], done)
+
+    def end(self, memory: _Memory, tokens: Sequence[int]) -> None:
+        for name, member in self._members.items():
+            member.end(memory.of[name], tokens)
+
+    @property
+    def _call_share(self) -> float:
+        """What a call of the model takes, in steps of the target."""
+        return self._call_seconds / self._step_seconds if self._step_seconds else 0.0
+
+    def _offers(self, want: Wanted) -> list[Offer]:
+        """What each member promises after a text."""
+        offers = []
+        for name, member in self._members.items():
+            memory = want.memory.of[name]
+            if isinstance(member, ModelDrafter):
+                offers.append(self._offer_of_model(want, member))
+            elif isinstance(member, NgramDrafter):
+                chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth)
+                offers.append(_offer(member, chances, want.worth))
+            elif isinstance(member, GuessingDrafter):
+                guess = memory.guess(want.tokens, want.proposal.tokens, want.k)
+                offers.append(_offer(member, guess.chances(want.worth), want.worth))
+        return offers
+
+    def _offer_of_model(self, want: Wanted, member: ModelDrafter) -> Offer:
+        """The best K by how much of its guesses was kept, and by what a call takes beside a step of the target."""
+        most = min(want.k, member.limit(len(want.tokens) + len(want.proposal.tokens)))
+        if want.worth == 0 or (want.memory.rounds % TRY_EVERY == TRY_EVERY - 1 and most):
+            return Offer(member, most if want.worth == 0 else 1, float(most))
+        share, gain, best = want.memory.acceptance.share, 0.0, Offer(member, 0, 0.0)
+        for k in range(1, most + 1):
+            gain += share**k - want.worth - self._call_share
+            best = max(best, Offer(member, k, gain), key=lambda offer: offer.gain)
+        return best
+
+
+def _offer(member: Drafter, chances: Sequence[float], worth: float) -> Offer:
+    return Offer(member, len(chances), sum(chances) - worth * len(chances))
+
+
+def _recent(mean: float, value: float) -> float:
+    return value if mean == 0 else (1 - RECENT) * mean + RECENT * value

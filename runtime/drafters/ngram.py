@@ -1,0 +1,86 @@
+"""Guesses by what followed the last two tokens, one or none in a text that the bundle was compiled with.
+
+Leviathan et al. (2023), section 3.6: an approximation model may be as cheap as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.ngram_tables import ORDERS, NgramTables
+from mxspec.runtime.sampling.distribution import Distribution
+
+LEARN_FROM = 128  # last tokens of what was not looked at yet: a look-up takes some microseconds
+SURE = (0.2, 0.4, 0.6, 0.8)  # of the likeliest token: what is kept is learnt apart between these
+EXPECTED = (0.1, 0.2, 0.35, 0.5, 0.7)  # is kept, before anything was seen
+RATE = 1 / 16  # weight of the latest
+
+
+class NgramText:
+    """How often the likeliest token of the tables was the text's, by how sure they were."""
+
+    def __init__(self, tables: NgramTables) -> None:
+        self.tables = tables
+        self._seen = 0
+        self._shares = [list(EXPECTED) for _ in ORDERS]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """The text has grown."""
+        for place in range(max(self._seen, len(tokens) - LEARN_FROM), len(tokens)):
+            if (found := self.tables.after(tokens[max(place - 2, 0) : place])) is not None:
+                order, expected = found
+                shares, sure = self._shares[order], _sure(expected)
+                shares[sure] += RATE * ((expected.likeliest == tokens[place]) - shares[sure])
+        self._seen = len(tokens)
+
+    def share(self, order: int, expected: Distribution) -> float:
+        """Of the tokens guessed like this that are kept."""
+        return self._shares[order][_sure(expected)]
+
+    def chances(self, tokens: Sequence[int], ahead: Sequence[int], most: int, worth: float) -> list[float]:
+        """Of up to `most` likeliest tokens, that each and all before it are kept, while that is `worth` at least."""
+        self.learn(tokens)
+        last, chance = [*tokens[-2:], *ahead], 1.0
+        chances: list[float] = []
+        while len(chances) < most and (found := self.tables.after(last[-2:])) is not None:
+            chance *= self.share(*found)
+            if chance < worth:
+                break
+            chances.append(chance)
+            last.append(found[1].likeliest)
+        return chances
+
+
+class NgramDrafter(ByText):
+    """Tables of one, two and three tokens with back-off: the longest context that is known says all."""
+
+    name = "ngram"
+
+    def __init__(self, tables: NgramTables) -> None:
+        self._tables = tables
+
+    def begin(self, tokens: Sequence[int], cache_key: str) -> NgramText:
+        return NgramText(self._tables)
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        for want in wanted:
+            self._propose(want, want.memory)
+        return []
+
+    def _propose(self, want: Wanted, memory: NgramText) -> None:
+        """Whether a place is drafted depends on the distribution there, and on what was proposed before it."""
+        memory.learn(want.tokens)
+        last, chance = [*want.tokens[-2:], *want.proposal.tokens], 1.0
+        for _ in range(want.k):
+            found = memory.tables.after(last[-2:])
+            if found is None or (chance := chance * memory.share(*found)) < want.worth:
+                break
+            if not want.add_choice(found[1], self.name):
+                break
+            last.append(want.proposal.tokens[-1])
+
+
+def _sure(expected: Distribution) -> int:
+    best = float(expected.weights.max()) / expected.total
+    return sum(best >= edge for edge in SURE)

@@ -1,0 +1,75 @@
+"""How often tokens followed one, two, or no particular tokens in a text: Leviathan's models of negligible cost.
+
+contexts.N  int64[m]     the N = 1 or 2 last tokens as one number, rising: a, or a · vocabulary + b
+starts.N    int32[m+1]   where the entries of each context begin; N = 0 has one context and neither array
+ids.N       int32[e]     the tokens that followed, rising within a context
+counts.N    int32[e]     how often each did
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.formats.errors import BundleError
+from mxspec.runtime.sampling.distribution import Distribution
+
+ORDERS = (2, 1, 0)  # tokens of context, the longest first
+MOST_FOLLOWING = 64  # entries of a context; the rarest of more are worth no guess
+
+
+def context_key(last: Sequence[int], vocab_size: int) -> int:
+    """One or two tokens as one number."""
+    key = 0
+    for token in last:
+        key = key * vocab_size + token
+    return key
+
+
+class NgramTables:
+    """Tables over the token ids of a vocabulary, for contexts of two tokens, one, and none."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> None:
+        """Raises BundleError where the arrays are not such tables."""
+        self._arrays, self._vocab = arrays, vocab_size
+        for order in ORDERS:
+            if (fault := self._fault(order)) is not None:
+                raise BundleError(f"n-gram table {order}: {fault}; compile the bundle again")
+
+    def after(self, last: Sequence[int]) -> tuple[int, Distribution] | None:
+        """What follows the longest known of the last two tokens, one or none, and how many that were."""
+        for order in ORDERS:
+            if len(last) >= order and (entries := self._entries(order, last[len(last) - order :])) is not None:
+                ids = self._arrays[f"ids.{order}"][entries].astype(np.int64)
+                return order, Distribution.of(self._arrays[f"counts.{order}"][entries].astype(np.float64), ids)
+        return None
+
+    def _entries(self, order: int, last: Sequence[int]) -> slice | None:
+        if order == 0:
+            return slice(None) if len(self._arrays["ids.0"]) else None
+        contexts, key = self._arrays[f"contexts.{order}"], context_key(last, self._vocab)
+        place = int(np.searchsorted(contexts, key))
+        if place == len(contexts) or contexts[place] != key:
+            return None
+        starts = self._arrays[f"starts.{order}"]
+        return slice(int(starts[place]), int(starts[place + 1]))
+
+    def _fault(self, order: int) -> str | None:
+        names = ("ids", "counts") if order == 0 else ("contexts", "starts", "ids", "counts")
+        missing = [name for name in names if f"{name}.{order}" not in self._arrays]
+        if missing:
+            return f"{missing[0]} are missing"
+        ids, counts = self._arrays[f"ids.{order}"], self._arrays[f"counts.{order}"]
+        if len(ids) != len(counts) or (len(counts) and counts.min() < 1):
+            return "expected a count of at least 1 for each id"
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self._vocab:
+            return f"ids from {ids.min()} to {ids.max()}, but the vocabulary has {self._vocab}"
+        if order == 0:
+            return None
+        contexts, starts = self._arrays[f"contexts.{order}"], self._arrays[f"starts.{order}"]
+        if len(starts) != len(contexts) + 1 or starts[0] != 0 or starts[-1] != len(ids) or (np.diff(starts) < 1).any():
+            return "expected entries for each context, one after another"
+        return None if (np.diff(contexts) > 0).all() else "expected contexts in rising order"

@@ -1,0 +1,38 @@
+"""Suffix decoding: what followed the last tokens when they stood there before.
+
+Oliaro et al. (2024), "SuffixDecoding: extreme speculative decoding for emerging AI applications",
+https://arxiv.org/abs/2411.04975. Here an automaton takes the place of their tree, and the length of a guess follows
+from what came true of such guesses in the text itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from mxspec.runtime.drafters.guess import GuessingDrafter
+from mxspec.runtime.drafters.past_answers import PastAnswers
+from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffix_text import SuffixText
+
+
+class SuffixDrafter(GuessingDrafter):
+    """Guesses what the text itself, past answers of its cache key, or a corpus has.
+
+    Past answers are kept within `shared_bytes`, none where it is 0. With them what is proposed depends on other texts.
+    """
+
+    name = "suffix"
+
+    def __init__(self, shared_bytes: int = 0, corpus: SuffixCorpus | None = None) -> None:
+        self._past = PastAnswers(shared_bytes) if shared_bytes else None
+        self._corpus = corpus
+        self.repeatable = self._past is None
+
+    def begin(self, tokens: Sequence[int], cache_key: str) -> SuffixText:
+        past = partial(self._past.of, cache_key) if self._past is not None else tuple
+        return SuffixText(len(tokens), cache_key, past, self._corpus)
+
+    def end(self, memory: SuffixText, tokens: Sequence[int]) -> None:
+        if self._past is not None:
+            self._past.add(tokens[memory.prompt_tokens :], memory.cache_key)

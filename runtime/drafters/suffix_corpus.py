@@ -1,0 +1,68 @@
+"""A corpus in which the longest ending of a text is found by bisection: tokens, and the order of their prefixes.
+
+`ends` holds 0 … n sorted by what stands before each, the last token first: as a suffix array of the reversed corpus.
+So the entries next to a text's place in that order share its longest ending, and one search finds it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.formats.errors import BundleError
+from mxspec.formats.suffix_order import COMPARED
+
+
+class SuffixCorpus:
+    """The corpus of a bundle, mapped from its file: `tokens` int32[n] and `ends` int32[n]."""
+
+    def __init__(self, tokens: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
+        self._tokens, self._ends = tokens, ends
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> SuffixCorpus:
+        """Of the arrays of a file; raises BundleError where they are not such."""
+        tokens, ends = arrays.get("tokens"), arrays.get("ends")
+        if tokens is None or ends is None or not len(tokens) or ends.shape != tokens.shape:
+            raise BundleError("corpus: expected tokens and as many ends; compile the bundle again")
+        if not 0 <= tokens.min() <= tokens.max() < vocab_size:
+            raise BundleError(
+                f"corpus: tokens from {tokens.min()} to {tokens.max()}, but the vocabulary has {vocab_size}; "
+                "compile the bundle again"
+            )
+        return cls(tokens, ends)
+
+    def continuation(self, text: Sequence[int], most: int) -> tuple[int, list[int]]:
+        """How many last tokens of the text stand in the corpus, COMPARED at most, and up to `most` that follow there.
+
+        Where the longest ending stands several times it is one of those places.
+        """
+        wanted = list(text[: -COMPARED - 1 : -1])
+        place = bisect_left(range(len(self._ends)), wanted, key=self._before)
+        matched, end = max((self._shared(wanted, near), self._end(near)) for near in (place - 1, place))
+        return (matched, self._tokens[end : end + most].tolist()) if matched else (0, [])
+
+    def _before(self, place: int) -> list[int]:
+        """What stands before the end at this place of the order, the last token first."""
+        end = self._end(place)
+        before: list[int] = self._tokens[max(end - COMPARED, 0) : end][::-1].tolist()
+        return before
+
+    def _end(self, place: int) -> int:
+        """An end that lies in the corpus, whatever the file says."""
+        known = 0 <= place < len(self._ends)
+        return min(max(int(self._ends[place]), 0), len(self._tokens)) if known else 0
+
+    def _shared(self, wanted: Sequence[int], place: int) -> int:
+        if not 0 <= place < len(self._ends):
+            return 0
+        count = 0
+        for ours, theirs in zip(wanted, self._before(place), strict=False):
+            if ours != theirs:
+                break
+            count += 1
+        return count

@@ -1,0 +1,92 @@
+"""What suffix decoding remembers of a text: where its endings stood before, in itself and elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mxspec.runtime.drafters.guess import Guess, Kept
+from mxspec.runtime.drafters.suffix_automaton import Match, SuffixAutomaton
+from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+
+LOOK_BACK = 64  # tokens of a text that are looked for in others
+ENOUGH = 4  # tokens of the text itself that match: the corpus is not asked
+
+
+class Elsewhere:
+    """A text read beside an automaton of other texts, which may have grown since."""
+
+    def __init__(self, automaton: SuffixAutomaton, before: Sequence[int]) -> None:
+        self.automaton = automaton
+        self._match = Match()
+        self.extend(before)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The text goes on."""
+        for token in tokens:
+            self.automaton.advance(self._match, token)
+
+    def guess(self, ahead: Sequence[int], most: int, kept: Kept) -> Guess:
+        """What followed there."""
+        match = Match(self._match.state, self._match.length)
+        for token in ahead:
+            self.automaton.advance(match, token)
+        return Guess(self.automaton.continuation(match, ahead, most), match.length, kept)
+
+
+class SuffixText:
+    """A text's own automaton, its places in those of past answers, and what came true of its guesses."""
+
+    def __init__(
+        self,
+        prompt_tokens: int,
+        cache_key: str = "",
+        past: Callable[[], Sequence[SuffixAutomaton]] = tuple,
+        corpus: SuffixCorpus | None = None,
+    ) -> None:
+        self.prompt_tokens, self.cache_key = prompt_tokens, cache_key
+        self._own = SuffixAutomaton()
+        self._kept = Kept()
+        self._past, self._past_kept = past, Kept()
+        self._elsewhere: list[Elsewhere] = []
+        self._corpus, self._corpus_kept = corpus, Kept()
+        self._open: list[Guess] = []  # from elsewhere, not yet compared with what was written
+
+    def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
+        """What followed the longest ending of the text and `ahead`; the text's own before that of others."""
+        self._catch_up(tokens)
+        best = self._of_itself(ahead, most)
+        self._open = [place.guess(ahead, most, self._past_kept) for place in self._elsewhere]
+        if self._corpus is not None and best.matched < ENOUGH:
+            self._open.append(self._of_corpus(tokens, ahead, most))
+        best = max([best, *self._open], key=lambda guess: guess.matched if guess.tokens else 0)
+        if ahead:
+            self._open = []  # it is not known whether they come true
+        return best
+
+    def _of_itself(self, ahead: Sequence[int], most: int) -> Guess:
+        match = self._own.repeated
+        for token in ahead:
+            self._own.advance(match, token)
+        return Guess(self._own.continuation(match, ahead, most), match.length, self._kept)
+
+    def _of_corpus(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
+        assert self._corpus is not None
+        matched, found = self._corpus.continuation([*tokens[-LOOK_BACK:], *ahead], most)
+        return Guess(found, matched, self._corpus_kept)
+
+    def _catch_up(self, tokens: Sequence[int]) -> None:
+        """Read what was written since, and learn from it."""
+        own, written = self._own, tokens[len(self._own.tokens) :]
+        for guess in self._open:
+            guess.compare(written)
+        for token in written:
+            matched, guessed = own.predict()
+            if matched:
+                self._kept.observe(matched, guessed == token)
+            own.append(token)
+        known = {id(place.automaton): place for place in self._elsewhere}
+        for place in self._elsewhere:
+            place.extend(written)
+        self._elsewhere = [
+            known.get(id(automaton)) or Elsewhere(automaton, tokens[-LOOK_BACK:]) for automaton in self._past()
+        ]

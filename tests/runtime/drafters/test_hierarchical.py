@@ -1,0 +1,94 @@
+"""A draft model sped up by suffix decoding proposes what it proposes alone, in fewer calls."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxspec.runtime.drafters import hierarchical
+from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
+from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.sampling.randomness import Draws
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.slots import Slot
+
+VOCAB, PERIOD = 12, 5
+CHOICES = {
+    "greedy text": (Choice(), Sampling()),
+    "sampled": (Choice(False), Sampling(temperature=0.7, top_k=4)),
+    "greedy proposal": (Choice(False, "greedy"), Sampling(temperature=0.7)),
+    "matched": (Choice(False, matched=True), Sampling(temperature=0.7)),
+}
+
+
+def copying(text: tuple[int, ...]) -> Any:
+    """Mostly goes on with what stood PERIOD tokens before."""
+    row = np.random.default_rng([1, *text[-3:]]).standard_normal(VOCAB).astype(np.float32)
+    if len(text) >= PERIOD and (len(text) % 7 or text[-1] % 2):
+        row[text[-PERIOD]] += 6
+    return row
+
+
+def copied(text: list[int]) -> int:
+    return text[-PERIOD] if len(text) >= PERIOD else 7
+
+
+class Drafting:
+    """Some texts, whose rounds keep random parts of what a drafter proposes."""
+
+    def __init__(self, drafter: Drafter, choice: Choice, sampling: Sampling) -> None:
+        self.drafter, self.choice, self.sampling = drafter, choice, sampling
+        self.texts = [[1, 2, 3, 4, 5, 1, 2, 3], [7, 8]]
+        self.slots = [Slot(0), Slot(1)]
+        self.memories = [drafter.begin(text, "") for text in self.texts]
+
+    def round(self, ks: list[int]) -> list[Proposal]:
+        wants = []
+        for text, slot, memory, k in zip(self.texts, self.slots, self.memories, ks, strict=True):
+            shaper = Shaper(self.sampling, text, vocab_size=VOCAB, eos=())
+            draws = Draws(3, 0, len(text))
+            wants.append(Wanted(text, slot, shaper, self.choice, draws, k, memory, 0.0, 0.0, Proposal()))
+        self.calls = self.drafter.propose(wants)
+        return [want.proposal for want in wants]
+
+    def keep(self, kept: list[list[int]]) -> None:
+        for text, slot, new in zip(self.texts, self.slots, kept, strict=True):
+            text += new
+            slot.rollback(len(text) - 1)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_it_proposes_what_the_model_alone_does(toys: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hierarchical, "worth_of_row", lambda costs, texts: 0.1)  # not by the clock
+    choice, sampling = CHOICES[name]
+    alone, sped = (toys.Session(copying, capacity=300, slots=2) for _ in range(2))
+    model = Drafting(ModelDrafter(alone), choice, sampling)
+    both = Drafting(HierarchicalDrafter(sped), choice, sampling)
+    rng = random.Random(2)
+    for _ in range(30):
+        ks = [rng.randrange(0, 6), rng.randrange(1, 6)]
+        expected, proposals = model.round(ks), both.round(ks)
+        kept = []
+        for mine, theirs in zip(proposals, expected, strict=True):
+            assert mine.tokens == theirs.tokens
+            for ours, reference in zip(mine.distributions, theirs.distributions, strict=True):
+                np.testing.assert_array_equal(ours.weights, reference.weights)
+            accepted = mine.tokens[: rng.randrange(len(mine.tokens) + 1)]
+            kept.append([*accepted, copied(both.texts[len(kept)] + accepted)])
+        assert len(both.calls) == max(ks)
+        for drafting in (model, both):
+            drafting.keep(kept)
+    assert len(sped.calls) < 0.8 * len(alone.calls)
+
+
+def test_the_last_token_proposed_may_lie_one_beyond_the_cache(toys: Any) -> None:
+    session = toys.Session(lambda text: np.eye(VOCAB, dtype=np.float32)[1], capacity=12, slots=2)
+    drafting = Drafting(HierarchicalDrafter(session), Choice(), Sampling())
+    drafting.texts = [[1] * 8, [1] * 3]
+    assert [len(proposal.tokens) for proposal in drafting.round([5, 8])] == [5, 8]
+    assert len(session.calls) < 5

@@ -1,0 +1,80 @@
+"""N-gram tables: what they propose, what they learn to leave, and which files are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.formats.errors import BundleError
+from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.ngram import NgramDrafter
+from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.sampling.randomness import Draws
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.slots import Slot
+
+VOCAB = 10
+TAUGHT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 3]
+Arrays = dict[str, NDArray[Any]]
+
+
+def arrays() -> Arrays:
+    return count_ngrams(np.array(TAUGHT, np.int32), VOCAB)
+
+
+def propose(text: list[int], k: int = 3, worth: float = 0.0, choice: Choice | None = None, seed: int = 0) -> Proposal:
+    drafter = NgramDrafter(NgramTables(arrays(), VOCAB))
+    shaper = Shaper(Sampling(temperature=1.0), text, vocab_size=VOCAB, eos=())
+    proposal = Proposal()
+    draws = Draws(seed, 0, len(text))
+    memory = drafter.begin(text, "")
+    drafter.propose([Wanted(text, Slot(0), shaper, choice or Choice(), draws, k, memory, worth, worth, proposal)])
+    return proposal
+
+
+def test_the_likeliest_is_proposed_token_by_token() -> None:
+    assert propose([1, 2]).tokens == [3, 1, 2]
+    assert propose([9, 2], k=1).tokens == [3]  # by the last token alone
+    assert propose([9, 9], k=1).tokens == [1]  # by none: 1 and 2 are equally frequent
+    assert propose([4], k=2).tokens == [1, 2]
+
+
+def test_a_drawn_token_comes_with_its_distribution() -> None:
+    drawn = [propose([1, 2], k=1, choice=Choice(greedy_text=False), seed=seed) for seed in range(40)]
+    assert {proposal.tokens[0] for proposal in drawn} == {3, 4}
+    assert all(p.distributions[0].probability(3) == 0.75 and p.origins == ["ngram"] for p in drawn)
+
+
+def test_what_is_not_worth_it_is_not_proposed() -> None:
+    assert len(propose([1, 2, 3, 1, 2, 3, 1, 2] * 8, worth=0.3).tokens) == 3
+    assert propose([5, 6, 7, 8, 9] * 20, worth=0.1).tokens == []
+
+
+def with_last(name: str, value: int) -> Callable[[Arrays], Any]:
+    def change(known: Arrays) -> None:
+        known[name][-1] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda known: known.pop("ids.2"), "table 2: ids are missing"),
+        (with_last("counts.0", 0), "table 0: expected a count"),
+        (with_last("ids.1", VOCAB), f"table 1: ids from 1 to {VOCAB}, but the vocabulary has {VOCAB}"),
+        (with_last("starts.2", 99), "table 2: expected entries for each context"),
+        (with_last("contexts.1", 0), "table 1: expected contexts in rising order"),
+    ],
+)
+def test_tables_that_are_none_are_refused(change: Callable[[Arrays], Any], says: str) -> None:
+    known = arrays()
+    change(known)
+    with pytest.raises(BundleError, match=says):
+        NgramTables(known, VOCAB)

@@ -1,0 +1,103 @@
+"""From a request to a strategy: what is asked for, what serves it best where nothing is, and what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.known import make_drafters
+from mxspec.runtime.drafters.random import RandomDrafter
+from mxspec.runtime.request import Request
+from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.strategy import Strategy, choose_strategy
+from mxspec.runtime.verifiers.measured import ENOUGH, Measured
+
+K_MAX = 6
+
+
+class Model(RandomDrafter):
+    """One that has to be asked for its opinion, as a draft model is."""
+
+    name = "model"
+
+
+def choose(measured: Measured | None = None, *, draft: bool = True, **settings: Any) -> Strategy:
+    request = Request(prompt="x", **settings)
+    drafters = make_drafters(5, None) | ({"model": Model(5)} if draft else {})
+    return choose_strategy(request, Sampling(settings.get("temperature", 0)), drafters, K_MAX, measured or Measured())
+
+
+def chosen(**settings: Any) -> tuple[str, Any, str, str]:
+    strategy = choose(**settings)
+    return strategy.drafter.name, strategy.k, strategy.verifier.name, strategy.proposal
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"temperature": 1}, ("model", 4, "block", "sampled")),
+        ({"temperature": 1, "seed": 3}, ("model", "auto", "match", "sampled")),
+        ({"temperature": 1, "seed": 3, "k": "auto"}, ("model", "auto", "match", "sampled")),
+        ({"temperature": 1, "seed": 3, "k": 2}, ("model", 2, "block", "sampled")),
+        ({"temperature": 1, "k": "auto"}, ("model", "auto", "block", "sampled")),
+        ({"temperature": 1, "verifier": "mrs"}, ("model", 4, "mrs", "sampled")),
+        ({"temperature": 1, "verifier": "match"}, ("model", "auto", "match", "sampled")),
+        ({"temperature": 1, "proposal": "greedy"}, ("model", 4, "mrs", "greedy")),
+        ({"temperature": 1, "lenience": 0.5}, ("model", 4, "mrs", "sampled")),
+        ({"temperature": 1, "drafter": "none"}, ("none", 0, "match", "sampled")),
+        ({"temperature": 1, "draft": False, "seed": 3}, ("suffix", "auto", "match", "sampled")),
+        ({"temperature": 1, "drafter": "random", "k": 3}, ("random", 3, "block", "sampled")),
+    ],
+)
+def test_what_is_taken_for_sampled_text(settings: dict[str, Any], expected: tuple[str, Any, str, str]) -> None:
+    assert chosen(**settings) == expected
+
+
+def test_greedy_text_drafts_by_cost() -> None:
+    assert choose().k == "auto"
+    assert choose(k=2).k == 2
+    assert choose(lenience=0.5).lossless is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 1, "seed": 3, "k": "auto", "verifier": "mrs"}, "k: got auto with a seed and verifier mrs"),
+        ({"temperature": 1, "verifier": "mris"}, "verifier: got 'mris', expected auto or mrs or block or match"),
+        ({"temperature": 1, "lenience": 0.5, "verifier": "block"}, "lenience: got 0.5 with verifier block"),
+        ({"temperature": 1, "lenience": 0}, "lenience: got 0, expected"),
+        ({"temperature": 1, "lenience": True}, "lenience: got True, expected"),
+        ({"temperature": 1, "proposal": "grabbed"}, "proposal: got 'grabbed', expected sampled or greedy"),
+        ({"temperature": 1, "draft_temperature": -1}, "draft_temperature: got -1"),
+        ({"temperature": 1, "draft_temperature": 0}, "draft_temperature: got 0"),
+        ({"verifier": "mrs"}, "verifier: got it at temperature 0"),
+        ({"proposal": "greedy"}, "proposal: got it at temperature 0"),
+        ({"drafter": "modle"}, "drafter: got 'modle', expected .*did you mean 'model'"),
+        ({"drafter": "model", "draft": False}, "the bundle holds no draft"),
+        ({"drafter": "hierarchical", "draft": False}, "the bundle holds no draft"),
+        ({"drafter": "ngram"}, "the bundle holds no n-gram tables; compile it with --ngram TEXT"),
+        ({"temperature": 1, "seed": 3, "k": 3, "drafter": "mix", "verifier": "mrs"}, "drafter: got mix with a seed"),
+        ({"drafter": "none", "k": 3}, "k: got 3 without a drafter"),
+        ({"k": 7}, "k: got 7, expected auto, or 0 to 6"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(GenerationError, match=message):
+        choose(**settings)
+
+
+def test_the_likeliest_token_is_proposed_where_it_is_kept_more() -> None:
+    """p = (.9, .1), q = (.6, .4): drawn from q .7 are kept, its likeliest .9."""
+    measured = Measured()
+    target, draft = Distribution.of(np.array([0.9, 0.1])), Distribution.of(np.array([0.6, 0.4]))
+    assert chosen(measured=measured, temperature=1)[2:] == ("block", "sampled")
+    for _ in range(int(2 * ENOUGH)):
+        measured.observe(target, draft)
+    assert measured.sampled / measured.tokens == pytest.approx(0.7)
+    assert measured.greedy / measured.tokens == pytest.approx(0.9)
+    found = [chosen(measured=measured, temperature=1)[2:] for _ in range(16)]
+    assert found.count(("mrs", "greedy")) == 14  # now and then the other is tried
