@@ -23,8 +23,8 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(25, equal_tokens=24, sampled_tokens=200, sequences=9_000),
-    "normal": Effort(100, equal_tokens=48, sampled_tokens=600, sequences=22_500),
+    "quick": Effort(25, equal_tokens=24, sampled_tokens=200, sequences=14_000),
+    "normal": Effort(100, equal_tokens=48, sampled_tokens=600, sequences=28_000),
     "thorough": Effort(1_200, equal_tokens=96, sampled_tokens=4_000, sequences=50_000),
 }
 

@@ -78,7 +78,7 @@ def _wanted(engine: Engine) -> list[Sampled]:
         Sampled("mrs with a greedy proposal", replace(mrs, proposal="greedy"), plain),
         Sampled("block", replace(mrs, verifier="block"), plain),
         Sampled("match", replace(mrs, verifier="match"), plain),
-        *(Sampled(f"mrs, drafter {name}", replace(mrs, drafter=name), plain) for name in others),
+        *(Sampled(f"mrs, drafter {drafter.name}", replace(mrs, drafter=drafter), plain) for drafter in others),
     ]
     try:
         own_grammar(engine)
