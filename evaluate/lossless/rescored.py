@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from mxspec.evaluate.lossless.effort import Effort, Speed
+from mxspec.evaluate.lossless.effort import ROWS, Effort, Speed
 from mxspec.evaluate.lossless.evidence import Evidence
 from mxspec.evaluate.lossless.finding import Equality
 from mxspec.evaluate.lossless.grammar import own_grammar
@@ -26,7 +26,7 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
 
 SHARE = 0.45  # of the models' time
-LENGTHS = 8, 64  # tokens of a text, at least and at most
+LENGTHS = 24, 64  # tokens of a text, at least and at most
 K = 4
 FIRST_SHARE = 3  # of the way that power is computed of
 Progress = Callable[[str], None]
@@ -91,7 +91,7 @@ def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> 
     """As many tokens of a share as the time allows, if none is kept of what is drafted."""
     way = wanted[0].way
     rows = way.together * (K + 1)
-    token = speed.seconds(rows) / way.together + (speed.seconds(8) / 8)
+    token = speed.seconds(rows) / way.together + 2 * speed.seconds(ROWS) / ROWS  # written, and read with its prompt
     return int(min(SHARE * effort.model_seconds / sum(one.share for one in wanted) / token, effort.sampled_tokens))
 
 
