@@ -75,7 +75,9 @@ def check_enumeration(
         possible.compared += count
         for text in np.flatnonzero((counts > 0) & (expected == 0)).tolist():
             possible.differences.append(f"{rounds.name}: text {_words(text)} has no probability")
-        chances.append(Chance(f"eight words, {rounds.name}", "texts", count, *compare_counts(counts, expected)))
+        chances.append(
+            Chance(f"eight words, {rounds.name}", "counts", "texts", count, *compare_counts(counts, expected))
+        )
     return chances, possible
 
 

@@ -80,10 +80,10 @@ class Evidence:
         z, ids = self.z(), list(chain.from_iterable(self.by_id))
         score = sum_tail(sum_of(np.array(self.laws)), sum(self.scores))
         return [
-            Chance(f"{self.name}: score", "tokens", count, score, f"z = {z:+.2f}"),
-            Chance(f"{self.name}: transform by rank", "tokens", count, kolmogorov_tail(self.by_rank)),
-            Chance(f"{self.name}: transform by id", "tokens", count, kolmogorov_tail(ids)),
-            Chance(f"{self.name}: neighbours", "tokens", count, lag_tail(self.by_id, LAGS)),
+            Chance(self.name, "score", "tokens", count, score, f"z = {z:+.2f}"),
+            Chance(self.name, "transform by rank", "tokens", count, kolmogorov_tail(self.by_rank)),
+            Chance(self.name, "transform by id", "tokens", count, kolmogorov_tail(ids)),
+            Chance(self.name, "neighbours", "tokens", count, lag_tail(self.by_id, LAGS)),
         ]
 
     def z(self) -> float:

@@ -32,11 +32,16 @@ class Equality:
 class Chance:
     """A test that a right engine fails with a probability of `p_value` or less."""
 
-    name: str
+    way: str  # in which texts were sampled
+    test: str
     unit: str
     compared: int
     p_value: float
     detail: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.way}: {self.test}"
 
 
 @dataclass(frozen=True, slots=True)

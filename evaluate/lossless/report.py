@@ -69,13 +69,7 @@ def as_tables(found: Certificate) -> list[Table]:
             result = "equal" if equality.passed else f"{len(equality.differences):,} different"
             table.add_row(equality.name, f"{equality.compared:,} {equality.unit}", result)
         tables.append(table)
-    if found.chances:
-        table = _table("as likely as the target makes it", "test", "of", "p", "result")
-        failed = found.failed_chances
-        for chance in found.chances:
-            result = "failed" if chance.name in failed else "passed"
-            table.add_row(chance.name, f"{chance.compared:,} {chance.unit}", f"{chance.p_value:.2g}", result)
-        tables.append(table)
+    tables += [_chances(found, unit) for unit in dict.fromkeys(chance.unit for chance in found.chances)]
     for name, powers in found.powers.items():
         table = _table(f"what would have shown in {name}", "fault", "probability", f"tokens for {SURE}")
         for power in powers:
@@ -84,13 +78,30 @@ def as_tables(found: Certificate) -> list[Table]:
     return tables
 
 
+def _chances(found: Certificate, unit: str) -> Table:
+    """The p-values of tests of tokens, or of texts: a row for each way to sample."""
+    chances = [chance for chance in found.chances if chance.unit == unit]
+    tests = list(dict.fromkeys(chance.test for chance in chances))
+    table = _table("as likely as the target makes it: p", "way", unit, *tests, "result")
+    failed = found.failed_chances
+    for way in dict.fromkeys(chance.way for chance in chances):
+        own = {chance.test: chance for chance in chances if chance.way == way}
+        wrong = [test for test, chance in own.items() if chance.name in failed]
+        values = [f"{own[test].p_value:.2g}" if test in own else "" for test in tests]
+        compared = max(chance.compared for chance in own.values())
+        table.add_row(way, f"{compared:,}", *values, f"{', '.join(wrong)} failed" if wrong else "passed")
+    return table
+
+
 def as_sentences(found: Certificate) -> list[str]:
     """The verdict, and how far it reaches."""
-    tests = f"{len(found.chances)} tests, which together accuse a right engine in {FALSE_ALARM:.1%} of runs"
     compared = sum(equality.compared for equality in found.equalities)
     if not found.passed:
         return ["Not lossless: what was drafted changed the text.", *(f"  {failure}" for failure in found.failures)]
-    lines = [f"Lossless as far as {compared:,} comparisons and {tests}, can tell."]
+    tests = f"{len(found.chances)} tests" if found.chances else "no test of a distribution"
+    lines = [f"Lossless as far as {compared:,} comparisons and {tests} can tell."]
+    if found.chances:
+        lines.append(f"Together the tests accuse a right engine in at most {FALSE_ALARM:.1%} of runs.")
     for name, powers in found.powers.items():
         shown = [power.fault for power in powers if power.probability >= SURE]
         unsure = [f"{power.fault} ({_tokens(power)} tokens)" for power in powers if power.probability < SURE]
