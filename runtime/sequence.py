@@ -154,11 +154,15 @@ class Sequence:
         assert seed is not None  # Sampling.seeded() comes before the first token
         return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
 
-    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float, call: float) -> Wanted:
+    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float, call: float, start: float) -> Wanted:
         """What it asks of its drafter."""
         if not self.chooses_k:
-            worth = call = 0.0  # as many as were asked for, so that a text with a seed is the same at every load
-        return Wanted(self.tokens, self.slot, self.shaper, self._choice, draws, k, self._memory, worth, call, proposal)
+            worth = call = start = (
+                0.0  # as many as were asked for, so that a text with a seed is the same at every load
+            )
+        return Wanted(
+            self.tokens, self.slot, self.shaper, self._choice, draws, k, self._memory, worth, call, proposal, start
+        )
 
     def forced(self, most: int) -> Proposal:
         """What its grammar allows no other for: proposed for nothing, and verified like any."""

@@ -64,6 +64,7 @@ class Wanted:
     worth: float  # a token that is kept with less than this probability costs more than it gives; 0: all are wanted
     call_worth: float  # the same with a call of the drafter
     proposal: Proposal  # added to in place
+    start_worth: float = 0.0  # as `worth`, of the first token: a call of two tokens may cost more than one more row
 
     def add_row(self, row: Logits, origin: str) -> None:
         """Propose the next token by a model's logits float32[vocab]; an error is of this text alone."""
