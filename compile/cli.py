@@ -18,11 +18,12 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.find_recipe import read_recipe
-from mxspec.recipes.recipe import ROUNDINGS
+from mxspec.recipes.recipe import ROUNDINGS, TIED, from_here
 from mxspec.runtime.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
 _ACTIVATIONS = click.Choice(ACTIVATIONS)
+_TIED = click.Choice(TIED)
 
 
 class _CompileByDefault(Group):
@@ -54,7 +55,8 @@ for command in (list_recipes, explain, inspect, emit):
 @click.argument("recipe", metavar="RECIPE|CHECKPOINT")
 @click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
-@click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter for the target.")
+@click.option("--adapter", metavar="ADAPTER", help="A LoRA adapter for the target: a folder or a hub id.")
+@click.option("--from-pickle", is_flag=True, help="Read weights that are there as pickles alone; no code is run.")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
 @click.option(
@@ -66,6 +68,8 @@ for command in (list_recipes, explain, inspect, emit):
 )
 @click.option("--activations", type=_ACTIVATIONS, help="What the target's products make of their rows. [int16]")
 @click.option("--draft-activations", type=_ACTIVATIONS, help="Likewise of the draft. [int16]")
+@click.option("--tied", type=_TIED, help="Store a table that is embedding and head so often. [once where exact]")
+@click.option("--draft-tied", type=_TIED, help="Likewise of the draft. [once where exact]")
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
 @click.option("--budget", metavar="BITS", help="Choose the target's formats for so many bits a weight, such as 5.2bpw.")
 @click.option("--max-ratio", type=click.FloatRange(min=1, min_open=True), help="Choose them for this perplexity ratio.")
@@ -87,12 +91,15 @@ def compile_recipe(
     *,
     draft: str | None,
     output: Path | None,
-    adapter: Path | None,
+    adapter: str | None,
+    from_pickle: bool,
     target_format: str | None,
     draft_format: str | None,
     matrix_format: tuple[tuple[str, str], ...],
     activations: str | None,
     draft_activations: str | None,
+    tied: str | None,
+    draft_tied: str | None,
     keep_fp16: tuple[str, ...],
     budget: str | None,
     max_ratio: float | None,
@@ -118,10 +125,11 @@ def compile_recipe(
         calibrate=None if calibrate is None else str(calibrate.absolute()),
         calibration_tokens=calibration_tokens,
         seed=seed,
+        from_pickle=from_pickle or None,
         ngram=None if ngram is None else str(ngram.absolute()),
         suffix=None if suffix is None else str(suffix.absolute()),
         target={
-            "adapter": None if adapter is None else str(adapter.absolute()),
+            "adapter": None if adapter is None else from_here(adapter),
             "format": target_format,
             "formats": list(matrix_format) or None,
             "keep_fp16": list(keep_fp16) or None,
@@ -129,8 +137,9 @@ def compile_recipe(
             "max_ratio": max_ratio,
             "allowed_formats": list(allow) or None,
             "activations": activations,
+            "tied": tied,
         },
-        draft={"format": draft_format, "activations": draft_activations},
+        draft={"format": draft_format, "activations": draft_activations, "tied": draft_tied},
     )
     output = output or Path(f"{wanted.name}.bundle")
     try:

@@ -16,6 +16,7 @@ from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
+from mxspec.compile.passes.embeddings import StoredOnce, never
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.compile.trace.families import family_of
 from mxspec.compile.trace.modules import PackedLinear, swap_modules
@@ -36,12 +37,16 @@ def export_graph(
     cache_dtype: str,
     activations: Activations = "int16",
     buffers: Mapping[str, Source] = MappingProxyType({}),
+    stored_once: StoredOnce = never,
 ) -> ExportedGraph:
     """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. No weights are read
-    but `buffers` of a few numbers (checkpoint/buffers.py). Raises UnsupportedModelError where it cannot be done.
+    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. A head that is the
+    embedding, too, is stored once where `stored_once` says so of its parameter, else beside a float16 table. No weights
+    are read but `buffers` of a few numbers (checkpoint/buffers.py).
+
+    Raises UnsupportedModelError where it cannot be done.
     """
     config = copy.deepcopy(config)  # tracing changes it
     family = family_of(config)
@@ -58,7 +63,7 @@ def export_graph(
         shape = _cache_shape(config, cache_dtype)
         specs = _weight_specs(model)
         graph = trace(model, call, shape)
-    run_passes(graph, specs)
+    run_passes(graph, specs, stored_once)
     name = architecture_name(config)
     check_graph(graph, name, *graph_names(shape.layers))
     return ExportedGraph(

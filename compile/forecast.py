@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from torch import nn
@@ -13,7 +13,7 @@ from mxspec.compile.check.context import choose_contexts
 from mxspec.compile.checkpoint.config import load_config, make_config, read_settings
 from mxspec.compile.checkpoint.fetch import fetch_config
 from mxspec.compile.checkpoint.names import name_parameters
-from mxspec.compile.plan import choose_formats
+from mxspec.compile.plan import choose_formats, choose_tables
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.find_recipe import shipped_config
@@ -84,6 +84,7 @@ def _forecast_model(
     format_of = choose_formats(model, wanted, {})
     matrices = dict(_matrices(model))
     packed = sum(_packed_bytes(format_of(parameter), *shape) for parameter, shape in matrices.items())
+    stored_once = set(filter(choose_tables(wanted, format_of, {}), matrices))
     weights = sum(parameter.numel() for parameter in model.parameters())
     width = 4 if "float32" in str(config.dtype) else 2
     seconds = REFEREE_SECONDS + EXPORT_SECONDS_A_LAYER * config.num_hidden_layers
@@ -94,7 +95,7 @@ def _forecast_model(
         format=wanted.format,
         weights=weights,
         fetch_bytes=0 if recipe.has_folder(wanted.checkpoint) else weights * width,
-        file_bytes=packed + sum(_kept_bytes(model, context_length)),
+        file_bytes=packed + sum(_kept_bytes(model, context_length, stored_once)),
         cache_bytes=_cache_bytes(config, context_length, 4 if recipe.cache_dtype == "float32" else 2),
         context_length=context_length,
         matrices=frozenset(matrices),
@@ -116,11 +117,15 @@ def _packed_bytes(format_name: str, n: int, k: int) -> int:
     return rows * width
 
 
-def _kept_bytes(model: PreTrainedModel, context_length: int) -> Iterator[int]:
-    """Of fp16 embedding tables, float32 norms and biases, and float32 cosines and sines by position."""
+def _kept_bytes(model: PreTrainedModel, context_length: int, stored_once: Collection[str]) -> Iterator[int]:
+    """Of fp16 embedding tables, float32 norms and biases, and float32 cosines and sines by position.
+
+    An embedding has none of its own where it is a matrix, too, which is `stored_once`.
+    """
+    shared = {id(model.get_parameter(name)) for name in stored_once}
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            yield 2 * module.weight.numel()
+            yield 0 if id(module.weight) in shared else 2 * module.weight.numel()
         elif not isinstance(module, nn.Linear | Conv1D):
             yield from (4 * parameter.numel() for parameter in module.parameters(recurse=False))
         elif module.bias is not None:

@@ -21,6 +21,7 @@ class WeightSpec:
     `matmul`: `sources` stacked along n (each but the last a multiple of 16 rows), stored as packed tiles of `format`;
     `transpose` says that a source is stored [k, n]. `embedding`: one source, stored as float16 of `shape`.
     `float32`: `sources` concatenated along the first axis. `constant`: no source, `value` is written as it is.
+    `looked_up`: the graph also looks rows of this matmul up, as its embedding.
     """
 
     name: str
@@ -30,6 +31,7 @@ class WeightSpec:
     sources: tuple[str, ...] = ()
     transpose: bool = False
     value: npt.NDArray[np.generic] | None = field(default=None, compare=False, repr=False)
+    looked_up: bool = False
 
     @property
     def source(self) -> str | None:

@@ -39,6 +39,7 @@ _SCORES = ("alibi_slopes?", "sinks?")
 _PRESENT = ("output", "present_key", "present_value")
 
 PACKED_MATMUL = Operator("PackedMatMul", ("A", "B", "bias?"))
+PACKED_GATHER = Operator("PackedGather", ("ids", "B"))
 ATTENTION = Operator("Attention", ("query", "key", "value", *_CACHE, *_SCORES), _PRESENT)
 QKV_ATTENTION = Operator(
     "QkvAttention", ("qkv", *_CACHE, "cos?", "sin?", "query_norm_weight?", "key_norm_weight?", *_SCORES), _PRESENT
@@ -51,6 +52,7 @@ GEGLU = Operator("GeGLU", ("x",))
 
 OPERATORS = (
     PACKED_MATMUL,
+    PACKED_GATHER,
     ATTENTION,
     QKV_ATTENTION,
     ROTARY_EMBEDDING,

@@ -17,7 +17,7 @@ from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.fetch import fetch_checkpoint, local_folder
+from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint, require_folders
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.plan import ModelPlan, plan_model
@@ -41,6 +41,7 @@ PLAIN = {  # what the recipe of a baseline says
     "max_ratio": None,
     "allowed_formats": (),
     "activations": "int16",
+    "tied": None,
 }
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
 VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
@@ -110,21 +111,14 @@ def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName,
 
     In the recipe that comes with them each revision is the commit that was fetched.
     """
-
-    def open_model(model: TargetRecipe) -> tuple[Checkpoint, dict[str, str | None]]:
-        fetched = fetch_checkpoint(recipe, model)
-        checkpoint = Checkpoint(fetched.folder, recipe.adapter_folder(model))
-        return files.enter_context(checkpoint), {"revision": fetched.commit}
-
     for model in (recipe.target, recipe.draft):
         if model is not None:
-            local_folder(recipe, model)  # raises for one that is not there, before anything is fetched
-            recipe.adapter_folder(model)  # likewise
-    target, of_target = open_model(recipe.target)
+            require_folders(recipe, model)
+    target, of_target = open_checkpoint(recipe, recipe.target, files)
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
     if recipe.draft is None:
         return recipe.with_changes(target=of_target), opened
-    opened["draft"], of_draft = open_model(recipe.draft)
+    opened["draft"], of_draft = open_checkpoint(recipe, recipe.draft, files)
     return recipe.with_changes(target=of_target, draft=of_draft), opened
 
 
@@ -176,6 +170,8 @@ def plan_models(
             plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
             check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
             plans.append(plan)
+        if wanted.tied == "once" and not plan.shares_table:
+            stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
     return plans
 
 

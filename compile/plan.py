@@ -15,6 +15,7 @@ from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_names, tied_names
 from mxspec.compile.export import export_graph
 from mxspec.compile.graph import ExportedGraph, WeightSpec
+from mxspec.compile.passes.embeddings import StoredOnce
 from mxspec.compile.weights.pack import lay_out, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
@@ -48,18 +49,23 @@ class ModelPlan:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of the checkpoint that packing will read; a tied head is read twice."""
+        """Bytes of the checkpoint that packing will read; a tied head that is stored twice is read twice."""
         return sum(self.sources[source].bytes for spec in self.exported.weights for source in spec.sources)
+
+    @property
+    def shares_table(self) -> bool:
+        """Whether embedding and head are stored once."""
+        return any(spec.looked_up for spec in self.exported.weights)
 
 
 def plan_model(
     name: ModelName, checkpoint: Checkpoint, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
     """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
-    model = name_parameters(checkpoint.config)
+    model = checkpoint.named
     own = own_formats(model, checkpoint)
     buffers = find_buffers(model, checkpoint.tensors)
-    exported = _export(checkpoint.config, choose_formats(model, wanted, own), wanted, recipe, context_length, buffers)
+    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length, buffers)
     parameters = [*dict.fromkeys(source for spec in exported.weights for source in spec.sources), *buffers]
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
@@ -79,27 +85,29 @@ def plan_without_weights(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
     """The plan of a configuration without a checkpoint. Raises MxspecError for what cannot be exported."""
-    format_of = choose_formats(name_parameters(config), wanted, {})
-    exported = _export(config, format_of, wanted, recipe, context_length, {})
+    exported = _export(config, name_parameters(config), {}, wanted, recipe, context_length, {})
     layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length)
     return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
 
 def _export(
     config: PreTrainedConfig,
-    format_of: Callable[[str], str],
+    model: PreTrainedModel,
+    own: Mapping[str, str],
     wanted: TargetRecipe,
     recipe: Recipe,
     context_length: int,
     buffers: Mapping[str, Source],
 ) -> ExportedGraph:
+    weight_format = choose_formats(model, wanted, own)
     return export_graph(
         config,
-        weight_format=format_of,
+        weight_format=weight_format,
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
         activations=wanted.activations,
         buffers=buffers,
+        stored_once=choose_tables(wanted, weight_format, own),
     )
 
 
@@ -161,3 +169,14 @@ def choose_formats(model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[st
         return asked or held or wanted.format
 
     return weight_format
+
+
+def choose_tables(wanted: TargetRecipe, weight_format: Callable[[str], str], own: Mapping[str, str]) -> StoredOnce:
+    """Whether a head that is the embedding, too, is stored once: as the recipe says, or else where nothing is lost."""
+
+    def stored_once(parameter: str) -> bool:
+        kind = weight_format(parameter)
+        exact = kind in (FP16_TILES, own.get(parameter))
+        return exact if wanted.tied is None else wanted.tied == "once"
+
+    return stored_once

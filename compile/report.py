@@ -68,7 +68,7 @@ def _group_name(tensor: TensorEntry) -> str:
 
 
 def checkpoint_bytes(entry: ModelEntry) -> int:
-    """Bytes that the model took in its checkpoint; a tied table, stored twice here, counts once."""
+    """Bytes that the model took in its checkpoint; a tied table that is stored twice here counts once."""
     taken = {tensor.sources: tensor.source_bytes for tensor in entry.tensors}
     return sum(taken.values())
 
@@ -80,6 +80,11 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
         if own := sum(tensor.own_codes for tensor in entry.tensors):
             console.print(f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit", highlight=False)
+        for tensor in entry.tensors:
+            if tensor.looked_up:
+                console.print(
+                    f"  {tensor.name} is the embedding, too: tokens are looked up in its tiles", highlight=False
+                )
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
         if entry.budget is not None:
@@ -211,6 +216,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
                 "worst_error": group.worst_error,
                 "underflowed": group.underflowed,
                 "own_codes": sum(tensor.own_codes for tensor in group.tensors),
+                "looked_up": sum(tensor.looked_up for tensor in group.tensors),
             }
             for group in group_tensors(entry.tensors)
         ],

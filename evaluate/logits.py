@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 from rich.table import Table
@@ -16,23 +16,24 @@ from rich.table import Table
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelName
+from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 TEXTS = 4  # two, and what they become after a rollback
 
 
 def measure_logits(
-    bundle: Bundle, model: ModelName, checkpoint: Path, text: str | None, length: int | None
+    bundle: Bundle, model: ModelName, origin: Recipe, text: str | None, length: int | None
 ) -> dict[str, Any]:
     """One flat object: what --json prints and a record holds. Texts are random tokens where none is given.
 
-    Raises MxspecError for a checkpoint that cannot be opened or a text that is too short, CheckFailed for a tensor that
-    transformers loads from elsewhere.
+    The target of `origin` is the checkpoint, with its adapter, that the model was made from. Raises MxspecError for one
+    that cannot be opened or a text that is too short, CheckFailed for a tensor that transformers loads from elsewhere.
     """
     try:
-        from mxspec.compile.check.own_weights import compare_own_weights
+        from mxspec.compile.check.own_weights import TOLERANCE, compare_own_weights
         from mxspec.compile.check.readings import LENGTH, random_texts
-        from mxspec.compile.checkpoint.checkpoint import Checkpoint
+        from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint
     except ModuleNotFoundError as missing:
         raise MxspecError(f"comparing with transformers needs {missing.name}: pip install 'mxspec[compile]'") from None
     bundle.graph_path(model)
@@ -42,8 +43,10 @@ def measure_logits(
         texts = random_texts(min(entry.vocab_size, bundle.manifest.tokenizer.vocab_size), length)
     else:
         texts = cut_texts(load_tokenizer(bundle.tokenizer_path).encode(text).ids, length)
-    with Checkpoint(checkpoint) as opened:
-        found = compare_own_weights(bundle.path, entry, opened, texts)
+    with ExitStack() as files:
+        checkpoint, _ = open_checkpoint(origin, origin.target, files)
+        found = compare_own_weights(bundle.path, entry, checkpoint, texts)
+    tolerance = TOLERANCE[entry.activations]
     if not math.isfinite(found.stored.error):
         raise CheckFailed(f"{entry.graph}: gave logits that are not finite, or of another size than transformers' own")
     return {
@@ -53,8 +56,8 @@ def measure_logits(
         "error_stored_weights": found.stored.error,
         "worst_reading": found.stored.way,
         "error_checkpoint_weights": found.checkpoint.error,
-        "tolerance": found.tolerance,
-        "passed": found.stored.error <= found.tolerance,
+        "tolerance": tolerance,
+        "passed": found.stored.error <= tolerance,
     }
 
 

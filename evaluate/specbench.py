@@ -16,13 +16,17 @@ from mxspec.evaluate.bench_tables import attention_table, model_table, products_
 from mxspec.evaluate.finish import finish
 from mxspec.evaluate.profile_table import call_table
 from mxspec.evaluate.shapes import SHAPES
+from mxspec.evaluate.speculate_tables import plain_table, speculate_table, turns_table
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import ops
 from mxspec.runtime.command import Group, read_text, report_console
+from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.text.tokenizer import load_tokenizer
+
+SPEAKING = tuple(name for name in NAMES if name != "none")  # drafters that propose anything
 
 
 @click.group(cls=Group)
@@ -170,6 +174,9 @@ def bench_profile(
 @click.option("--prompts", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
 @click.option("--acceptance", type=click.FloatRange(0, 1), help="Impose it: random weights agree on nothing.")
+@click.option(
+    "--drafter", "drafters", multiple=True, type=click.Choice(SPEAKING), help="May be repeated.  [default: model]"
+)
 @click.option("--repetitions", default=3, show_default=True, type=click.IntRange(min=1))
 @common_options
 def bench_speculate(
@@ -182,12 +189,18 @@ def bench_speculate(
     prompts: int,
     new_tokens: int,
     acceptance: float | None,
+    drafters: tuple[str, ...],
     repetitions: int,
     threads: int | None,
     json_output: bool,
     record: Path | None,
 ) -> None:
-    """Time speculative against plain decoding for K = 1 to 8, beside what the formula predicts."""
+    """Time speculative against plain decoding for K = 1 to 8, beside what the formula predicts.
+
+    Texts are greedy and go on after an end of text. c and v are what a drafted token and a scored round cost over a
+    plain step, in the rounds themselves; ideal and predicted are (1 - a^(K+1)) / (1 - a) tokens a round, and that over
+    cK + v.
+    """
     if threads is not None:
         ops.set_threads(threads)
     console = report_console(json_output=json_output)
@@ -198,57 +211,9 @@ def bench_speculate(
             path, speculate_bench.prompts_of(token_ids, prompts), new_tokens, acceptance
         )
         ks = range(1, min(8, bench.engine.bundle.manifest.k_max) + 1)
-        result = speculate_bench.measure(bench, ks, repetitions, status.update)
-    table = Table(
-        "K",
-        "acceptance",
-        "tokens a round",
-        "v",
-        "speedup",
-        "predicted",
-        "measured/predicted",
-        "outside the models",
-        title=(
-            f"{path.name}, {result['threads']} threads; plain {1 / result['plain_seconds_per_token']:.1f} tok/s, "
-            f"c = {result['c']:.3f}"
-        ),
-        title_justify="left",
-    )
-    for row in result["rows"]:
-        table.add_row(
-            str(row["k"]),
-            f"{row['acceptance']:.3f}",
-            f"{row['tokens_per_round']:.2f}",
-            f"{row['v']:.2f}",
-            f"{row['speedup']:.2f}",
-            f"{row['predicted']:.2f}",
-            f"{row['measured_over_predicted']:.2f}",
-            f"{row['outside_models']:.1%}",
-        )
-    auto = result["auto"]
-    table.add_section()
-    table.add_row(
-        f"auto ({auto['drafted_per_round']:.1f})",
-        f"{auto['acceptance']:.3f}",
-        f"{auto['tokens_per_round']:.2f}",
-        "",
-        f"{auto['speedup']:.2f}",
-        "",
-        "",
-        f"{auto['outside_models']:.1%}",
-    )
-    finish(result, [table, turns_table(result)], json_output, record)
-
-
-def turns_table(result: dict[str, Any]) -> Table:
-    """What taking turns on the same threads costs both models."""
-    turns = result["turns"]
-    table = Table("a step, alternating", "us", "over alone")
-    for name in ("target", "draft"):
-        table.add_row(name, f"{turns[f'{name}_seconds'] * 1e6:.1f}", f"{turns[f'{name}_over_alone']:.3f}")
-    both = turns["target_seconds"] + turns["draft_seconds"]
-    table.add_row("both", f"{both * 1e6:.1f}", f"{turns['over_alone']:.3f}")
-    return table
+        result = speculate_bench.measure(bench, ks, repetitions, drafters or ("model",), status.update)
+    tables = [speculate_table(path.name, name, found) for name, found in result["drafters"].items()]
+    finish(result, [plain_table(result), *tables, turns_table(result)], json_output, record)
 
 
 @main.command("batch")

@@ -14,9 +14,11 @@ from mxspec.evaluate.accuracy import Comparison, compare_models
 from mxspec.evaluate.finish import finish
 from mxspec.evaluate.logits import as_table as logits_table
 from mxspec.evaluate.logits import measure_logits
+from mxspec.evaluate.lossless.command import lossless
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
 from mxspec.formats.manifest import ModelEntry, ModelName
+from mxspec.recipes.recipe import Recipe, from_here
 from mxspec.runtime.command import Group, read_text, report_console
 from mxspec.runtime.engine import Engine
 
@@ -28,6 +30,9 @@ MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
 @click.version_option(package_name="mxspec")
 def main() -> None:
     """Check that a bundle is right."""
+
+
+main.add_command(lossless)
 
 
 @main.command()
@@ -76,7 +81,9 @@ def accuracy(
 
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoint")
+@click.option("--adapter", metavar="ADAPTER", help="The LoRA adapter that was merged: a folder or a hub id.")
+@click.option("--from-pickle", is_flag=True, help="Read weights that are there as pickles alone; no code is run.")
 @click.option("--model", type=click.Choice(MODELS), default="target", show_default=True, help="Of the bundle.")
 @click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text.  [default: random tokens]")
 @click.option("--tokens", type=click.IntRange(min=2), help="Length of each of the four texts.  [default: 72]")
@@ -84,21 +91,26 @@ def accuracy(
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
 def logits(
     bundle: Path,
-    checkpoint: Path,
+    checkpoint: str,
+    adapter: str | None,
+    from_pickle: bool,
     model: ModelName,
     text_file: Path | None,
     tokens: int | None,
     json_output: bool,
     record: Path | None,
 ) -> None:
-    """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, the folder that it was made from.
+    """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, which it was made from.
 
-    The largest difference of the logits as a share of the largest, read as prompts, steps, scored rows and after a
-    rollback; exit code 2 when it is beyond what half-precision caches explain. Needs memory for the checkpoint's
-    weights in float32, and all processor cores.
+    CHECKPOINT is a folder or a hub id. The largest difference of the logits as a share of the largest, read as prompts,
+    steps, scored rows and after a rollback; exit code 2 when it is beyond what half-precision caches explain. Needs
+    memory for the checkpoint's weights in float32, and all processor cores.
     """
     text = None if text_file is None else read_text(text_file, "--text")
-    result = measure_logits(Bundle.open(bundle), model, checkpoint, text, tokens)
+    origin = Recipe.of_checkpoints(checkpoint).with_changes(
+        from_pickle=from_pickle or None, target={"adapter": None if adapter is None else from_here(adapter)}
+    )
+    result = measure_logits(Bundle.open(bundle), model, origin, text, tokens)
     finish(result, [logits_table(result)], json_output, record)
     if not result["passed"]:
         raise CheckFailed(

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxspec.formats.errors import BundleError
-from mxspec.formats.manifest import MANIFEST, TOKENIZER, GuessesName, Manifest, ModelEntry, ModelName, TensorEntry
+from mxspec.formats.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    AnyManifest,
+    GuessesName,
+    Manifest,
+    ModelEntry,
+    ModelName,
+    TensorEntry,
+)
 from mxspec.formats.safetensors_file import ALIGNMENT, StoredTensor, read_header
 from mxspec.formats.storage import stored_as
 
@@ -32,7 +41,7 @@ class Bundle:
             if not folder.is_dir():
                 found = "is a file, and a bundle a directory" if os.path.lexists(folder) else "no such directory"
                 raise BundleError(f"{found}; a bundle is what speccompile writes")
-            manifest = _read_manifest(folder)
+            manifest = Manifest.parse(_manifest_text(folder))
             _check_files(folder, manifest)
             for entry in manifest.models.values():
                 _check_weights(folder, entry)
@@ -92,11 +101,11 @@ def file_sha256(path: Path) -> str:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise BundleError unless a folder holds a manifest of ours and no file that the manifest does not name."""
+    """Raise BundleError unless a folder holds a manifest of ours, of any schema version, and no file beside its own."""
     try:
         if folder.is_symlink() or not folder.is_dir():
             raise BundleError("it is no folder")
-        _check_surplus(folder, _read_manifest(folder))
+        _check_surplus(folder, AnyManifest.parse(_manifest_text(folder)))
         below = next((path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink()), None)
         if below is not None:
             raise BundleError(f"{below!r} is a folder")
@@ -104,13 +113,13 @@ def check_replaceable(folder: Path) -> None:
         raise BundleError(f"{folder} exists and is no bundle: {problem}; --force replaces only bundles") from None
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def _manifest_text(folder: Path) -> bytes:
     if not os.path.lexists(folder / MANIFEST):
         raise BundleError(f"{MANIFEST} is missing; this is not a bundle, or half of one")
     path = _file_inside(folder, MANIFEST)
     if path.stat().st_size > MANIFEST_LIMIT:
         raise BundleError(f"{MANIFEST}: {path.stat().st_size} bytes, at most {MANIFEST_LIMIT} expected")
-    return Manifest.parse(path.read_bytes())
+    return path.read_bytes()
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
@@ -137,7 +146,7 @@ def _file_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _check_surplus(folder: Path, manifest: Manifest) -> None:
+def _check_surplus(folder: Path, manifest: Manifest | AnyManifest) -> None:
     surplus = {path.name for path in folder.iterdir()} - manifest.files.keys() - {MANIFEST}
     if surplus:
         raise BundleError(f"file {min(surplus)!r} is not in the manifest; remove it or compile again")

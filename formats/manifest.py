@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import BundleError
 from mxspec.formats.validation import Strict, first_problem, parse_json
@@ -43,7 +43,8 @@ class TensorEntry(Strict):
 
     `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
     root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
-    the checkpoint was MX already, and its codes and scales are here bit for bit.
+    the checkpoint was MX already, and its codes and scales are here bit for bit. `looked_up`: the head of a model whose
+    embedding it is, too, and which has no other.
     """
 
     name: str
@@ -56,6 +57,7 @@ class TensorEntry(Strict):
     error: Annotated[float, Field(ge=0)] | None = None
     underflowed: Count = 0
     own_codes: bool = False
+    looked_up: bool = False
 
 
 class RoundingEntry(Strict):
@@ -186,6 +188,40 @@ class SamplingDefaults(Strict):
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
 
 
+class ModelFiles(BaseModel):
+    """The two files of a model, whatever else is said of it."""
+
+    graph: str
+    weights: str
+
+
+class AnyManifest(BaseModel):
+    """What manifests of all schema versions say: enough to know a bundle, and which files are its own."""
+
+    schema_version: Positive
+    name: str
+    models: Annotated[dict[ModelName, ModelFiles], Field(min_length=1)]
+    files: dict[str, FileEntry]
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _lists_its_files(self) -> Self:
+        own = {name for model in self.models.values() for name in (model.graph, model.weights)} | {TOKENIZER}
+        if missing := sorted(own - self.files.keys()):
+            raise ValueError(f"file {missing[0]!r} is not in files")
+        return self
+
+    @classmethod
+    def parse(cls, text: bytes) -> AnyManifest | Manifest:
+        """Parse and check manifest.json, all of it where its version is known; raises BundleError."""
+        parse_json(text, MANIFEST, BundleError)
+        try:
+            found = cls.model_validate_json(text, strict=True)
+        except ValidationError as problems:
+            raise BundleError(f"{MANIFEST}: {first_problem(problems, cls)}") from None
+        return Manifest.parse(text) if found.schema_version in READABLE_SCHEMA_VERSIONS else found
+
+
 class Manifest(Strict):
     """The whole of manifest.json."""
 
@@ -272,7 +308,8 @@ def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[Tensor
     for tensor in tensors:
         computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
         needed = entry.context_length if computed else min(entry.context_length, tokens)
-        if (computed or tensor.format == "fp16") and len(tensor.shape) == 2 and tensor.shape[0] < needed:
+        looked_up = computed or tensor.format == "fp16" or tensor.looked_up
+        if looked_up and len(tensor.shape) == 2 and tensor.shape[0] < needed:
             raise ValueError(
                 f"models.{model}: context_length {entry.context_length}, but table {tensor.name!r} has "
                 f"{tensor.shape[0]} rows"

@@ -36,6 +36,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 Rounding = Literal["nearest", "scale", "gptq"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+Tied = Literal["once", "twice"]
+TIED: tuple[Tied, ...] = get_args(Tied)
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -49,7 +51,12 @@ class TargetRecipe(Strict):
     the first that matches; `keep_fp16` holds patterns of those to keep in fp16 whatever else is said. `activations` is
     for the products whose format can take it; the others stay as they are.
 
-    `adapter` is the directory of a LoRA adapter in PEFT's format, merged into the weights before they are rounded.
+    `tied` says how a table that is embedding and head is stored: `once`, as the head's tiles, in which tokens are then
+    looked up, or `twice`, the embedding as float16 beside them. Without it that is once where nothing is lost: in
+    float16, and where the head is MX in the checkpoint already.
+
+    `adapter` is a LoRA adapter in PEFT's format, a directory or a hub id, merged into the weights before they are
+    rounded; `adapter_revision` is of the latter.
 
     With a `budget` such as "5.2bpw", bits a weight of all matrices, or a `max_ratio` of perplexity, which is predicted,
     the format of each matrix that no pattern names is chosen among `allowed_formats`, all MX formats if there are none.
@@ -60,6 +67,7 @@ class TargetRecipe(Strict):
     checkpoint: str
     revision: str | None = None
     adapter: str | None = None
+    adapter_revision: str | None = None
     unpublished: str | None = None
     format: FormatName = "mxfp6_e3m2"
     formats: tuple[tuple[str, FormatName], ...] = ()
@@ -68,6 +76,7 @@ class TargetRecipe(Strict):
     max_ratio: Annotated[float, Field(gt=1)] | None = None
     allowed_formats: tuple[FormatName, ...] = ()
     activations: Activations = "int16"
+    tied: Tied | None = None
 
     @field_validator("checkpoint")
     @classmethod
@@ -131,8 +140,9 @@ class Recipe(Strict):
 
     `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
-    from places that `seed` chooses, make of the model. `about` and `verified` are for people: what the pair is for, and
-    what it was tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by.
+    from places that `seed` chooses, make of the model. With `from_pickle` weights that are there as pickles alone are
+    read by torch's weights-only loader. `about` and `verified` are for people: what the pair is for, and what it was
+    tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by.
     """
 
     name: Name
@@ -146,6 +156,7 @@ class Recipe(Strict):
     calibrate: str | None = None
     calibration_tokens: Positive = 32768
     seed: Annotated[int, Field(ge=0)] = 0
+    from_pickle: bool = False
     ngram: str | None = None
     suffix: str | None = None
     target: TargetRecipe
@@ -210,12 +221,11 @@ class Recipe(Strict):
     def with_draft(self, checkpoint: str) -> Self:
         """A copy with this draft; a folder counts from the working directory."""
         merged = self.model_dump(mode="json", exclude_unset=True)
-        folder = Path(checkpoint).expanduser()
-        place = str(folder.absolute()) if folder.is_dir() or not is_hub_id(checkpoint) else checkpoint
         settings = merged.get("draft") or {}
-        of_the_former = ("checkpoint", "revision", "unpublished")
+        of_the_former = ("checkpoint", "revision", "unpublished", "adapter", "adapter_revision")
         kept = {key: value for key, value in settings.items() if key not in of_the_former}
-        changed = type(self).model_validate_json(json.dumps(merged | {"draft": {"checkpoint": place} | kept}))
+        draft = {"checkpoint": from_here(checkpoint)} | kept
+        changed = type(self).model_validate_json(json.dumps(merged | {"draft": draft}))
         changed._folder = self._folder
         return changed
 
@@ -233,29 +243,28 @@ class Recipe(Strict):
         texts: dict[GuessesName, str | None] = {"ngram": self.ngram, "suffix": self.suffix}
         return {name: self._folder / Path(text).expanduser() for name, text in texts.items() if text is not None}
 
-    def adapter_folder(self, model: TargetRecipe) -> Path | None:
-        """The directory of a model's adapter, if it has one. Raises RecipeError where it is not there."""
-        folder = None if model.adapter is None else self._folder / Path(model.adapter).expanduser()
-        if folder is not None and not folder.is_dir():
-            raise RecipeError(f"adapter: no directory {folder}")
-        return folder
-
     def has_folder(self, checkpoint: str) -> bool:
         """Whether `checkpoint` names a directory that is there."""
         return (self._folder / Path(checkpoint).expanduser()).is_dir()
 
-    def local_folder(self, checkpoint: str) -> Path | None:
-        """The directory that `checkpoint` names, or None for a hub id. Raises RecipeError for neither.
+    def local_folder(self, given: str, what: str = "checkpoint") -> Path | None:
+        """The directory that `given` names, or None for a hub id. Raises RecipeError for neither, saying `what` it is.
 
         `./x`, `../x`, `/x` and `~/x` are always directories, `org/name` is one if it exists beside the recipe.
         """
-        folder = self._folder / Path(checkpoint).expanduser()
-        if self.has_folder(checkpoint):
+        folder = self._folder / Path(given).expanduser()
+        if self.has_folder(given):
             return folder
-        if not is_hub_id(checkpoint):
+        if not is_hub_id(given):
             found = f"{folder} is a file, not a directory" if folder.is_file() else f"no directory {folder}"
-            raise RecipeError(f"checkpoint {checkpoint!r}: {found}, and not a hub id such as org/name")
+            raise RecipeError(f"{what} {given!r}: {found}, and not a hub id such as org/name")
         return None
+
+
+def from_here(given: str) -> str:
+    """A folder that somebody names, counted from the working directory; a hub id as it is."""
+    folder = Path(given).expanduser()
+    return str(folder.absolute()) if folder.is_dir() or not is_hub_id(given) else given
 
 
 def is_hub_id(checkpoint: str) -> bool:

@@ -90,6 +90,11 @@ class Engine:
     ) -> None:
         self.close()
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The names of those that the bundle allows."""
+        return tuple(self._drafters)
+
     # --- writing ---
 
     def generate(self, prompt: str | Sequence[int] | None = None, **settings: Any) -> Handle:
@@ -175,6 +180,7 @@ class Engine:
             logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
             logprobs_of=request.logprobs_of,
             cache_key=request.cache_key,
+            traced=request.trace,
         )
         return [
             sequence.Sequence(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.runtime.trace.round_trace import RoundTrace
 
 FinishReason = Literal["eos", "stop", "grammar", "max_new_tokens", "context_end", "cancelled", "error"]
 
@@ -45,6 +47,7 @@ class Round:
     seconds: float  # the two models and all around them, but not what the reader does between events
     sample: int = 0
     stopped: bool = False  # the drafter was not sure enough to guess as many as it was asked for
+    trace: RoundTrace | None = None  # where it was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,10 @@ class Statistics:
     evaluated: int
     accepted: int
     bonus: int  # rounds in which all drafted tokens were kept
+    origins: Mapping[str, int]  # emitted tokens, by who wrote them
+    evaluated_by_position: tuple[int, ...]  # of the first drafted token of a round, of the second …
+    accepted_by_position: tuple[int, ...]
+    rounds_by_k: Mapping[int, int]  # by how many tokens were drafted
     waiting_seconds: float  # from the request to a free slot
     prefill_seconds: float  # from there to the first token
     decode_seconds: float  # all rounds after the first token, of which
@@ -75,6 +82,16 @@ class Statistics:
     def acceptance(self) -> float | None:
         """Accepted / evaluated; None where nothing was evaluated."""
         return self.accepted / self.evaluated if self.evaluated else None
+
+    @property
+    def kept_of(self) -> dict[str, int]:
+        """Tokens that were guessed and kept, by who guessed them."""
+        return {origin: count for origin, count in self.origins.items() if origin != TARGET}
+
+    @property
+    def rest_seconds(self) -> float:
+        """Of the rounds, in neither model: shaping, verifying, text."""
+        return self.decode_seconds - self.draft_seconds - self.target_seconds
 
     @property
     def decode_tokens_per_second(self) -> float | None:

@@ -11,10 +11,19 @@ from rich.text import Text
 # C0 and C1 (an ESC moves the cursor, and on some terminals more), and what turns the direction of writing.
 _UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
+# Control characters as their pictures (U+2400 on): no text may command a terminal.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
 
 def visible(text: str) -> str:
     """The text with its control characters written out, newlines and tabs excepted."""
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def shown(text: str) -> str:
+    """The text as a terminal or a page may get it: a character for a character."""
+    return text.translate(_PICTURES)
 
 
 class PlainConsole(Console):

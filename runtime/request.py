@@ -51,6 +51,7 @@ class Request:
     n: int = 1  # samples of the prompt
     best_of: int | None = None  # sample so many, and answer with the n of the highest mean log-probability
     grammar: Grammar | None = None
+    trace: bool = False  # each Round says what was drafted, what both models thought of it, and what became of it
     cache_key: str = ""  # what was read is shared only between requests of the same key
 
     def __post_init__(self) -> None:

@@ -185,7 +185,9 @@ class Scheduler:
         for sequence, k in zip(decoding, self.load.choose([s.load(self._k_max) for s in decoding]), strict=True):
             work = Work(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
             work.k = max(k - len(work.proposal.tokens), 0)
-            if work.k and sequence.chooses_k and sequence.draft_lag > READY_LAG:
+            waits = work.k > 0 and sequence.chooses_k and sequence.draft_lag > READY_LAG
+            sequence.note_k(k, len(work.proposal.tokens), waits=waits)
+            if waits:
                 late.append(sequence)  # K is chosen, so the draft reads a text only when it is first tried on it
                 work.k = 0
             works.append(work)

@@ -23,6 +23,7 @@ from mxspec.runtime.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
 from mxspec.runtime.strategy import Strategy
 from mxspec.runtime.text.stream import TextStream
+from mxspec.runtime.trace.tracer import Tracer, why_k
 from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verdict import Verdict
@@ -50,6 +51,7 @@ class Settings:
     logprobs: int | None = None
     logprobs_of: str = "raw"
     cache_key: str = ""
+    traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Sequence:
         self.ended = False
         self._slot: Slot | None = None
         self._memory: Any = None  # its drafter's
+        self._tracer = Tracer() if settings.traced else None
         strategy = settings.strategy
         self._choice = Choice(
             settings.sampling.greedy, strategy.proposal, strategy.verifier.matched, strategy.draft_temperature
@@ -128,7 +131,7 @@ class Sequence:
     @property
     def drafts_at_once(self) -> bool:
         """Whether the draft has to have read the prompt when the first round is over: a fixed K drafts in the next."""
-        return not self.chooses_k and self.settings.strategy.k != 0 and self._room > 0
+        return not self.chooses_k and self.settings.strategy.k != 0 and self._room > 0 and self.draft_lag > 0
 
     @property
     def draft_lag(self) -> int:
@@ -157,11 +160,21 @@ class Sequence:
     def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float, call: float, start: float) -> Wanted:
         """What it asks of its drafter."""
         if not self.chooses_k:
-            worth = call = start = (
-                0.0  # as many as were asked for, so that a text with a seed is the same at every load
-            )
+            # As many as were asked for, so that a text with a seed is the same at every load.
+            worth = call = start = 0.0
         return Wanted(
-            self.tokens, self.slot, self.shaper, self._choice, draws, k, self._memory, worth, call, proposal, start
+            self.tokens,
+            self.slot,
+            self.shaper,
+            self._choice,
+            draws,
+            k,
+            self._memory,
+            worth,
+            call,
+            proposal,
+            start_worth=start,
+            traced=self.settings.traced,
         )
 
     def forced(self, most: int) -> Proposal:
@@ -170,6 +183,11 @@ class Sequence:
         tokens = tokens[: max(self._capacity - len(self.tokens), 0)]
         certain = [] if self.settings.sampling.greedy else [Distribution.point(token) for token in tokens]
         return Proposal(tokens, ["grammar"] * len(tokens), certain)
+
+    def note_k(self, k: int, forced: int, *, waits: bool) -> None:
+        """K was chosen for its next round, `forced` tokens of it by its grammar; it may have to wait for its draft."""
+        if self._tracer is not None:
+            self._tracer.plan(max(k, forced), why_k(self.settings.strategy, k, self._room, forced, waits=waits))
 
     # --- its life ---
 
@@ -187,7 +205,12 @@ class Sequence:
         strategy, drafted = self.settings.strategy, proposal.tokens
         if self.settings.sampling.greedy:
             lenient = None if strategy.lossless else partial(self._accepts, logits, drafted)
-            return verify_greedy(lambda i: self.shaper.greedy(logits[i], drafted[:i]), drafted, lenient)
+            verdict = verify_greedy(lambda i: self.shaper.greedy(logits[i], drafted[:i]), drafted, lenient)
+            if self._tracer is not None:
+                self._tracer.see(
+                    proposal, verdict, lambda i, token: self.shaper.confidence(logits[i], token, drafted[:i])
+                )
+            return verdict
         target: dict[int, Distribution] = {}  # each is asked for twice at most
 
         def shaped(i: int) -> Distribution:
@@ -196,6 +219,8 @@ class Sequence:
             return target[i]
 
         verdict = strategy.verifier.verify(Scored(drafted, proposal.distributions, shaped, draws, strategy.lenience))
+        if self._tracer is not None:
+            self._tracer.see(proposal, verdict, lambda i, token: shaped(i).probability(token))
         if self.settings.measured is not None and len(self.tally.rounds) % MEASURE_EVERY == 0:
             for place in range(verdict.evaluated):
                 self.settings.measured.observe(shaped(place), proposal.distributions[place])
@@ -218,6 +243,7 @@ class Sequence:
             self.tokens.append(token)
             piece = "" if token in self.settings.eos else self._stream.push(token)
             origin = proposal.origins[i] if i < verdict.accepted else TARGET
+            self.tally.origins[origin] += 1
             events.append(Token(token, piece, origin, self.sample, logprob))
             if (reason := self._end_after(token)) is not None:
                 break
@@ -233,6 +259,7 @@ class Sequence:
             seconds=now - timing.began,
             sample=self.sample,
             stopped=stopped,
+            trace=None if self._tracer is None else self._tracer.round(len(events)),
         )
         if self.tally.rounds:
             self.acceptance.observe(done)

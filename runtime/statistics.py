@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from mxspec.runtime.events import Round, Statistics
@@ -22,6 +23,7 @@ class Tally:
     ended: float | None = None
     reused_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
+    origins: Counter[str] = field(default_factory=Counter)
 
     def statistics(self) -> Statistics:
         rounds = list(self.rounds)  # the engine's thread may be adding one
@@ -43,9 +45,18 @@ class Tally:
             evaluated=sum(r.evaluated for r in rounds),
             accepted=sum(r.accepted for r in rounds),
             bonus=sum(r.drafted > 0 and r.accepted == r.drafted for r in rounds),
+            origins=dict(self.origins),
+            evaluated_by_position=_by_position([r.evaluated for r in rounds]),
+            accepted_by_position=_by_position([r.accepted for r in rounds]),
+            rounds_by_k=dict(sorted(Counter(r.drafted for r in rounds).items())),
             waiting_seconds=began - self.asked,
             prefill_seconds=(now if self.first_token is None else self.first_token) - began,
             decode_seconds=sum(r.seconds for r in rest),
             draft_seconds=sum(r.draft_seconds for r in rest),
             target_seconds=sum(r.target_seconds for r in rest),
         )
+
+
+def _by_position(lengths: list[int]) -> tuple[int, ...]:
+    """How many rounds reached the first position, the second, and so on."""
+    return tuple(sum(length > place for length in lengths) for place in range(max(lengths, default=0)))

@@ -10,6 +10,7 @@ take well is written to --keep, and the command ends with 1.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import random
@@ -17,9 +18,10 @@ import shutil
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,14 +52,22 @@ ODD_TEXT = (b"1e999", b"-1e999", b"NaN", b"Infinity", b"9" * 5000, b"[" * 3000, 
 class Target:
     """A file, what reads it, and the JSON of good ones. `data_bytes`: as a safetensors file, so many bytes after it.
 
-    A reader of `cost` 100 gets one file of a hundred, and has a hundred times as long for it.
+    With `wrap` good ones are bytes, and what that makes of them is the file. A reader of `cost` 100 gets one file of a
+    hundred, and has a hundred times as long for it.
     """
 
     path: Path
     read: Callable[[], object]
     good: tuple[bytes, ...]
     data_bytes: int | None = None
+    wrap: Callable[[bytes], bytes] | None = None
     cost: int = 1
+
+    def whole(self, text: bytes) -> bytes:
+        """The file around a text that was not changed."""
+        if self.wrap is not None:
+            return self.wrap(text)
+        return text if self.data_bytes is None else len(text).to_bytes(8, "little") + text + bytes(self.data_bytes)
 
 
 def change_value(tree: Any, chance: random.Random) -> None:
@@ -114,6 +124,8 @@ def change_text(text: bytearray, chance: random.Random) -> None:
 
 def make_file(target: Target, chance: random.Random) -> bytes:
     """The bytes of a changed file."""
+    if target.wrap is not None:
+        return wrap_changed(target.wrap, chance.choice(target.good), chance)
     tree = json.loads(chance.choice(target.good))
     for _ in range(chance.randrange(4)):
         change_value(tree, chance)
@@ -125,6 +137,17 @@ def make_file(target: Target, chance: random.Random) -> bytes:
     length = len(text) if chance.random() < 0.9 else chance.choice((0, 1, len(text) + 1, 2**63, 2**64 - 1))
     data = bytes(max(0, target.data_bytes + chance.choice((0, 0, 0, 0, 1, -1))))
     return length.to_bytes(8, "little") + bytes(text) + data
+
+
+def wrap_changed(wrap: Callable[[bytes], bytes], good: bytes, chance: random.Random) -> bytes:
+    """A file around changed bytes, and at times changed itself."""
+    inner = bytearray(good)
+    for _ in range(chance.randrange(4)):
+        change_text(inner, chance)
+    file = bytearray(wrap(bytes(inner)))
+    if chance.random() < 0.3:
+        change_text(file, chance)
+    return bytes(file)
 
 
 def judge(target: Target) -> tuple[str, str]:
@@ -201,7 +224,8 @@ def header(place: Path) -> Target:
 
 def index(place: Path) -> Target:
     """The index of a sharded checkpoint, whose shards are there."""
-    from mxspec.compile.checkpoint.checkpoint import INDEX, Checkpoint
+    from mxspec.compile.checkpoint.checkpoint import Checkpoint
+    from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 
     shutil.copy(DEMO / "target" / "config.json", place)
     weight_map = {}
@@ -214,7 +238,35 @@ def index(place: Path) -> Target:
                 writer.append(bytes(64))
         weight_map |= dict.fromkeys(names, shard)
     good = json.dumps({"metadata": {"total_size": 512}, "weight_map": weight_map}).encode()
-    return Target(place / INDEX, lambda: Checkpoint(place).close(), (good,))
+    return Target(place / SAFETENSORS.index, lambda: Checkpoint(place).close(), (good,))
+
+
+def pickled(place: Path) -> Target:
+    """The list of tensors in a file of torch.save."""
+    import torch
+
+    from mxspec.compile.checkpoint.pickled_shard import open_pickle
+
+    path, shared = place / "pytorch_model.bin", torch.ones(4, 8, dtype=torch.bfloat16)
+    torch.save({"a.weight": shared, "b.weight": shared[1:3], "norm": torch.nn.Parameter(torch.ones(3))}, path)
+    with zipfile.ZipFile(path) as archive:
+        records = {
+            name: archive.read(name) for name in archive.namelist() if "/." not in name
+        }  # says how it is laid out
+    listing = next(name for name in records if name.endswith("/data.pkl"))
+
+    def wrap(text: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content in (records | {listing: text}).items():
+                archive.writestr(name, content)
+        return file.getvalue()
+
+    def read() -> None:
+        with ExitStack() as files:
+            open_pickle(path, files)
+
+    return Target(path, read, (records[listing],), wrap=wrap)
 
 
 def tokenizer(place: Path) -> Target:
@@ -268,7 +320,7 @@ def manifest(place: Path) -> Target:
     return Target(path, lambda: Bundle.open(bundle), (path.read_bytes(),))
 
 
-TARGETS = {maker.__name__: maker for maker in (config, model, header, index, tokenizer, generation, manifest)}
+TARGETS = {maker.__name__: maker for maker in (config, model, header, index, pickled, tokenizer, generation, manifest)}
 
 
 def main() -> int:

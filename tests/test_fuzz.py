@@ -13,9 +13,7 @@ from tests.fuzz import TARGETS, Target, fuzz, judge
 def test_every_reader_takes_a_file_or_says_one_line(reader: str, tmp_path: Path) -> None:
     target = TARGETS[reader](tmp_path)
     for good in target.good:
-        data = b"" if target.data_bytes is None else bytes(target.data_bytes)
-        length = b"" if target.data_bytes is None else len(good).to_bytes(8, "little")
-        target.path.write_bytes(length + good + data)
+        target.path.write_bytes(target.whole(good))
         assert judge(target) == ("taken", "")  # or the others would be refused for nothing
     (tmp_path / "changed").mkdir()
     counts = fuzz(reader, 400, 0, tmp_path / "changed")

@@ -31,7 +31,12 @@ def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: in
 def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe) -> None:
     """Compile a small twin of a model of this configuration and run that at all lengths. Raises CheckFailed."""
     wanted = wanted.model_copy(
-        update={"format": plan.weight_format, "formats": (), "keep_fp16": ()}
+        update={
+            "format": plan.weight_format,
+            "formats": (),
+            "keep_fp16": (),
+            "tied": "once" if plan.shares_table else "twice",
+        }
     )  # their patterns may name layers that the twin lacks, and its weights are not MX yet
     with tempfile.TemporaryDirectory(prefix="mxspec-twin-") as place:
         folder = Path(place)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from mxspec.compile.check.readings import LENGTH, SLOTS, Text, random_texts, read_texts
+from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, Text, random_texts, read_texts
 from mxspec.compile.check.reference import (
     Difference,
     largest_difference,
@@ -27,10 +28,8 @@ from mxspec.compile.check.reference import (
     reads_alike_anywhere,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.merged_tensor import MergedTensor
-from mxspec.compile.checkpoint.mx_tensor import MxTensor
-from mxspec.compile.checkpoint.names import resolve_names
-from mxspec.formats.errors import CheckFailed, CheckpointError, UnsupportedModelError
+from mxspec.compile.checkpoint.names import resolve_names, tied_names
+from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
 from mxspec.formats.storage import stored_as
@@ -51,34 +50,32 @@ class OwnWeights:
 
     stored: Difference
     checkpoint: Difference
-    tolerance: float
 
-    def check(self, graph: str) -> None:
-        """Raise CheckFailed unless the logits are those of the stored weights."""
-        if self.stored.error > self.tolerance:
-            raise CheckFailed(
-                f"{graph}: differs from transformers with the same weights by {self.stored.error:.1e} of the largest "
-                f"logit ({self.stored.way}), expected at most {self.tolerance:.0e}: the bundle is wrong"
-            )
+
+def check_difference(stored: Difference, entry: ModelEntry) -> None:
+    """Raise CheckFailed unless a model's logits are those of the weights that it stores."""
+    tolerance = TOLERANCE[entry.activations]
+    if stored.error > tolerance:
+        raise CheckFailed(
+            f"{entry.graph}: differs from transformers with the same weights by {stored.error:.1e} of the largest "
+            f"logit ({stored.way}), expected at most {tolerance:.0e}: the bundle is wrong"
+        )
 
 
 def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float | None:
-    """The error of a model's logits with its stored weights, or None where it is too large, or MX from the first.
+    """The error of a model's logits with its stored weights, or None where it is too large.
 
-    Raises CheckFailed where it is too large, or a tensor is not what transformers loads.
+    Raises CheckFailed where the error is too large, or a tensor is not what transformers loads.
     """
     needed = sum(math.prod(tensor.shape) * 4 for tensor in checkpoint.tensors.values())
-    if holds_codes(checkpoint) or needed > min(MOST_BYTES, available_memory() // 3):
+    if needed > min(MOST_BYTES, available_memory() // 3):
         return None
-    length = min(LENGTH, entry.context_length)
-    found = compare_own_weights(folder, entry, checkpoint, random_texts(entry.vocab_size, length))
-    found.check(entry.graph)
-    return found.stored.error
-
-
-def holds_codes(checkpoint: Checkpoint) -> bool:
-    """Whether matrices of a checkpoint are MX already, which transformers does not load by itself."""
-    return any(isinstance(tensor, MxTensor) for tensor in checkpoint.tensors.values())
+    texts = random_texts(entry.vocab_size, min(LENGTH, entry.context_length))
+    comparison = _Comparison.begin(folder, entry, checkpoint, texts)
+    comparison.store(folder, entry, checkpoint)
+    found = comparison.difference()
+    check_difference(found, entry)
+    return found.error
 
 
 def available_memory() -> int:
@@ -88,46 +85,60 @@ def available_memory() -> int:
 
 
 def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> OwnWeights:
-    """Read four texts with a model of the bundle in `folder` and with transformers.
+    """Read four texts with a model of the bundle in `folder` and with transformers, whose weights are both's in turn.
 
-    Raises CheckFailed where a stored tensor is not what transformers loads, UnsupportedModelError where it loads none.
+    Raises CheckFailed where a stored tensor is not what transformers loads.
     """
-    if holds_codes(checkpoint):
-        raise UnsupportedModelError(f"{checkpoint.folder}: is MX already; expected weights that transformers loads")
-    config, length = checkpoint.config, len(texts[0])
-    session = Session(folder, entry.model_copy(update={"context_length": length}), entry.vocab_size, SLOTS)
-    if not reads_alike_anywhere(config, entry.context_length):
-        session.first_position = entry.context_length - length
-    readings = list(read_texts(session, texts))
-    model = load_reference(checkpoint.folder, config)
-    _merge_adapter(model, checkpoint)
-    original = largest_difference(readings, oracle(model, session.first_position))
-    with torch.no_grad():
-        _store_weights(model, folder, entry, checkpoint)
-    stored = largest_difference(readings, oracle(model, session.first_position))
-    return OwnWeights(stored, original, TOLERANCE[entry.activations])
+    comparison = _Comparison.begin(folder, entry, checkpoint, texts)
+    original = comparison.difference()
+    comparison.store(folder, entry, checkpoint)
+    return OwnWeights(comparison.difference(), original)
 
 
-def _merge_adapter(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
-    """Put the weights that an adapter changes in the place of those that transformers loaded without it."""
-    parameters = [name for name, _ in model.named_parameters()]
-    for name, tensor in resolve_names(model, checkpoint.tensors, parameters).tensor_of.items():
-        if isinstance(source := checkpoint.tensors[tensor], MergedTensor):
-            model.get_parameter(name).data = torch.from_numpy(source.read_rows(0, source.shape[0]))
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What a bundle's model said of texts that begin at a position, and transformers' model to compare it with."""
+
+    readings: Sequence[Reading]
+    first_position: int
+    model: PreTrainedModel
+
+    @classmethod
+    def begin(cls, folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> Self:
+        """Read the texts, and load transformers' model with the checkpoint's weights."""
+        config, length = checkpoint.config, len(texts[0])
+        session = Session(folder, entry.model_copy(update={"context_length": length}), entry.vocab_size, SLOTS)
+        if not reads_alike_anywhere(config, entry.context_length):
+            session.first_position = entry.context_length - length
+        readings = list(read_texts(session, texts))
+        return cls(readings, session.first_position, load_reference(checkpoint, config))
+
+    def store(self, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:
+        """Give transformers' model the weights of the bundle."""
+        with torch.no_grad():
+            _store_weights(self.model, folder, entry, checkpoint)
+
+    def difference(self) -> Difference:
+        """The largest one, with the weights that transformers' model has now."""
+        return largest_difference(self.readings, oracle(self.model, self.first_position))
 
 
 def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:
     """Put what the bundle stores in the place of the parameters that transformers loaded."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     tensor_of = resolve_names(model, checkpoint.tensors, parameters).tensor_of
-    parameter_of = {tensor: parameter for parameter, tensor in tensor_of.items()}
+    parameter_of = {checkpoint.tensors[tensor].name: parameter for parameter, tensor in tensor_of.items()}
+    held = {tensor.name for tensor in checkpoint.tensors.values()}
+    twins = tied_names(model)
     for tensor in entry.tensors:
         alone = len(tensor.sources) == 1 and tensor.name in parameters  # a tied head has values of its own
-        if missing := [source for source in tensor.sources if source not in checkpoint.tensors]:
+        if missing := [source for source in tensor.sources if source not in held]:
             raise CheckpointError(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint.folder} lacks")
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
         if names:
-            _replace(model, names, tensor, _stored_values(folder / entry.weights, tensor))
+            values = _stored_values(folder / entry.weights, tensor)
+            for parts in [[name] for name in twins[names[0]]] if tensor.looked_up else [names]:
+                _replace(model, parts, tensor, values)
 
 
 def _stored_values(path: Path, tensor: TensorEntry) -> Values:

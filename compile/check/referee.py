@@ -66,7 +66,8 @@ class Twin:
 
     def compare(self, config: PreTrainedConfig | None = None) -> Difference:
         """The largest difference from transformers' forward; `config` in the place of the twin's own."""
-        model = load_reference(self.folder, config or self.config)
+        with Checkpoint(self.folder) as checkpoint:
+            model = load_reference(checkpoint, config or self.config)
         found = [largest_difference(readings, oracle(model, first)) for first, readings in self.readings.items()]
         return max(found, key=lambda difference: difference.error)
 

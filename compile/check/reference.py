@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.check.readings import Logits, Reading, Text
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.names import in_text_half
 from mxspec.compile.checkpoint.silence import silence
+from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_float32
 from mxspec.formats.errors import CheckpointError
 
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
@@ -28,25 +32,36 @@ class Difference:
     way: str = ""
 
 
-def load_reference(folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
+def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' model of a checkpoint in float32, with its plainest attention that is right.
 
-    Raises CheckpointError where transformers cannot load it.
+    Values are as the checkpoint is read, merged, unpacked or out of a pickle; which parameter each tensor is, and what
+    is tied, is transformers' own to say. Raises CheckpointError where transformers cannot load it.
     """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
+    values = {
+        in_text_half(name): torch.from_numpy(_read_whole(tensor))
+        for name, tensor in checkpoint.tensors.items()
+        if tensor.dtype in DTYPE_NAMES.values()
+    }
     with silence():
         try:
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                folder,
+            model: PreTrainedModel = type(checkpoint.named).from_pretrained(
+                None,
                 config=copy.deepcopy(config),  # transformers writes the attention's name into what it is given
+                state_dict=values,
                 dtype=torch.float32,
                 attn_implementation=attention,
                 local_files_only=True,
-                trust_remote_code=False,
             )
         except Exception as error:  # theirs have no base
-            raise CheckpointError(f"{folder}: transformers cannot load it: {one_line(error)}") from error
+            raise CheckpointError(f"{checkpoint.folder}: transformers cannot load it: {one_line(error)}") from error
     return model.eval()
+
+
+def _read_whole(tensor: Source) -> npt.NDArray[np.float32]:
+    values = tensor.read() if isinstance(tensor, CheckpointTensor) else tensor.read_rows(0, tensor.shape[0])
+    return np.asarray(as_float32(values, tensor.dtype))  # numpy makes a scalar of an array of one number
 
 
 def oracle(model: PreTrainedModel, first_position: int) -> Oracle:

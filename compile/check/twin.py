@@ -22,8 +22,8 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from mxspec.compile.checkpoint.buffers import stored_buffers
-from mxspec.compile.checkpoint.checkpoint import WEIGHTS
 from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
 LAYERS = 2  # at least; as many as it takes to have one of each kind
@@ -65,7 +65,7 @@ def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> N
     layout = plan_layout([(name, "F16", tuple(value.shape)) for name, value in values_of.items()])
     random = np.random.default_rng(0)
     noise = random.standard_normal(_NOISE, np.float32)
-    with SafetensorsWriter(folder / WEIGHTS, layout) as writer:
+    with SafetensorsWriter(folder / SAFETENSORS.single, layout) as writer:
         for name, tensor in values_of.items():
             writer.begin(name)
             gains = LOUD if name in buffers else scale

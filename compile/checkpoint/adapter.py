@@ -9,19 +9,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.config import architecture_name, read_settings
 from mxspec.compile.checkpoint.merged_tensor import LowRank, MergedTensor
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.names import name_parameters, rename, tied_names
+from mxspec.compile.checkpoint.names import rename, tied_names
+from mxspec.compile.checkpoint.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensor import CheckpointTensor, open_shard
 from mxspec.compile.checkpoint.ties import same_values
+from mxspec.compile.checkpoint.weight_files import PICKLES_ADVICE
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_PICKLE = (
+    "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin",
+)  # fmt: skip
 
 _KEY = re.compile(r"base_model\.model\.(.+)\.(lora_A|lora_B|base_layer)\.weight")
 # Keys that are read here, and those that say nothing about the merged weights; any other must be empty.
@@ -36,17 +40,17 @@ _ADVICE = "merge it with PEFT's merge_and_unload, and give what that saves"
 
 
 def merge_adapter(
-    tensors: Mapping[str, Source], config: PreTrainedConfig, folder: Path, files: ExitStack
+    tensors: Mapping[str, Source], model: PreTrainedModel, folder: Path, files: ExitStack, from_pickle: bool
 ) -> dict[str, Source]:
-    """The tensors, those that the adapter in `folder` changes with its changes; its shards are open until `files` ends.
+    """The tensors, those that the adapter in `folder` changes with its changes; its file is open until `files` ends.
 
-    Raises CheckpointError for what is damaged or does not fit, UnsupportedModelError for what is not plain LoRA.
+    Without safetensors it may be read `from_pickle`. Raises CheckpointError for what is damaged or does not fit,
+    UnsupportedModelError for what is not plain LoRA.
     """
     settings = _read_config(folder / ADAPTER_CONFIG)
-    model = name_parameters(config)
     found, _ = rename(model, list(tensors))
     merged = dict(tensors)
-    for module, parts in _read_parts(folder, files).items():
+    for module, parts in _read_parts(folder, files, from_pickle).items():
         a, b = parts["lora_A"], parts["lora_B"]
         where = f"{folder}: {module}"
         parameter = _parameter_of(model, module, where)
@@ -80,14 +84,17 @@ def _read_config(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _read_parts(folder: Path, files: ExitStack) -> dict[str, dict[str, CheckpointTensor]]:
+def _read_parts(folder: Path, files: ExitStack, from_pickle: bool) -> dict[str, dict[str, CheckpointTensor]]:
     """lora_A, lora_B, and the base_layer that PEFT writes with a head's, by the module that they belong to."""
-    path = folder / ADAPTER_WEIGHTS
+    path, read = folder / ADAPTER_WEIGHTS, open_shard
     if not path.is_file():
-        pickled = ": it has pickled weights only; save it again" if (folder / "adapter_model.bin").is_file() else ""
-        raise CheckpointError(f"{folder}: no {ADAPTER_WEIGHTS}{pickled}")
+        path, read = folder / ADAPTER_PICKLE, open_pickle
+        if not path.is_file():
+            raise CheckpointError(f"{folder}: no {ADAPTER_WEIGHTS}")
+        if not from_pickle:
+            raise CheckpointError(f"{folder}: {PICKLES_ADVICE}")
     parts: dict[str, dict[str, CheckpointTensor]] = {}
-    for name, tensor in open_shard(path, files).items():
+    for name, tensor in read(path, files).items():
         key = _KEY.fullmatch(name)
         if key is None:
             raise UnsupportedModelError(f"{path}: tensor {name!r} is not of plain LoRA on a linear layer: {_ADVICE}")

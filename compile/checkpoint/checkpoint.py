@@ -1,4 +1,4 @@
-"""A checkpoint on disk: what its config.json says, and the tensors of its safetensors shards."""
+"""A checkpoint on disk: what its config.json says, and the tensors of its shards."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+from transformers import PreTrainedModel
+
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, merge_adapter
 from mxspec.compile.checkpoint.config import CONFIG, load_config
 from mxspec.compile.checkpoint.make_tokenizer import make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open_shard
 from mxspec.compile.checkpoint.ties import broken_tie
+from mxspec.compile.checkpoint.weight_files import find_weights
 from mxspec.formats.errors import CheckpointError
-from mxspec.formats.manifest import PLAIN_NAME, TOKENIZER
-from mxspec.formats.validation import parse_json, shorten
-
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+from mxspec.formats.manifest import TOKENIZER
 
 
 class Checkpoint:
     """A checkpoint directory, opened: its configuration and its tensors by name, each read once.
 
     A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it;
-    nor does it tie tables that differ. What an adapter changes is changed in the tensors as they are read. `notes` say
-    what its owner should know. Raises CheckpointError for what is missing or cut, UnsupportedModelError for a
-    configuration that cannot be read.
+    nor does it tie tables that differ. What an adapter changes is changed in the tensors as they are read. Where there
+    are no safetensors, pickled weights are read `from_pickle`. `notes` say what its owner should know. Raises
+    CheckpointError for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
     """
 
-    def __init__(self, folder: Path, adapter: Path | None = None) -> None:
+    def __init__(self, folder: Path, adapter: Path | None = None, *, from_pickle: bool = False) -> None:
         self.folder = folder
         self.config = load_config(folder)
         if (folder / ADAPTER_CONFIG).exists() and (adapter is None or not adapter.samefile(folder)):
@@ -47,26 +48,28 @@ class Checkpoint:
         self.notes: list[str] = []
         self._files = ExitStack()
         try:
-            for shard, promised in _shards(folder).items():
-                self._add(shard, promised)
+            self._read_shards(from_pickle)
             if layout is not None:
                 self.tensors = _join_codes(self.tensors, layout)
             self._untie()
             if adapter is not None:
-                self.tensors = merge_adapter(self.tensors, self.config, adapter, self._files)
+                self.tensors = merge_adapter(self.tensors, self.named, adapter, self._files, from_pickle)
         except BaseException:
             self.close()
             raise
 
-    def _add(self, shard: str, promised: set[str]) -> None:
-        path = self.folder / shard
-        stored = open_shard(path, self._files)
-        if missing := sorted(promised - stored.keys()):
-            raise CheckpointError(f"{path}: tensor {missing[0]!r} of {INDEX} is not there ({len(missing)} missing)")
-        for name in stored:
-            if name in self.tensors:
-                raise CheckpointError(f"tensor {name!r} is in {self.tensors[name].shard} and in {shard}")
-        self.tensors |= stored
+    def _read_shards(self, from_pickle: bool) -> None:
+        files = find_weights(self.folder, from_pickle)
+        for shard, promised in files.promised.items():
+            stored = (open_pickle if files.kind.pickled else open_shard)(self.folder / shard, self._files)
+            if missing := sorted(promised - stored.keys()):
+                raise CheckpointError(
+                    f"{self.folder / shard}: tensor {missing[0]!r} of {files.kind.index} is not there "
+                    f"({len(missing)} missing)"
+                )
+            if twice := sorted(stored.keys() & self.tensors.keys()):
+                raise CheckpointError(f"tensor {twice[0]!r} is in {self.tensors[twice[0]].shard} and in {shard}")
+            self.tensors |= stored
 
     @cached_property
     def tokenizer(self) -> Path:
@@ -78,6 +81,11 @@ class Checkpoint:
             path.write_text(text, encoding="utf-8")
             self.notes.append(f"{self.folder} has no {TOKENIZER}: made of its other files")
         return path
+
+    @cached_property
+    def named(self) -> PreTrainedModel:
+        """transformers' model with names and shapes only, to be read only. Raises UnsupportedModelError for none."""
+        return name_parameters(self.config)
 
     def _untie(self) -> None:
         """Have the configuration speak of two tables where the checkpoint has two."""
@@ -120,30 +128,3 @@ def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, So
             raise CheckpointError(f"{where} holds codes of {module + '.weight'!r}, which is there as well")
         joined[f"{module}.weight"] = MxTensor(codes, scales, format_name, layout.unpack[format_name])
     return joined
-
-
-def _shards(folder: Path) -> dict[str, set[str]]:
-    """Shard files, and the tensors that the index says are in each; a single file goes first, as in transformers."""
-    index = folder / INDEX
-    if (folder / WEIGHTS).is_file():
-        return {WEIGHTS: set()}
-    if not index.is_file():
-        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
-        hint = "; it has pickled weights only: save it again with safe_serialization" if pickled else ""
-        raise CheckpointError(f"{folder}: neither {WEIGHTS} nor {INDEX}{hint}")
-    try:
-        text = index.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{index}: {error.strerror}") from None
-    match parse_json(text, str(index), CheckpointError):
-        case {"weight_map": dict(weight_map)} if weight_map:
-            shards: dict[str, set[str]] = {}
-            for name, shard in weight_map.items():
-                if not isinstance(shard, str) or not PLAIN_NAME.fullmatch(shard):
-                    raise CheckpointError(
-                        f"{index}: shard {shorten(shard)} of tensor {shorten(name)} is not a plain file name"
-                    )
-                shards.setdefault(shard, set()).add(name)
-            return shards
-        case _:
-            raise CheckpointError(f"{index}: no weight_map")

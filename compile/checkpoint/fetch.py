@@ -1,4 +1,4 @@
-"""Where a checkpoint's files are: a directory, or a copy of a hub repository in the local cache.
+"""Where the files of a checkpoint or an adapter are: a directory, or a copy of a hub repository in the local cache.
 
 The download itself, its progress, going on where it was cut, and HF_HUB_OFFLINE are huggingface_hub's.
 """
@@ -19,18 +19,24 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG
-from mxspec.compile.checkpoint.checkpoint import INDEX, WEIGHTS
+from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 from mxspec.compile.checkpoint.config import CONFIG
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES
+from mxspec.compile.checkpoint.weight_files import (
+    PICKLES,
+    PICKLES_ADVICE,
+    SAFETENSORS,
+    WeightKind,
+    kinds_to_read,
+    read_index,
+)
 from mxspec.formats.errors import CheckpointError, RecipeError
 from mxspec.formats.manifest import TOKENIZER
-from mxspec.formats.validation import parse_json
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 _DESCRIPTIONS = (
-    CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "chat_template.jinja", INDEX,
-    ADAPTER_CONFIG,
+    CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "chat_template.jinja", SAFETENSORS.index,
+    PICKLES.index, ADAPTER_CONFIG,
 )  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 LOG_IN = "log in with `hf auth login`"
@@ -38,7 +44,7 @@ LOG_IN = "log in with `hf auth login`"
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A checkpoint's directory, and the commit that it is of where it came from the hub."""
+    """The directory of a checkpoint or an adapter, and the commit that it is of where it came from the hub."""
 
     folder: Path
     commit: str | None = None
@@ -55,9 +61,22 @@ def fetch_checkpoint(recipe: Recipe, model: TargetRecipe) -> Fetched:
     first = _download(model.checkpoint, model.revision, _DESCRIPTIONS)
     if not (first.folder / TOKENIZER).is_file():
         _download(model.checkpoint, first.commit, TOKENIZER_SOURCES)
-    if _has_single_file(model.checkpoint, first):
-        return _download(model.checkpoint, first.commit, [WEIGHTS])
-    return _download(model.checkpoint, first.commit, _shards(first.folder / INDEX))
+    return _download(model.checkpoint, first.commit, _weight_files(model.checkpoint, first, recipe.from_pickle))
+
+
+def fetch_adapter(recipe: Recipe, model: TargetRecipe) -> Fetched | None:
+    """The files of a model's adapter, if it has one, downloaded where it is a hub id. Raises as above."""
+    if model.adapter is None:
+        return None
+    folder = recipe.local_folder(model.adapter, "adapter")
+    if folder is not None:
+        return Fetched(folder)
+    first = _download(model.adapter, model.adapter_revision, [ADAPTER_CONFIG, ADAPTER_WEIGHTS])
+    if not (first.folder / ADAPTER_WEIGHTS).is_file() and _is_published(model.adapter, ADAPTER_PICKLE, first.commit):
+        if not recipe.from_pickle:
+            raise CheckpointError(f"{model.adapter}: {PICKLES_ADVICE}")
+        return _download(model.adapter, first.commit, [ADAPTER_PICKLE])
+    return first
 
 
 def fetch_config(recipe: Recipe, model: TargetRecipe) -> Path:
@@ -84,22 +103,30 @@ def _download(checkpoint: str, revision: str | None, files: Sequence[str]) -> Fe
     return Fetched(folder, folder.name if _COMMIT.fullmatch(folder.name) else revision)
 
 
-def _has_single_file(checkpoint: str, first: Fetched) -> bool:
-    """Whether the weights are one file: it goes before an index, as in transformers."""
-    if not (first.folder / INDEX).is_file() or (first.folder / WEIGHTS).is_file():
-        return True
+def _weight_files(checkpoint: str, first: Fetched, from_pickle: bool) -> list[str]:
+    """Names of the files with the weights; safetensors go before pickles, which are taken only where asked for."""
+    for kind in kinds_to_read(from_pickle):
+        if files := _files_of(kind, checkpoint, first):
+            return files
+    if not from_pickle and _files_of(PICKLES, checkpoint, first):
+        raise CheckpointError(f"{checkpoint}: {PICKLES_ADVICE}")
+    return [SAFETENSORS.single]  # what is missing is said where the folder is opened
+
+
+def _files_of(kind: WeightKind, checkpoint: str, first: Fetched) -> list[str]:
+    """The files of a kind; a single one goes before an index, as in transformers."""
+    index = first.folder / kind.index
+    if (first.folder / kind.single).is_file() or _is_published(checkpoint, kind.single, first.commit):
+        return [kind.single]
+    return sorted(read_index(index)) if index.is_file() else []
+
+
+def _is_published(checkpoint: str, name: str, commit: str | None) -> bool:
+    """Whether the hub has a file."""
     try:
-        return file_exists(checkpoint, WEIGHTS, revision=first.commit)
+        return file_exists(checkpoint, name, revision=commit)
     except OSError:  # no network: what is in the cache was chosen when there was one
         return False
-
-
-def _shards(index: Path) -> list[str]:
-    found = parse_json(index.read_bytes(), str(index), CheckpointError)
-    weight_map = found.get("weight_map") if isinstance(found, dict) else None
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{index}: no weight_map")
-    return sorted({shard for shard in weight_map.values() if isinstance(shard, str)})
 
 
 def _reason(checkpoint: str, revision: str | None, error: Exception) -> str:

@@ -81,8 +81,7 @@ def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], 
     found: dict[str, str] = {}
     computed: dict[str, str] = {}
     for tensor in tensors:
-        plain = tensor.replace(_TEXT_HALF, "", 1)
-        name, converter = rename_source_key(plain, renamings, converters, prefix, state)
+        name, converter = rename_source_key(in_text_half(tensor), renamings, converters, prefix, state)
         if name not in state and tensor in state:
             name, converter = rename_source_key(tensor, [], [], prefix, state)
         if converter is not None:
@@ -92,6 +91,11 @@ def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], 
         elif name in state:
             found[name] = tensor
     return found, computed
+
+
+def in_text_half(tensor: str) -> str:
+    """The name of a tensor in the language model of a checkpoint that holds one for images as well."""
+    return tensor.replace(_TEXT_HALF, "", 1)
 
 
 def _examples(tensors: list[str]) -> str:

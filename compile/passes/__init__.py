@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from mxspec.compile.graph import WeightSpec
-from mxspec.compile.passes.embeddings import HalveEmbeddings
+from mxspec.compile.passes.embeddings import HalveEmbeddings, ShareTiedTables, StoredOnce, never
 from mxspec.compile.passes.flattenings import DropFlattenings
 from mxspec.compile.passes.folding import FoldConstants, FuseRmsNorms
 from mxspec.compile.passes.gates import FuseGates
@@ -22,8 +22,11 @@ from mxspec.compile.passes.values import TakeValuesOut
 __all__ = ["list_passes", "run_passes"]
 
 
-def list_passes(specs: dict[str, WeightSpec]) -> tuple[GraphPass, ...]:
-    """All passes in their order; `specs` tells of every initializer and changes with them."""
+def list_passes(specs: dict[str, WeightSpec], stored_once: StoredOnce = never) -> tuple[GraphPass, ...]:
+    """All passes in their order; `specs` tells of every initializer and changes with them.
+
+    `stored_once` says of a matrix's parameter whether rows are looked up in its tiles where it is the embedding, too.
+    """
     return (
         TakeValuesOut(specs),
         MakeReshapesConstant(),
@@ -37,11 +40,12 @@ def list_passes(specs: dict[str, WeightSpec]) -> tuple[GraphPass, ...]:
         FuseGates(),
         FuseResiduals(),
         Sweep(),
+        ShareTiedTables(specs, stored_once),
         HalveEmbeddings(specs),
         Stamp(),
     )
 
 
-def run_passes(model: ir.Model, specs: dict[str, WeightSpec]) -> dict[str, int]:
+def run_passes(model: ir.Model, specs: dict[str, WeightSpec], stored_once: StoredOnce = never) -> dict[str, int]:
     """Change the graph and its specs in place; returns in how many places each pass did, by its name."""
-    return {type(step).__name__: step.run(model) for step in list_passes(specs)}
+    return {type(step).__name__: step.run(model) for step in list_passes(specs, stored_once)}

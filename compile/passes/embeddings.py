@@ -1,19 +1,61 @@
-"""Tables that are only looked up are stored as float16."""
+"""Tables whose rows are looked up: in the tiles of the head if it is the same parameter, else stored as float16."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from mxspec.compile.graph import WeightSpec
+from mxspec.compile.operators import PACKED_GATHER
 from mxspec.compile.passes.graph_pass import GraphPass
+from mxspec.compile.passes.nodes import make_node, put_in_place
+
+StoredOnce = Callable[[str], bool]  # of a matrix's parameter: is its embedding looked up in its tiles?
+
+
+def never(parameter: str) -> bool:
+    """Every embedding is a table of its own."""
+    return False
+
+
+class ShareTiedTables(GraphPass):
+    """Look rows up in the tiles of a matrix of the same parameter, as `stored_once` wants it; the table itself goes.
+
+    Requires a swept graph: a dead reader would count as one that wants the whole table.
+    """
+
+    def __init__(self, specs: dict[str, WeightSpec], stored_once: StoredOnce) -> None:
+        self._specs, self._stored_once = specs, stored_once
+
+    def change(self, model: ir.Model) -> int:
+        held = [self._specs[name] for name in model.graph.initializers if name in self._specs]
+        matrices = {spec.sources: spec for spec in held if self._may_be_looked_up(spec)}
+        tables = [spec for spec in held if spec.kind == "float32" and spec.sources in matrices]
+        return sum(self._share(model, table, matrices[table.sources]) for table in tables)
+
+    def _may_be_looked_up(self, spec: WeightSpec) -> bool:
+        alone = spec.kind == "matmul" and len(spec.sources) == 1 and not spec.transpose
+        return alone and self._stored_once(spec.sources[0])
+
+    def _share(self, model: ir.Model, table: WeightSpec, matrix: WeightSpec) -> bool:
+        nodes = _lookups(model, table.name)
+        for node in nodes:
+            inputs = [node.inputs[1], model.graph.initializers[matrix.name]]
+            packed = make_node(PACKED_GATHER, inputs, _attributes(matrix), name=f"{node.name}_packed")
+            put_in_place(model, node, packed, node.outputs)
+            model.graph.remove(node, safe=True)
+        if nodes:
+            del model.graph.initializers[table.name]
+            self._specs[matrix.name] = replace(matrix, looked_up=True)
+        return bool(nodes)
 
 
 class HalveEmbeddings(GraphPass):
-    """Make such tables float16, in graph and specs; the rows found are cast, not the table.
+    """Make tables that are only looked up float16, in graph and specs; the rows found are cast, not the table.
 
-    Requires a swept graph: a dead reader would count as one that wants the whole table.
+    Requires a swept graph, as above.
     """
 
     def __init__(self, specs: dict[str, WeightSpec]) -> None:
@@ -24,20 +66,30 @@ class HalveEmbeddings(GraphPass):
         return sum(self._halve(model, name) for name in tables)
 
     def _halve(self, model: ir.Model, name: str) -> bool:
-        table = model.graph.initializers.get(name)
-        lookups = [use.node for use in table.uses()] if table is not None else []
-        if not lookups or not all(node.op_type == "Gather" and node.inputs[0] is table for node in lookups):
-            return False
-        assert table is not None
-        table.type = ir.TensorType(ir.DataType.FLOAT16)
-        self._specs[name] = replace(self._specs[name], kind="embedding", format="fp16")
-        for node in lookups:
+        nodes = _lookups(model, name)
+        if nodes:
+            model.graph.initializers[name].type = ir.TensorType(ir.DataType.FLOAT16)
+            self._specs[name] = replace(self._specs[name], kind="embedding", format="fp16")
+        for node in nodes:
             _cast_result(model, node)
-        return True
+        return bool(nodes)
 
     def ensures(self, model: ir.Model) -> None:
         for name, value in model.graph.initializers.items():
             assert name not in self._specs or value.dtype == ir.DataType.from_numpy(self._specs[name].stored_dtype)
+
+
+def _lookups(model: ir.Model, name: str) -> list[ir.Node]:
+    """The nodes that look rows of a table up; none where anything else reads it."""
+    table = model.graph.initializers.get(name)
+    nodes = [use.node for use in table.uses()] if table is not None else []
+    found = all(node.op_type == "Gather" and node.inputs[0] is table for node in nodes)
+    return nodes if found else []
+
+
+def _attributes(matrix: WeightSpec) -> list[ir.Attr]:
+    n, k = matrix.shape
+    return [ir.AttrInt64("K", k), ir.AttrInt64("N", n), ir.AttrString("format", matrix.format)]
 
 
 def _cast_result(model: ir.Model, node: ir.Node) -> None:

@@ -205,4 +205,5 @@ def _entry(
         error=statistics.relative_error if sources else None,
         underflowed=statistics.underflow,
         own_codes=bool(sources) and all(own_codes(source, spec) for source in sources),
+        looked_up=spec.looked_up,
     )

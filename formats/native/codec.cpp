@@ -131,14 +131,6 @@ void unpack_tile(const uint8_t* tile, int bits, Pairs& codes) {
   }
 }
 
-void element_values(int32_t name, float (&values)[256]) {
-  const Element element = kElements[name];
-  for (int code = 0; code < element.codes(); ++code) {
-    const float magnitude = std::ldexp(static_cast<float>(element.steps(code)), element.step_exponent());
-    values[code] = !element.is_integer() && code == element.codes() / 2 ? -0.0f : magnitude;
-  }
-}
-
 }  // namespace
 }  // namespace mxspec::formats
 
@@ -205,7 +197,7 @@ int32_t mxspec_dequantize(const uint8_t* codes, const uint8_t* scales, int64_t n
   if (const int32_t status = check_element(element)) return status;
   const DefaultFloatEnvironment environment;
   float value_of[256];
-  element_values(element, value_of);
+  for (int code = 0; code < kElements[element].codes(); ++code) value_of[code] = kElements[element].value(code);
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t begin = 0; begin < k; begin += kBlock) {
       const int byte = *scales++;

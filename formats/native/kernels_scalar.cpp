@@ -47,11 +47,6 @@ int magnitude_code(float magnitude, const Element& element, int32_t rounding) {
   return code < element.largest_code() ? code : element.largest_code();
 }
 
-float magnitude_value(int code, const Element& element) {
-  const float step = __builtin_bit_cast(float, static_cast<uint32_t>(127 + element.step_exponent()) << 23);
-  return static_cast<float>(element.steps(code)) * step;
-}
-
 uint32_t signed_code(int code, bool negative, const Element& element) {
   if (!negative) return static_cast<uint32_t>(code);
   return static_cast<uint32_t>(element.is_integer() ? -code & (element.codes() - 1) : code | element.sign());
@@ -83,7 +78,7 @@ void quantize(const ValueTile& values, int32_t element_name, int32_t rounding, P
       const float magnitude = __builtin_fabsf(value) * inverse;
       const int code = magnitude_code(magnitude, element, rounding);
       codes.of[row][column / 2] |= signed_code(code, value < 0, element) << 16 * (column % 2);  // -0.0 keeps no sign
-      const float difference = magnitude - magnitude_value(code, element);
+      const float difference = magnitude - element.value(code);
       error[column % 16] += difference * difference;
       norm[column % 16] += magnitude * magnitude;
       sums.underflow += code == 0 && value != 0;

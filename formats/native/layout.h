@@ -57,7 +57,23 @@ inline void split_runs(int bits, const Run& run, Quad* quads) {
   }
 }
 
-// The reverse: hands each run to store(i, run).
+// The codes of a row of a tile, in the order of its columns. Static, as in half.h.
+template <int kBits>
+[[maybe_unused]] static void row_codes(const uint8_t* tile, int row, uint8_t (&codes)[kBlock]) {
+  uint32_t quads[kQuads];
+  const auto run = [&](int i) {
+    uint32_t quad;
+    __builtin_memcpy(&quad, tile + i * kRunBytes + row * static_cast<int>(sizeof quad), sizeof quad);
+    return quad;
+  };
+  split_runs(kBits, run, quads);
+  for (int column = 0; column < kBlock; ++column) {
+    constexpr int kByte[] = {0, 2, 1, 3};
+    codes[column] = static_cast<uint8_t>(quads[column / 4] >> 8 * kByte[column % 4]);
+  }
+}
+
+// The reverse of split_runs: hands each run to store(i, run).
 template <typename Quad, typename Store>
 inline void join_runs(int bits, const Quad* quads, const Store& store) {
   if (bits == 8) {
@@ -94,6 +110,12 @@ struct Element {
     const int steps = binade == 0 ? mantissa : (hidden | mantissa) << (binade - 1);
     return code & sign ? -steps : steps;
   }
+  // The value of a code, exact; that of a zero with its sign set is -0.
+  constexpr float value(int code) const {
+    if (!is_integer() && code == sign()) return -0.0f;
+    const auto exponent = static_cast<uint32_t>(127 + step_exponent());
+    return static_cast<float>(steps(code)) * __builtin_bit_cast(float, exponent << 23);
+  }
 };
 inline constexpr Element kE3M2{6, 2, 3, 4};
 inline constexpr Element kE2M3{6, 3, 1, 2};
@@ -102,6 +124,7 @@ inline constexpr Element kInt8{8, 7, 0, 0};
 // By mxspec_element.
 inline constexpr Element kElements[] = {kE3M2, kE2M3, kE2M1, kInt8};
 static_assert(kE3M2.steps(31) == 448 && kE2M3.steps(63) == -60 && kE2M1.steps(7) == 12 && kInt8.steps(0x81) == -127);
+static_assert(kE3M2.value(31) == 28 && kE2M3.value(63) == -7.5f && kE2M1.value(7) == 6 && kInt8.value(0x80) == -2);
 inline constexpr int kNaNScale = 255;
 
 }  // namespace mxspec::formats

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
 
 KEYS = ("key", "id")  # of the caller's own, handed back with the answer
-SETTINGS = tuple(field.name for field in dataclasses.fields(Request) if field.name != "grammar")
+SETTINGS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in ("grammar", "trace"))
 KNOWN = (*SETTINGS, *GRAMMARS, *KEYS)
 
 

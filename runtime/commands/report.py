@@ -21,6 +21,8 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
         parts.append(f"decode {statistics.decode_tokens_per_second:.1f} tok/s")
     if statistics.acceptance is not None:
         parts.append(f"acceptance {statistics.acceptance:.3f}")
+    if len(statistics.kept_of) > 1:
+        parts.append("kept " + ", ".join(f"{count:,} of {name}" for name, count in statistics.kept_of.items()))
     if statistics.tokens_per_round is not None:
         parts.append(f"{statistics.tokens_per_round:.2f} tokens/round")
     parts.append(f"{statistics.emitted:,} tokens in {statistics.rounds:,} rounds")
@@ -59,14 +61,35 @@ def _as_json(answer: Answer, *, with_logprobs: bool) -> dict[str, Any]:
         "evaluated": statistics.evaluated,
         "accepted": statistics.accepted,
         "bonus": statistics.bonus,
+        "origins": dict(statistics.origins),
+        "evaluated_by_position": list(statistics.evaluated_by_position),
+        "accepted_by_position": list(statistics.accepted_by_position),
+        "rounds_by_k": {str(k): rounds for k, rounds in statistics.rounds_by_k.items()},
         "waiting_s": statistics.waiting_seconds,
         "prefill_s": statistics.prefill_seconds,
         "decode_s": statistics.decode_seconds,
+        "draft_s": statistics.draft_seconds,
+        "target_s": statistics.target_seconds,
+        "rest_s": statistics.rest_seconds,
         "decode_tok_per_s": statistics.decode_tokens_per_second,
+        "timings": _timings(statistics),
     }
     if with_logprobs and answer.logprobs is not None:
         report["logprobs"] = list(map(_logprob_as_json, answer.logprobs))
     return report
+
+
+def _timings(statistics: Statistics) -> dict[str, float]:
+    """The same in the words of llama-server, for programs that read its answers."""
+    return {
+        "cache_n": statistics.reused_tokens,
+        "prompt_n": statistics.prompt_tokens - statistics.reused_tokens,
+        "prompt_ms": statistics.prefill_seconds * 1e3,
+        "predicted_n": statistics.emitted,
+        "predicted_ms": statistics.decode_seconds * 1e3,
+        "draft_n": statistics.drafted,
+        "draft_n_accepted": statistics.accepted,
+    }
 
 
 def _logprob_as_json(entry: Logprob) -> dict[str, Any]:

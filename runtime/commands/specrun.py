@@ -13,6 +13,7 @@ from mxspec.runtime.commands.one_answer import answer_once
 from mxspec.runtime.commands.option_groups import GroupedCommand, option
 from mxspec.runtime.commands.prompt import read_prompt
 from mxspec.runtime.commands.settings import parse_bias, parse_k, request_for, request_settings
+from mxspec.runtime.commands.trace_file import check_trace_path
 from mxspec.runtime.drafters import NAMES
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ FILE = click.Path(path_type=Path)
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")
 @option(OUTPUT, "--logprobs", type=int, help="With --json: log-probabilities, and those of the N likeliest.")
 @option(OUTPUT, "--logprobs-of", type=click.Choice(["raw", "shaped"]), help="Before or after sampling's settings.")
+@option(OUTPUT, "--trace", type=FILE, metavar="FILE", help="Write each round to FILE.jsonl, or a page to FILE.html.")
 @option(BATCH, "--prompts", type=FILE, metavar="FILE", help="Answer each line: {prompt or messages, settings, key}.")
 @option(BATCH, "--out", type=FILE, metavar="FILE", help="Write a line an answer; go on where a killed job stopped.")
 def specrun(
@@ -98,6 +100,7 @@ def specrun(
     json_output: bool,
     prompts: Path | None,
     out: Path | None,
+    trace: Path | None,
     **options: Any,
 ) -> int:
     """Answer PROMPT, or continue it, with the models of BUNDLE.
@@ -124,13 +127,21 @@ def specrun(
             "--chat": (prompts is not None and chat, "--prompts, whose lines are answered one by one"),
             "--json": (talk and json_output, "a chat of many turns; /save writes it to a file"),
             "--n": (talk and options["n"] is not None, "a chat of many turns, which goes on from one answer"),
-            "--best-of": (talk and options["best_of"] is not None, "a chat of many turns, which shows what it writes"),
+            "--best-of": (
+                options["best_of"] is not None and (talk or trace is not None),
+                "--trace, which shows all that is written"
+                if trace
+                else "a chat of many turns, which shows what it writes",
+            ),
+            "--trace": (trace is not None and (talk or prompts is not None), "many answers, where it is of one"),
             "--logprobs": (
                 options["logprobs"] is not None and not (json_output or prompts is not None),
                 "no --json, which would print them",
             ),
         }
     )
+    if trace is not None:
+        check_trace_path(trace)
     settings = request_settings(options)
     text = "" if talk or prompts is not None else read_prompt(prompt, prompt_file)
     with _open(bundle, slots, threads) as engine:
@@ -145,7 +156,10 @@ def specrun(
             from mxspec.runtime.commands.chat_session import ChatSession
 
             return ChatSession(engine, settings, system).run()
-        return answer_once(engine, request_for(engine, text, settings, system=system, raw=raw), json_output=json_output)
+        if trace is not None:
+            settings["trace"] = True
+        request = request_for(engine, text, settings, system=system, raw=raw)
+        return answer_once(engine, request, json_output=json_output, trace=trace)
 
 
 def _refuse(mistakes: dict[str, tuple[bool, str]]) -> None:

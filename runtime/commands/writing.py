@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from mxspec.runtime.commands.progress import shown_while_waiting
+from mxspec.runtime.plain_console import shown
 
 if TYPE_CHECKING:
-    from mxspec.runtime.events import Finished
+    from mxspec.runtime.events import Event, Finished
     from mxspec.runtime.handle import Handle
 
 DRAFTED_COLOUR = "green"
-# Control characters as their pictures (U+2400 on): no text may command the terminal.
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,13 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def shown(text: str) -> str:
-    """A text as a terminal may get it."""
-    return text.translate(_PICTURES)
+def write_answer(
+    handle: Handle, max_new_tokens: int, *, echo: str = "", watch: Callable[[Event], None] | None = None
+) -> Written:
+    """Write an answer as it comes, and a newline; on a terminal after `echo`, and what the draft guessed in green.
 
-
-def write_answer(handle: Handle, max_new_tokens: int, *, echo: str = "") -> Written:
-    """Write an answer as it comes, and a newline; on a terminal after `echo`, and what the draft guessed in green."""
+    Every event goes to `watch` too.
+    """
     from mxspec.runtime.events import Finished, Token
 
     terminal = on_terminal()
@@ -52,6 +51,8 @@ def write_answer(handle: Handle, max_new_tokens: int, *, echo: str = "") -> Writ
     ids, pieces = [], []
     last: Finished | None = None
     for event in itertools.chain([first], handle):
+        if watch is not None:
+            watch(event)
         if isinstance(event, Token):
             ids.append(event.id)
             pieces.append(event.text)

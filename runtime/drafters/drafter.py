@@ -24,6 +24,7 @@ class Proposal:
     tokens: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)  # names of drafters
     distributions: list[Distribution] = field(default_factory=list)
+    confidences: dict[int, float] = field(default_factory=dict)  # of a traced greedy text: a model's own, by place
     errors: list[GenerationError] = field(default_factory=list)  # why nothing more is proposed, and the text ends
 
 
@@ -64,6 +65,7 @@ class Wanted:
     worth: float  # a token that is kept with less than this probability costs more than it gives; 0: all are wanted
     call_worth: float  # the same with a call of the drafter
     proposal: Proposal  # added to in place
+    traced: bool = False
     start_worth: float = 0.0  # as `worth`, of the first token: a call of two tokens may cost more than one more row
 
     def add_row(self, row: Logits, origin: str) -> None:
@@ -71,7 +73,10 @@ class Wanted:
         ahead = self.proposal.tokens
         try:
             if self.choice.greedy_text:
-                self._add(self.shaper.greedy(row, ahead), None, origin)
+                token = self.shaper.greedy(row, ahead)
+                if self.traced:
+                    self.proposal.confidences[len(ahead)] = self.shaper.confidence(row, token, ahead)
+                self._add(token, None, origin)
             else:
                 shaped = self.shaper.distribution(row, ahead, self.choice.temperature)
                 self._add(*self.choice.of(shaped, self.draws, len(ahead)), origin)
@@ -149,7 +154,7 @@ class ByText:
         return 0
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
-        assert not pieces, "it has nothing to read"
+        """It reads nothing beforehand."""
 
     def begin(self, tokens: Sequence[int], cache_key: str) -> Any:
         return None

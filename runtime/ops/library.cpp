@@ -7,6 +7,7 @@
 #include "runtime/ops/attention_op.h"
 #include "runtime/ops/c_border.h"
 #include "runtime/ops/gated_op.h"
+#include "runtime/ops/gather_op.h"
 #include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/matmul_op.h"
 #include "runtime/ops/norm_op.h"
@@ -47,8 +48,8 @@ std::vector<Registered> registered() {
 const std::vector<Registered>& operators() {
   static const std::vector<Registered> all =
       registered<AddLayerNormOp, AddRmsNormOp, AttentionOp<ElementType::kFloat16>, AttentionOp<ElementType::kFloat32>,
-                 GeGluOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>, QkvAttentionOp<ElementType::kFloat32>,
-                 RotaryEmbeddingOp, SwiGluOp>();
+                 GeGluOp, PackedGatherOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>,
+                 QkvAttentionOp<ElementType::kFloat32>, RotaryEmbeddingOp, SwiGluOp>();
   return all;
 }
 

@@ -2,6 +2,7 @@
 
 #include "runtime/ops/kernels/matmul.h"
 #include "runtime/ops/op.h"
+#include "runtime/ops/packed_matrix.h"
 
 namespace mxspec {
 
@@ -20,7 +21,7 @@ class PackedMatMulOp {
   void compute(Context& context) const;
 
  private:
-  int64_t k_, n_;
+  PackedMatrix matrix_;
   MatmulKind kind_;
   Isa isa_;
 };

@@ -6,6 +6,7 @@ min-p, typical-p. Each position is treated as if the drafted tokens before it we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.logprobs import raw_logprob
 from mxspec.runtime.sampling.mask import TokenMask
 from mxspec.runtime.sampling.matcher import Matcher, fill_masks
 from mxspec.runtime.sampling.processors import History
@@ -99,6 +101,10 @@ class Shaper:
         row, ids = self._narrow(logits, ahead)
         token = int(argmax_tokens(row))
         return token if ids is None else int(ids[token])
+
+    def confidence(self, logits: Logits, token: int, ahead: Sequence[int] = ()) -> float:
+        """The probability of a token of a greedy text: what bias, penalties and masks leave, at temperature 1."""
+        return math.exp(raw_logprob(self.process(logits, ahead), token).logprob)
 
     def _narrow(self, logits: Logits, ahead: Sequence[int]) -> tuple[Logits, Indices | None]:
         """The processed row, or only its allowed entries and their ids where these are few."""

@@ -27,6 +27,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.session import Part, Session
+from tests.compile.checkpoint.test_adapter import write_adapter
 
 VOCABULARY = 120
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
@@ -104,6 +105,29 @@ def failed(result: Result, exit_code: int = 1) -> str:
     line = result.stderr.rstrip().splitlines()[-1]
     assert line.startswith("error: ")
     return line
+
+
+def pickle_weights(folder: Path) -> None:
+    """model.safetensors in the older form."""
+    path = folder / "model.safetensors"
+    torch.save(load_file(path), folder / "pytorch_model.bin")
+    path.unlink()
+
+
+def test_pickled_weights_are_the_same_weights(compiled: tuple[Path, Result], tmp_path: Path) -> None:
+    recipe = write_pair(tmp_path, "llama")
+    for role in ("target", "draft"):
+        pickle_weights(tmp_path / role)
+    line = failed(speccompile(recipe, "-o", tmp_path / "x.bundle"))
+    assert f"{tmp_path / 'target'}: pickled weights only" in line
+    assert "--from-pickle" in line
+    result = speccompile(recipe, "-o", tmp_path / "x.bundle", "--from-pickle")
+    assert result.exit_code == 0, result.output
+    manifest, other = Bundle.open(tmp_path / "x.bundle").manifest, Bundle.open(compiled[0]).manifest
+    assert (manifest.recipe["from_pickle"], other.recipe["from_pickle"]) == (True, False)
+    for model in ("target", "draft"):
+        name = manifest.models[model].weights
+        assert manifest.files[name].sha256 == other.files[name].sha256
 
 
 def test_a_llama_pair_becomes_a_bundle(compiled: tuple[Path, Result]) -> None:
@@ -421,17 +445,21 @@ def test_folders_without_a_recipe(
     assert alone.draft is None
 
 
-def test_a_hub_pair_is_recorded_by_its_commits(
+def test_a_pair_and_an_adapter_of_the_hub_are_recorded_by_their_commits(
     recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     commits = {"org/big": "a" * 40, "org/small": "b" * 40}
     for name, role in (("org/big", "target"), ("org/small", "draft")):
         shutil.copytree(recipes("llama").parent / role, tmp_path / "snapshots" / commits[name])
+    commits["org/adapter"] = "c" * 40
+    (tmp_path / "snapshots" / commits["org/adapter"]).mkdir()
+    write_adapter(tmp_path / "snapshots" / commits["org/adapter"], {"model.layers.1.mlp.up_proj": (96, 64, 4)})
     monkeypatch.setattr(fetch, "snapshot_download", lambda name, **_: str(tmp_path / "snapshots" / commits[name]))
-    result = speccompile("org/big", "--draft", "org/small", "-o", place)
+    result = speccompile("org/big", "--draft", "org/small", "--adapter", "org/adapter", "-o", place)
     assert result.exit_code == 0, result.output
-    recipe = Bundle.open(place).manifest.recipe
-    assert {recipe[role]["checkpoint"]: recipe[role]["revision"] for role in ("target", "draft")} == commits
+    target, draft = (Bundle.open(place).manifest.recipe[role] for role in ("target", "draft"))
+    recorded = {role["checkpoint"]: role["revision"] for role in (target, draft)}
+    assert recorded | {target["adapter"]: target["adapter_revision"]} == commits
 
 
 def test_hub_ids(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mxspec.evaluate import model_bench, profile_bench
-from mxspec.evaluate.node_kinds import Kind, kind_of, matrix_names
+from mxspec.evaluate.node_kinds import Kind, kind_of, matrix_bytes, matrix_names
 from mxspec.evaluate.ort_profile import NodeRun, read_runs
 from mxspec.evaluate.profile_bench import ProfiledReader, choose_points, middle_half
 from mxspec.evaluate.specbench import main
@@ -184,6 +184,8 @@ def test_matrices_keep_the_part_of_their_name_that_tells_them_apart() -> None:
     assert names == {(32, 32): "attn.c_proj", (32, 64): "mlp.c_proj", (96, 32): "c_attn, lm_head"}
     product = NodeRun("PackedMatMul", (("float", (1, 8, 64)), ("uint8", (2, 800))), (("float", (1, 8, 32)),), 0.0)
     assert kind_of(product, names) == Kind("product", "mlp.c_proj", (32, 64))
+    lookup = NodeRun("PackedGather", (("int64", (1, 8)), ("uint8", (6, 400))), (("float", (1, 8, 32)),), 0.0)
+    assert (kind_of(lookup, names), matrix_bytes([product, lookup])) == (Kind("other"), 1600)
     assert [kind_of(NodeRun(op, (), (), 0.0), names).group for op in ("LayerNormalization", "GeGLU", "Add")] == [
         "norms",
         "gates",

@@ -115,17 +115,20 @@ def test_a_model_is_timed_at_every_size_that_fits(tiny_bundles: dict[str, Path])
 
 
 def test_speculation_is_compared_with_the_formula(tiny_bundles: dict[str, Path]) -> None:
-    options = ("--prompts", "2", "--new-tokens", "12", "--repetitions", "1")
+    options = ("--prompts=2", "--new-tokens=12", "--repetitions=1", "--drafter=model", "--drafter=random")
     result = specbench("speculate", str(tiny_bundles["near"]), *options, "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    rows = report["rows"]
+    found = report["drafters"]["model"]
+    rows = found["rows"]
     assert [row["k"] for row in rows] == list(range(1, 9))
-    assert 0 <= report["auto"]["drafted_per_round"] <= 8
-    assert len(report["auto"]["trials_speedup"]) == 2
+    assert 0 <= found["auto"]["drafted_per_round"] <= 8
+    assert len(found["auto"]["trials_speedup"]) == 2
+    assert max(row["acceptance"] for row in report["drafters"]["random"]["rows"]) < 0.5
     for row in rows:
         assert row["predicted"] == pytest.approx(formula(row["acceptance"], row["k"], row["c"], row["v"]))
         assert 1 <= row["tokens_per_round"] <= row["k"] + 1
+        assert 0 < row["answer_seconds"]["median"] <= row["answer_seconds"]["p90"]
 
 
 def test_steps_in_turns_are_compared_with_steps_alone(tiny_bundles: dict[str, Path]) -> None:
@@ -173,7 +176,7 @@ def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path]) 
     for imposed in (0.0, 1.0):
         result = specbench("speculate", str(tiny_bundles["random"]), *options, str(imposed), "--json")
         assert result.exit_code == 0, result.output
-        assert {row["acceptance"] for row in json.loads(result.stdout)["rows"]} == {imposed}
+        assert {row["acceptance"] for row in json.loads(result.stdout)["drafters"]["model"]["rows"]} == {imposed}
 
 
 def test_many_texts_are_timed_beside_what_their_calls_allow(

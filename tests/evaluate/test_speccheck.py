@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import selectors
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
+from rich.console import Console
+from safetensors.torch import load_file
 from scipy.special import log_softmax
 
 from mxspec import Engine
 from mxspec.compile.check import own_weights
+from mxspec.compile.pipeline import compile_bundle
+from mxspec.compile.progress import Stages
 from mxspec.evaluate import speccheck
 from mxspec.evaluate.accuracy import Comparison
 from mxspec.evaluate.speccheck import main
 from mxspec.formats.manifest import BudgetEntry
+from mxspec.recipes.recipe import Recipe
+from tests.compile.checkpoint.test_adapter import write_adapter
 
 TEXT = "a text that both models read, longer than one chunk of sixteen tokens, and than one window.\n" * 60
 
@@ -117,6 +125,7 @@ def test_a_bundle_made_for_a_ratio_is_held_to_it(demo_with_baseline: Path) -> No
 
 
 DEMO = Path(__file__).parents[2] / "recipes" / "demo"
+QUERY = "model.layers.0.self_attn.q_proj.weight"
 
 
 def logits(bundle: Path, checkpoint: Path, *options: str) -> Result:
@@ -165,3 +174,22 @@ def test_logits_of_another_checkpoint_and_of_a_short_text(demo_with_baseline: Pa
     assert result.exit_code == 1
     assert "expected at least 75: give a longer text" in result.stderr
     assert logits(demo_with_baseline, tmp_path).exit_code == 1
+
+
+def test_logits_with_an_adapter_out_of_pickles(tmp_path: Path) -> None:
+    """What compiling merged, the check merges: without the adapter the checkpoint is another."""
+    base, adapter, bundle = (tmp_path / name for name in ("base", "adapter", "x.bundle"))
+    shutil.copytree(DEMO / "draft", base, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(load_file(DEMO / "draft" / "model.safetensors"), base / "pytorch_model.bin")
+    adapter.mkdir()
+    n, k = load_file(DEMO / "draft" / "model.safetensors")[QUERY].shape
+    write_adapter(adapter, {QUERY.removesuffix(".weight"): (n, k, 4)})
+    recipe = Recipe.of_checkpoints(str(base)).with_changes(from_pickle=True, target={"adapter": str(adapter)})
+    compile_bundle(recipe, bundle, with_baseline=False, force=False, stages=Stages(Console(quiet=True)))
+    assert "--from-pickle" in logits(bundle, base).stderr
+    options = ["--from-pickle", "--json"]
+    without, merged = logits(bundle, base, *options), logits(bundle, base, *options, "--adapter", str(adapter))
+    assert (without.exit_code, "away from model.layers.0" in without.stderr) == (2, True)
+    assert merged.exit_code == 0, merged.output
+    assert json.loads(merged.stdout)["error_stored_weights"] < 5e-3
+    assert "no directory" in logits(bundle, base, *options, "--adapter", "./nowhere").stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -42,6 +43,25 @@ def test_force_replaces_a_bundle(bundle_path: Path, small_bundle: Callable[..., 
     small_bundle(bundle_path, force=True, name="second")
     assert Bundle.open(bundle_path).manifest.name == "second"
     assert names(bundle_path.parent) == ["small.bundle"]
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_force_replaces_a_bundle_of_another_schema_version(
+    bundle_path: Path, version: int, small_bundle: Callable[..., Path]
+) -> None:
+    """Its reader says "compile the bundle again": to its own place, too. Its keys need not be ours, its files are."""
+    manifest = json.loads((bundle_path / "manifest.json").read_text())
+    manifest |= {"schema_version": version, "of_another_time": True}
+    del manifest["k_max"]
+    (bundle_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=f"schema version {version}"):
+        Bundle.open(bundle_path)
+    (bundle_path / "thesis.tex").touch()
+    with pytest.raises(BundleError, match=r"'thesis\.tex' is not in the manifest"):
+        small_bundle(bundle_path, force=True)
+    (bundle_path / "thesis.tex").unlink()
+    small_bundle(bundle_path, force=True, name="second")
+    assert Bundle.open(bundle_path).manifest.name == "second"
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])

@@ -130,7 +130,7 @@ def make_sequence(
     **settings: Any,
 ) -> sequence.Sequence:
     """A text of the toys."""
-    extra = {name: settings.pop(name) for name in ("logprobs", "cache_key") if name in settings}
+    extra = {name: settings.pop(name) for name in ("logprobs", "cache_key", "traced") if name in settings}
     stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
     sampling = Sampling(**settings).seeded()
     return sequence.Sequence(

@@ -11,7 +11,7 @@ from mxspec.compile.interchange.lowering.call import Call
 from mxspec.compile.interchange.lowering.gates import lower_geglu, lower_swiglu
 from mxspec.compile.interchange.lowering.nodes import Nodes
 from mxspec.compile.interchange.lowering.norms import lower_add_layer_norm, lower_add_rms_norm, lower_rms_norm
-from mxspec.compile.interchange.lowering.products import lower_matmul
+from mxspec.compile.interchange.lowering.products import lower_gather, lower_matmul
 from mxspec.compile.interchange.lowering.rotation import lower_rotary_embedding
 from mxspec.compile.interchange.lowering.views import lower_reshape
 from mxspec.formats.errors import MxspecError
@@ -20,6 +20,7 @@ Lowering = Callable[[ir.Node, Nodes, Call], tuple[ir.Value, ...]]
 
 LOWERINGS: Mapping[tuple[str, str], Lowering] = {
     ("mxspec", "PackedMatMul"): lower_matmul,
+    ("mxspec", "PackedGather"): lower_gather,
     ("mxspec", "QkvAttention"): lower_qkv_attention,
     ("mxspec", "Attention"): lower_attention,
     ("mxspec", "RotaryEmbedding"): lower_rotary_embedding,

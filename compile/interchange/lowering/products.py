@@ -1,4 +1,4 @@
-"""The product with a packed matrix: MatMul with what DequantizeLinear makes of codes and scales."""
+"""The product with a packed matrix, and rows of it: of what DequantizeLinear makes of codes and scales."""
 
 from __future__ import annotations
 
@@ -13,11 +13,28 @@ def lower_matmul(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...
     """PackedMatMul(A [..., k], B, bias [n]?) → A · Bᵀ + bias."""
     x, packed, *bias = node.inputs
     assert x is not None
-    assert packed is not None
-    assert packed.name is not None
-    weight = nodes.transpose(_dequantized(call.matrices[packed.name], nodes), 1, 0)
+    weight = nodes.transpose(_dequantized(_matrix(packed, call), nodes), 1, 0)
     product = nodes.op("MatMul", [x, weight])
     return (nodes.op("Add", [product, bias[0]]) if bias else product,)
+
+
+def lower_gather(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:
+    """PackedGather(ids [...], B) → rows [..., k] of B.
+
+    No Gather takes types of less than a byte: it takes the rows of the float32 matrix, which the head makes as well.
+    """
+    ids, packed = node.inputs
+    assert ids is not None
+    matrix = _matrix(packed, call)
+    if matrix.scales is None:
+        return (nodes.cast(nodes.op("Gather", [matrix.values, ids]), ir.DataType.FLOAT),)
+    return (nodes.op("Gather", [_dequantized(matrix, nodes), ids]),)
+
+
+def _matrix(packed: ir.Value | None, call: Call) -> Matrix:
+    assert packed is not None
+    assert packed.name is not None
+    return call.matrices[packed.name]
 
 
 def _dequantized(matrix: Matrix, nodes: Nodes) -> ir.Value:

@@ -57,6 +57,20 @@ def head_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> 
     return {name: 0.5 * float(np.mean(np.square(sums))) for name, sums in moved.items()}
 
 
+def lookup_loss(ids: NDArray[np.int64], gradients: Values, moved: Iterator[Values]) -> float:
+    """Of a table whose rows are looked up: 1/2 of the sum of (G_r . E_r)^2 over rows r and windows, a token.
+
+    `ids` int64[windows, length]; of what goes into the first layer the `gradients` float32[windows, length, width], and
+    how far rounding has `moved` it, window by window.
+    """
+    total = 0.0
+    for tokens, worth, by in zip(ids, gradients, moved, strict=True):
+        _, rows = np.unique(tokens, return_inverse=True)
+        sums = np.bincount(rows, weights=np.einsum("tk,tk->t", worth, by))
+        total += 0.5 * float(np.vdot(sums, sums))
+    return total / ids.size
+
+
 def rounding_errors(
     read: Read, n: int, formats: Sequence[str], rounding: Rounding, factor: Factor | None
 ) -> Iterator[Errors]:

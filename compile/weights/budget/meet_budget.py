@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.compile.plan import ModelPlan, choose_formats, own_formats, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.choose import Options, within_bytes, within_loss
@@ -72,7 +71,7 @@ def _outline(model: Model, context_length: int) -> ModelPlan:
 
 def _fixed_formats(model: Model) -> Callable[[str], str]:
     """The format that patterns give to a parameter, or "" where they say nothing."""
-    named = name_parameters(model.checkpoint.config)
+    named = model.checkpoint.named
     if own := own_formats(named, model.checkpoint):
         raise RecipeError(
             f"budget: {next(iter(own))} and {len(own) - 1} others are MX in the checkpoint and keep their format; "
@@ -114,12 +113,19 @@ def _measure(
         rounding=model.recipe.rounding,
         store=store,
         random=torch.Generator().manual_seed(model.recipe.seed),
+        looked_up=_looked_up(plan, model.wanted),
     )
     scored = _scored_windows(text.windows, model.recipe)
     with stages.work(f"weigh {model.name}", sensitivity.work(text.windows, scored)) as advance:
         losses = sensitivity.run(text.windows, scored, advance)
     store.remove()
     return losses
+
+
+def _looked_up(plan: ModelPlan, wanted: TargetRecipe) -> list[str]:
+    """The head, if it is looked up in whatever format it gets."""
+    shared = [spec for spec in plan.exported.weights if spec.looked_up and wanted.tied == "once"]
+    return [parameter for spec in shared for parameter in spec.sources]
 
 
 def _scored_windows(windows: NDArray[np.int64], recipe: Recipe) -> int:

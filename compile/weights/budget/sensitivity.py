@@ -14,12 +14,16 @@ which has n terms a window where (G . E)^2 has one, and far less noise. Losses o
 
 It streams: forward layer by layer, keeping what goes into each; then backward, each layer run once more, with what its
 products read and the gradients of what they make in files, from which G is made some rows of a matrix at a time.
+
+A head whose rows are looked up as the embedding loses there as well: the gradient of what goes into the first layer
+says how much. The two losses are added up, as if they were of two matrices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,11 +31,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.weights.budget.loss import Values, head_losses, layer_losses, lossy, rounding_errors
+from mxspec.compile.weights.budget.loss import (
+    Values,
+    head_losses,
+    layer_losses,
+    lookup_loss,
+    lossy,
+    round_as,
+    rounding_errors,
+)
 from mxspec.compile.weights.budget.tape import Tape
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.matrix import MatrixSource
 from mxspec.compile.weights.rounding.model import SharedMoments, factor_of
+from mxspec.compile.weights.rounding.moments import Factor
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Rounding
@@ -47,6 +60,7 @@ class Sensitivity:
     """Measures matrices in the formats that `formats` lists for them, by parameter name.
 
     Losses are taken on the first `scored` windows; `gptq` is tried with moments of the others, if there are any.
+    `looked_up` names the head if its rows are the embedding's, too.
     """
 
     model: LayeredModel
@@ -55,6 +69,8 @@ class Sensitivity:
     rounding: Rounding
     store: RoundingStore
     random: torch.Generator
+    looked_up: Collection[str] = ()
+    factors: dict[str, Factor | None] = field(default_factory=dict)  # that those matrices were rounded with
 
     def work(self, windows: NDArray[np.int64], scored: int) -> int:
         """About how many multiplications it takes: two passes forward and two backward, one where nothing is scored."""
@@ -69,6 +85,8 @@ class Sensitivity:
         for index in range(self._layers, -1, -1):
             found, gradient = self._backward(index, gradient, scored, advance)
             losses |= found
+            if index == 0:
+                self._add_lookups(windows[:scored], gradient, losses)
             self.store.remove_inputs(index)
         return losses
 
@@ -151,6 +169,8 @@ class Sensitivity:
         for first, names in groups.items():
             factor, _ = factor_of(moments.sums.pop(first, None))
             for name in names:
+                if name in self.looked_up:
+                    self.factors[name] = factor
                 if name in matrices:
                     source = MatrixSource.of(self.sources[name], matrices[name], FP16_TILES)
                     formats = self.formats[name]
@@ -158,6 +178,16 @@ class Sensitivity:
                     found = measure(tape.inputs(name), tape.gradients(name), errors) if lossy(formats) else {}
                     losses[name] = {kind: found.get(kind, 0.0) for kind in formats}
         return losses
+
+    def _add_lookups(self, ids: NDArray[np.int64], gradient: Values, losses: Losses) -> None:
+        """Add what a table loses where tokens are looked up in it, `gradient` being that of what they become."""
+        exact = self.store.inputs(0)
+        for name in self.looked_up:
+            for kind in lossy(self.formats[name]):
+                rounded = partial(round_as, format_name=kind, rounding=self.rounding, factor=self.factors[name])
+                hidden = self.model.embed(ids, rounded)
+                moved = (values[0].numpy() - before for values, before in zip(hidden, exact, strict=False))
+                losses[name][kind] += lookup_loss(ids, gradient, moved)
 
     def _weights(self, index: int) -> int:
         return sum(module.weight.numel() for module in self.model.matrices(index).values())

@@ -25,6 +25,7 @@ _PIECE = 4 << 20  # weights converted at once
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
 _LayerOutput = Tensor | tuple[Tensor, None]
 OnInput = Callable[[str, Tensor], None]  # told a matrix's parameter name and its inputs [..., k]
+Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 OnProduct = Callable[[str, Tensor, Tensor], None]  # told also what it makes of them [..., n]
 
 
@@ -95,13 +96,15 @@ class LayeredModel:
                     if parameter is not None:
                         module._parameters[leaf] = nn.Parameter(parameter.to("meta"), requires_grad=False)
 
-    def embed(self, windows: NDArray[np.int64]) -> Iterator[Tensor]:
-        """The hidden states [1, length, width] before the first layer, of each window of token ids."""
+    def embed(self, windows: NDArray[np.int64], change: Change = lambda rows: rows) -> Iterator[Tensor]:
+        """The hidden states [1, length, width] before the first layer, of each window of token ids.
+
+        `change` is what becomes of the rows float32[n, k] of the embedding that the tokens are looked up in.
+        """
         embedding: Any = self._model.get_input_embeddings()
         used, numbers = np.unique(windows, return_inverse=True)
-        embedding.weight = nn.Parameter(
-            self._rows(self._parameters[id(embedding), "weight"], used), requires_grad=False
-        )
+        rows = change(self._rows(self._parameters[id(embedding), "weight"], used).numpy())
+        embedding.weight = nn.Parameter(torch.from_numpy(rows), requires_grad=False)
         for window in numbers.reshape(windows.shape):
             yield self._run(-1, torch.from_numpy(window.copy())[None])
         self._forget_embedding()

@@ -29,22 +29,6 @@ struct ScalarBlock {
   }
 };
 
-// The codes of a row of a tile, in the order of k.
-template <int kBits>
-void row_codes(const uint8_t* tile, size_t row, uint8_t (&codes)[kBlock]) {
-  uint32_t quads[formats::kQuads];
-  const auto run = [&](int i) {
-    uint32_t quad;
-    std::memcpy(&quad, tile + static_cast<size_t>(i) * formats::kRunBytes + row * sizeof quad, sizeof quad);
-    return quad;
-  };
-  formats::split_runs(kBits, run, quads);
-  for (size_t k = 0; k < kBlock; ++k) {
-    constexpr unsigned kByte[] = {0, 2, 1, 3};
-    codes[k] = static_cast<uint8_t>(quads[k / 4] >> 8 * kByte[k % 4]);
-  }
-}
-
 // Weight (row, k) of a block goes to [k / 2][row][k % 2].
 template <int kBits>
 void decode(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks, const WeightElement& element,
@@ -56,7 +40,7 @@ void decode(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks, c
   for (size_t block = 0; block < blocks; ++block, codes += formats::code_bytes(kBits), weights += kTileRows * kBlock) {
     for (size_t row = 0; row < kTileRows; ++row) {
       uint8_t of_row[kBlock];
-      row_codes<kBits>(codes, row, of_row);
+      formats::row_codes<kBits>(codes, static_cast<int>(row), of_row);
       for (size_t k = 0; k < kBlock; ++k) {
         weights[k / 2 * 32 + row * 2 + k % 2] =
             kBits == 8 ? static_cast<int8_t>(of_row[k]) : element.table[of_row[k] & 63];

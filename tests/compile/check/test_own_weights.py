@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,9 @@ from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import ModelEntry
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
+from tests.compile.checkpoint.test_adapter import write_adapter
+from tests.compile.checkpoint.test_text_half import make_wrapped
+from tests.compile.test_mx_in import COMPRESSED, write_mx
 
 LLAMA = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -51,13 +56,83 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 
 def compile_checkpoint(
-    checkpoint: Checkpoint, folder: Path, kind: str, change: Callable[[ModelPlan], ModelPlan] = lambda plan: plan
+    checkpoint: Checkpoint, folder: Path, kind: str | None, change: Callable[[ModelPlan], ModelPlan] = lambda plan: plan
 ) -> ModelEntry:
-    wanted = TargetRecipe(checkpoint="x", format=kind)
+    wanted = TargetRecipe(checkpoint="x") if kind is None else TargetRecipe(checkpoint="x", format=kind)
     recipe = Recipe(name="x", target=wanted, draft=DraftRecipe(checkpoint="x"))
     plan = change(plan_model("target", checkpoint, wanted, recipe, 96))
     folder.mkdir(exist_ok=True)
     return write_model(plan, folder, lambda count: None).entry
+
+
+def as_shards(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Two, whose index has no metadata: transformers' own reader of files does not take that."""
+    weight_map = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(tensors)}
+    for shard in set(weight_map.values()):
+        save_file({name: tensors[name] for name in tensors if weight_map[name] == shard}, folder / shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def as_pickle(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
+def as_older_names(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Of a model without a head, whose prefix transformers adds."""
+    renamed = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    save_file(renamed, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(("name", "save"), [("llama", as_shards), ("tied", as_pickle), ("gpt2", as_older_names)])
+def test_checkpoints_in_every_form_are_compared(
+    name: str, save: Callable[[Path, dict[str, torch.Tensor]], None], checkpoints: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    shutil.copy(checkpoints(name) / "config.json", folder)
+    save(folder, load_file(checkpoints(name) / "model.safetensors"))
+    with Checkpoint(folder, from_pickle=True) as checkpoint:
+        entry = compile_checkpoint(checkpoint, tmp_path / "bundle", "fp16_tiles")
+        found = compare_own_weights(tmp_path / "bundle", entry, checkpoint, random_texts(120))
+    assert 1e-7 < found.stored.error == found.checkpoint.error < 2e-3
+
+
+def test_a_merged_adapter_is_compared(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+    """With it there is little difference; the checkpoint without it is another."""
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    shapes = {"self_attn.q_proj": (64, 64, 4), "mlp.down_proj": (64, 96, 4)}
+    modules = {f"model.layers.{layer}.{name}": shape for layer in (0, 1) for name, shape in shapes.items()}
+    write_adapter(adapter, modules, lora_alpha=0.2)  # what it adds is about as large as the weights
+    with Checkpoint(checkpoints("llama"), adapter) as merged, Checkpoint(checkpoints("llama")) as plain:
+        entry = compile_checkpoint(merged, tmp_path / "bundle", "fp16_tiles")
+        found = compare_own_weights(tmp_path / "bundle", entry, merged, random_texts(120))
+        assert found.stored.error < 2e-3
+        assert found.checkpoint.error < 2e-3
+        with pytest.raises(CheckFailed, match=r"away from model\.layers"):
+            own_error(tmp_path / "bundle", entry, plain)
+
+
+def test_matrices_that_are_mx_are_compared(tmp_path: Path) -> None:
+    """Of codes nothing is rounded: with the checkpoint's weights the error is that of the stored ones."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    write_mx(folder, COMPRESSED, max_position_embeddings=96)
+    with Checkpoint(folder) as checkpoint:
+        entry = compile_checkpoint(checkpoint, tmp_path / "bundle", None)
+        assert any(tensor.own_codes for tensor in entry.tensors)
+        found = compare_own_weights(tmp_path / "bundle", entry, checkpoint, random_texts(120))
+        assert own_error(tmp_path / "bundle", entry, checkpoint) == found.stored.error
+    assert found.stored.error < 2e-3
+
+
+def test_the_text_half_is_compared(tmp_path: Path) -> None:
+    make_wrapped("mistral3").save_pretrained(tmp_path / "checkpoint")
+    with Checkpoint(tmp_path / "checkpoint") as checkpoint:
+        entry = compile_checkpoint(checkpoint, tmp_path / "bundle", "fp16_tiles")
+        error = own_error(tmp_path / "bundle", entry, checkpoint)
+    assert error is not None
+    assert error < 2e-3
 
 
 @pytest.mark.parametrize(("name", "kind"), [("llama", "mxfp6_e3m2"), ("tied", "mxfp4_e2m1"), ("gpt2", "fp16_tiles")])

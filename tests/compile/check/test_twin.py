@@ -89,19 +89,28 @@ def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None
     large = AutoConfig.for_model("gpt2", n_layer=3, n_embd=32, n_head=2, n_positions=64, vocab_size=600)
     ran: list[tuple[int, ...]] = []
     formats: list[str] = []
+    looked_up: list[bool] = []
 
     def run(folder: Path, entry: ModelEntry, vocab_size: int, lengths: Sequence[int]) -> None:
         ran.append(tuple(lengths))
         formats.append(entry.format)
+        looked_up.append(any(tensor.looked_up for tensor in entry.tensors))
         check_specializations(folder, entry, vocab_size, lengths)
 
     monkeypatch.setattr(check_model, "check_specializations", run)
     wanted = TargetRecipe(checkpoint="x", keep_fp16=("*.h.2.*",))  # a layer that the twin does not have
     recipe = Recipe(name="x", k_max=3, prefill_chunk=8, target=wanted, draft=DraftRecipe(checkpoint="x"))
-    plan: Any = SimpleNamespace(name="target", weight_format="mxfp4_e2m1", exported=SimpleNamespace(context_length=32))
-    check_twin(plan, large, wanted, recipe)
-    assert ran == [(1, 4, 8)]
-    assert formats == ["mxfp4_e2m1"]  # the plan's, which is the checkpoint's own where that is MX
+    for shares_table in (False, True):
+        plan: Any = SimpleNamespace(
+            name="target",
+            weight_format="mxfp4_e2m1",
+            exported=SimpleNamespace(context_length=32),
+            shares_table=shares_table,
+        )
+        check_twin(plan, large, wanted, recipe)
+    assert ran == [(1, 4, 8)] * 2
+    assert formats == ["mxfp4_e2m1"] * 2  # the plan's, which is the checkpoint's own where that is MX
+    assert looked_up == [False, True]
 
 
 def test_a_twin_has_the_buffers_that_checkpoints_have(tmp_path: Path) -> None:

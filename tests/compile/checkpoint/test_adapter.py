@@ -105,6 +105,18 @@ def test_transposed_layers(folders: tuple[Path, Path], dtype: torch.dtype) -> No
         np.testing.assert_allclose(tensor.read_columns(16, 48), right[:, 16:48], rtol=1e-5, atol=1e-5)
 
 
+def test_a_pickled_adapter(folders: tuple[Path, Path]) -> None:
+    base, adapter = write_base(folders[0], "llama", **LLAMA), write_adapter(folders[1], {QUERY: (32, 32, RANK)})
+    right = expected(base, adapter, f"{QUERY}.weight", QUERY, 6 / 4)
+    path = adapter / "adapter_model.safetensors"
+    torch.save(load_file(path), path.with_suffix(".bin"))
+    path.unlink()
+    assert "--from-pickle" in refused(base, adapter)
+    with Checkpoint(base, adapter, from_pickle=True) as checkpoint:
+        got = checkpoint.tensors[f"{QUERY}.weight"].read_rows(0, 32)
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5)
+
+
 def test_an_adapter_beside_its_base(folders: tuple[Path, Path]) -> None:
     base = write_base(folders[0], "llama", **LLAMA)
     write_adapter(base, {QUERY: (32, 32, RANK)})

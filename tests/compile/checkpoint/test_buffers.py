@@ -14,8 +14,9 @@ from mxspec.compile import plan as planning
 from mxspec.compile.check.own_weights import OwnWeights, compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.buffers import find_buffers, load_buffers, stored_buffers
-from mxspec.compile.checkpoint.checkpoint import WEIGHTS, Checkpoint
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 from mxspec.compile.plan import plan_model
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.weights.rounding.forward import LayeredModel
@@ -85,7 +86,7 @@ def test_tables_are_none_of_them() -> None:
 )
 def test_what_makes_no_sense_is_refused(value: torch.Tensor, says: str, apertus: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((apertus / "config.json").read_bytes())
-    save_file(load_file(apertus / WEIGHTS) | {BETA: value}, tmp_path / WEIGHTS)
+    save_file(load_file(apertus / SAFETENSORS.single) | {BETA: value}, tmp_path / SAFETENSORS.single)
     with Checkpoint(tmp_path) as checkpoint:
         model = build_skeleton(checkpoint.config, None)
         sources = find_buffers(model, checkpoint.tensors)

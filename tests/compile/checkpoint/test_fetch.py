@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from huggingface_hub import constants, errors
 
 from mxspec.compile.checkpoint import fetch
-from mxspec.compile.checkpoint.fetch import Fetched, fetch_checkpoint, fetch_config
+from mxspec.compile.checkpoint.fetch import Fetched, fetch_adapter, fetch_checkpoint, fetch_config
 from mxspec.formats.errors import CheckpointError, RecipeError
 from mxspec.recipes.recipe import Recipe
 
@@ -19,6 +20,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SMALL = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
 SHARDS = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}
 USELESS = {"README.md", "model.fp16.safetensors", "pytorch_model.bin", "onnx/model.onnx", "consolidated.safetensors"}
+PICKLES = {name.replace("model-", "pytorch_model-").replace("safetensors", "bin") for name in SHARDS}
+INDEX, PICKLE_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 
 
 class Hub:
@@ -38,7 +41,8 @@ class Hub:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in self.files:
             if any(fnmatchcase(name, pattern) for pattern in allow_patterns):
-                weight_map = {f"tensor{i}": shard for i, shard in enumerate(sorted(SHARDS))}
+                shards = sorted(PICKLES if name == PICKLE_INDEX else SHARDS)
+                weight_map = {f"tensor{i}": shard for i, shard in enumerate(shards)}
                 (self.folder / name).parent.mkdir(exist_ok=True)
                 (self.folder / name).write_text(json.dumps({"weight_map": weight_map}))
         return str(self.folder)
@@ -62,19 +66,17 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return made
 
 
-def recipe(revision: str | None = None, unpublished: str | None = None, checkpoint: str = "org/model") -> Recipe:
-    return Recipe.of_checkpoints(checkpoint).with_changes(
-        target={"revision": revision, "unpublished": unpublished},
-    )
+def recipe(checkpoint: str = "org/model", *, from_pickle: bool = False, **model: str) -> Recipe:
+    return Recipe.of_checkpoints(checkpoint).with_changes(from_pickle=from_pickle, target=model)
 
 
-def fetched(**model: str) -> Fetched:
-    return fetch_checkpoint(recipe(**model), recipe(**model).target)
+def fetched(**settings: Any) -> Fetched:
+    return fetch_checkpoint(recipe(**settings), recipe(**settings).target)
 
 
-def refused(**model: str) -> str:
+def refused(**settings: Any) -> str:
     with pytest.raises((CheckpointError, RecipeError)) as caught:
-        fetched(**model)
+        fetched(**settings)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -83,16 +85,66 @@ def refused(**model: str) -> str:
     ("weights", "needed"),
     [
         ({"model.safetensors"}, {"model.safetensors"}),
-        (SHARDS | {"model.safetensors.index.json"}, SHARDS | {"model.safetensors.index.json"}),
+        (SHARDS | {INDEX}, SHARDS | {INDEX}),
         # A single file goes before an index, as in transformers.
-        ({"model.safetensors", "model.safetensors.index.json"} | SHARDS, {"model.safetensors"}),
+        ({"model.safetensors", INDEX} | SHARDS, {"model.safetensors"}),
     ],
 )
 def test_only_what_compiling_reads_is_fetched_of_one_commit(hub: Hub, weights: set[str], needed: set[str]) -> None:
     hub.files |= weights
     assert fetched(revision="v1") == Fetched(hub.folder, COMMIT)
-    assert hub.fetched - {"model.safetensors.index.json"} == SMALL | needed - {"model.safetensors.index.json"}
+    assert hub.fetched - {INDEX} == SMALL | needed - {INDEX}
     assert hub.revisions == ["v1", COMMIT]
+
+
+@pytest.mark.parametrize(
+    ("weights", "needed"),
+    [
+        ({"pytorch_model.bin"}, {"pytorch_model.bin"}),
+        (PICKLES | {PICKLE_INDEX}, PICKLES | {PICKLE_INDEX}),
+        ({"model.safetensors", "pytorch_model.bin"}, {"model.safetensors"}),
+        (SHARDS | {INDEX, PICKLE_INDEX} | PICKLES, SHARDS | {INDEX, PICKLE_INDEX}),
+    ],
+)
+def test_pickles_are_fetched_where_there_is_nothing_else_and_they_are_asked_for(
+    hub: Hub, weights: set[str], needed: set[str]
+) -> None:
+    hub.files = SMALL | weights
+    assert fetched(from_pickle=True) == Fetched(hub.folder, COMMIT)
+    assert hub.fetched == SMALL | needed
+
+
+@pytest.mark.parametrize("weights", [{"pytorch_model.bin"}, PICKLES | {PICKLE_INDEX}])
+def test_pickles_are_not_fetched_unasked(hub: Hub, weights: set[str]) -> None:
+    hub.files = SMALL | weights
+    said = refused()
+    assert said.startswith("org/model: pickled weights only")
+    assert "--from-pickle" in said
+    assert not any(name.endswith(".bin") for name in hub.fetched)
+
+
+def adapter(checkpoint: str = "org/base", *, from_pickle: bool = False, **model: str) -> Fetched | None:
+    made = recipe(checkpoint, from_pickle=from_pickle, adapter="org/model", **model)
+    return fetch_adapter(made, made.target)
+
+
+def test_an_adapter_is_fetched_of_one_commit(hub: Hub, tmp_path: Path) -> None:
+    files = {"adapter_config.json", "adapter_model.safetensors"}
+    hub.files = files | {"README.md", "adapter_model.bin", "tokenizer.json"}
+    assert adapter(adapter_revision="v1") == Fetched(hub.folder, COMMIT)
+    assert (hub.fetched, hub.revisions) == (files, ["v1"])
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    assert adapter() == Fetched(tmp_path / "org" / "model")
+    assert fetch_adapter(recipe(), recipe().target) is None
+
+
+def test_a_pickled_adapter_is_fetched_where_it_is_asked_for(hub: Hub) -> None:
+    hub.files = {"adapter_config.json", "adapter_model.bin"}
+    with pytest.raises(CheckpointError, match=r"org/model: pickled weights only.*--from-pickle"):
+        adapter()
+    assert hub.fetched == {"adapter_config.json"}
+    assert adapter(from_pickle=True) == Fetched(hub.folder, COMMIT)
+    assert hub.fetched == hub.files
 
 
 def test_a_configuration_is_fetched_alone(hub: Hub) -> None:
@@ -148,7 +200,7 @@ def test_offline_means_the_cache_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch
         "org/model: not in the local cache, and HF_HUB_OFFLINE forbids to fetch it: unset that, or give a folder"
     )
     hub.fails = None
-    hub.files |= SHARDS | {"model.safetensors.index.json"}
+    hub.files |= SHARDS | {INDEX}
 
     def no_network(*_: object, **__: object) -> bool:
         raise errors.OfflineModeIsEnabled("no")

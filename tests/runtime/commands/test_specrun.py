@@ -11,9 +11,11 @@ import pytest
 from mxspec import Engine, Grammar, Token
 from mxspec.runtime.commands.specrun import specrun
 
-COUNTS = ["k", "drafter", "verifier", "proposal", "lossless", "rounds", "drafted", "evaluated", "accepted", "bonus"]
-SECONDS = ["waiting_s", "prefill_s", "decode_s", "decode_tok_per_s"]
-KEYS = ["text", "token_ids", "finish_reason", "prompt_tokens", "reused_tokens", "seed", *COUNTS, *SECONDS]
+HOW = ["k", "drafter", "verifier", "proposal", "lossless"]
+COUNTS = ["rounds", "drafted", "evaluated", "accepted", "bonus"]
+SPLIT = ["origins", "evaluated_by_position", "accepted_by_position", "rounds_by_k"]
+SECONDS = ["waiting_s", "prefill_s", "decode_s", "draft_s", "target_s", "rest_s", "decode_tok_per_s", "timings"]
+KEYS = ["text", "token_ids", "finish_reason", "prompt_tokens", "reused_tokens", "seed", *HOW, *COUNTS, *SPLIT, *SECONDS]
 SCHEMA = '{"type": "boolean"}'
 
 

@@ -11,11 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.cli import main
+from mxspec.compile.progress import Stages
+from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import BudgetEntry
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
+from mxspec.recipes.recipe import Recipe
 from tests.compile.test_cli import VOCABULARY, write_pair
 
 
@@ -157,3 +162,21 @@ def test_a_long_ranking_shows_its_ends(pair: Path) -> None:
     assert names[-1] == "p99"
     assert len(names) < 30
     assert any("more" in name for name in map(str, names))
+
+
+def test_a_head_that_tokens_are_looked_up_in_loses_there_as_well(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).integers(3, VOCABULARY, 200)
+    (tmp_path / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    recipe = Recipe.load(write_pair(tmp_path, "gpt2")).with_changes(calibrate="text.txt", calibration_tokens=128)
+    losses = []
+    with Checkpoint(tmp_path / "target") as checkpoint:
+        for tied in ("twice", "once"):
+            wanted = recipe.target.model_copy(update={"budget": "5.2bpw", "tied": tied})
+            model = Model("target", checkpoint, wanted, recipe, tmp_path)
+            chosen, budget = meet_budget(model, 64, lambda count: None, Stages(Console(quiet=True)))
+            assert chosen.tied == tied
+            losses.append({product.name: product.losses for product in budget.products})
+    twice, once = losses
+    heads = [found.pop("lm_head.weight") for found in (twice, once)]
+    assert all(heads[1][kind] > heads[0][kind] for kind in ("mxfp4_e2m1", "mxfp6_e3m2"))
+    assert twice == once

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +39,13 @@ def predict(
     scored: int = 48,
     rounding: Rounding = "nearest",
     seed: int = 0,
+    looked_up: Sequence[str] = (),
 ) -> Losses:
     model = opened.layered()
     names = [name for index in range(len(model.layers) + 1) for name in model.matrices(index)]
     wanted = {name: formats for name in names if only in name}
     random = torch.Generator().manual_seed(seed)
-    found = Sensitivity(model, opened.sources, wanted, rounding, RoundingStore(folder), random)
+    found = Sensitivity(model, opened.sources, wanted, rounding, RoundingStore(folder), random, looked_up)
     done: list[int] = []
     losses = found.run(WINDOWS, scored, done.append)
     assert sum(done) == pytest.approx(found.work(WINDOWS, scored), rel=0.1)
@@ -122,6 +123,39 @@ def test_the_loss_of_the_head_is_exact_to_second_order(
     losses = predict(opened, tmp_path, ["mxfp4_e2m1"], only=head)
     expected = moved.divergence(head, STEP * moved.error(head, "e2m1")) / STEP**2
     assert losses[head]["mxfp4_e2m1"] == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "gemma2", "gpt2"])
+def test_a_table_that_is_looked_up_loses_what_its_rows_do_moved_one_by_one(
+    name: str, open_tiny: Open, tmp_path: Path
+) -> None:
+    """gemma2 scales what it looks up, gpt2 adds positions."""
+    opened = open_tiny(name)
+    moved = Moved(opened)
+    (head,) = moved.head
+    alone = predict(opened, tmp_path, ["mxfp4_e2m1"], only=head)[head]["mxfp4_e2m1"]
+    both = predict(opened, tmp_path, ["mxfp4_e2m1"], only=head, looked_up=[head])[head]["mxfp4_e2m1"]
+    error = STEP * moved.error(head, "e2m1")
+    assert moved.model.get_input_embeddings() is moved.model.get_submodule(head.removesuffix(".weight"))
+    moved.head = {}  # from here on the embedding is what moves
+    expected = 0.0
+    for row in np.unique(WINDOWS):
+        one = torch.zeros_like(error)
+        one[row] = error[row]
+        expected += moved.divergence(head, one) / STEP**2
+    assert both - alone == pytest.approx(expected, rel=0.15)
+
+
+def test_careful_rounding_of_a_table_that_is_looked_up(open_tiny: Open, tmp_path: Path) -> None:
+    opened = open_tiny("llama-tied")
+    (head,) = opened.layered().matrices(opened.oracle.config.num_hidden_layers)
+    formats = ["mxfp4_e2m1", FP16_TILES]
+    alone, both = (
+        predict(opened, tmp_path, formats, only=head, scored=12, rounding="gptq", looked_up=names)[head]
+        for names in ([], [head])
+    )
+    assert both["mxfp4_e2m1"] > alone["mxfp4_e2m1"]
+    assert both[FP16_TILES] == 0
 
 
 def test_matrices_and_formats_are_ranked_as_they_are(open_tiny: Open, tmp_path: Path) -> None:

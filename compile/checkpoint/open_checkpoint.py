@@ -1,0 +1,27 @@
+"""From a model of a recipe to its checkpoint, fetched and opened, with its adapter."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.fetch import fetch_adapter, fetch_checkpoint, local_folder
+from mxspec.recipes.recipe import Recipe, TargetRecipe
+
+Commits = dict[str, str | None]  # by the keys of a recipe that they belong to
+
+
+def open_checkpoint(recipe: Recipe, model: TargetRecipe, files: ExitStack) -> tuple[Checkpoint, Commits]:
+    """The checkpoint, open until `files` closes, and the commits that were fetched. Raises MxspecError."""
+    fetched, adapter = fetch_checkpoint(recipe, model), fetch_adapter(recipe, model)
+    adapter_folder = None if adapter is None else adapter.folder
+    checkpoint = Checkpoint(fetched.folder, adapter_folder, from_pickle=recipe.from_pickle)
+    commits = {"revision": fetched.commit, "adapter_revision": None if adapter is None else adapter.commit}
+    return files.enter_context(checkpoint), commits
+
+
+def require_folders(recipe: Recipe, model: TargetRecipe) -> None:
+    """Raise RecipeError for a folder that is not there, before anything is fetched."""
+    local_folder(recipe, model)
+    if model.adapter is not None:
+        recipe.local_folder(model.adapter, "adapter")

@@ -1,0 +1,82 @@
+"""Which files hold a checkpoint's weights: in transformers' order, and pickles only where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mxspec.formats.errors import CheckpointError
+from mxspec.formats.manifest import PLAIN_NAME
+from mxspec.formats.validation import parse_json, shorten
+
+PICKLES_ADVICE = (
+    "pickled weights only, and a pickle can carry code: take a revision that has safetensors, or let transformers save "
+    "it anew where you trust it; --from-pickle reads it by torch's weights-only loader, which runs no code"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightKind:
+    """How files of a kind are called: one that holds everything, or an index of many."""
+
+    single: str
+    index: str
+    pickled: bool = False
+
+
+SAFETENSORS = WeightKind("model.safetensors", "model.safetensors.index.json")
+PICKLES = WeightKind("pytorch_model.bin", "pytorch_model.bin.index.json", pickled=True)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """Files of a checkpoint, and the tensors that an index says are in each."""
+
+    promised: dict[str, set[str]]
+    kind: WeightKind
+
+
+def kinds_to_read(from_pickle: bool) -> tuple[WeightKind, ...]:
+    """Safetensors go first, in transformers as well."""
+    return (SAFETENSORS, PICKLES) if from_pickle else (SAFETENSORS,)
+
+
+def find_weights(folder: Path, from_pickle: bool) -> WeightFiles:
+    """The files to read; a single one goes before an index, as in transformers. Raises CheckpointError for none."""
+    for kind in kinds_to_read(from_pickle):
+        if (folder / kind.single).is_file():
+            return WeightFiles({kind.single: set()}, kind)
+        if (folder / kind.index).is_file():
+            return WeightFiles(read_index(folder / kind.index), kind)
+    raise CheckpointError(f"{folder}: {_what_is_there(folder)}")
+
+
+def _what_is_there(folder: Path) -> str:
+    if any((folder / name).is_file() for name in (PICKLES.single, PICKLES.index)):
+        return PICKLES_ADVICE
+    other = next((path.name for pattern in ("*.bin", "*.pt*") for path in sorted(folder.glob(pattern))), None)
+    hint = "" if other is None else f"; {other} is of another kind: let transformers save the model anew"
+    return f"neither {SAFETENSORS.single} nor {SAFETENSORS.index}{hint}"
+
+
+def read_index(path: Path) -> dict[str, set[str]]:
+    """The tensors in each shard that an index names. Raises CheckpointError for anything else."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
+    match parse_json(text, str(path), CheckpointError):
+        case {"weight_map": dict(weight_map)} if weight_map:
+            return _by_shard(weight_map.items(), path)
+        case _:
+            raise CheckpointError(f"{path}: no weight_map")
+
+
+def _by_shard(weight_map: Iterable[tuple[str, object]], path: Path) -> dict[str, set[str]]:
+    shards: dict[str, set[str]] = {}
+    for name, shard in weight_map:
+        if not isinstance(shard, str) or not PLAIN_NAME.fullmatch(shard):
+            raise CheckpointError(f"{path}: shard {shorten(shard)} of tensor {shorten(name)} is not a plain file name")
+        shards.setdefault(shard, set()).add(name)
+    return shards

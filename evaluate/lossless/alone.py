@@ -1,0 +1,44 @@
+"""What all others are compared with: the target by itself, a token a call, in a session of its own."""
+
+from __future__ import annotations
+
+from mxspec.evaluate.lossless.job import Job
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.reader import Reader
+from mxspec.runtime.sampling.randomness import Draws
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.session import Session
+
+
+class Alone:
+    """Writes texts without a scheduler, slots, drafters or verifiers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._eos = frozenset(engine.bundle.manifest.tokenizer.eos_token_ids)
+        self._reader = Reader(Session.of(engine.bundle, "target", 1))
+
+    def write(self, job: Job) -> list[int]:
+        """The tokens after the prompt. Sampled ones are chosen by the noise of sample-and-match."""
+        reader, shaper = self._reader, job.shaper(self._engine)
+        reader.rollback(0)
+        row = reader.append(job.prompt, 1)[0]
+        tokens: list[int] = []
+        while True:
+            token = _choice(job, shaper, row, len(job.prompt) + len(tokens))
+            tokens.append(token)
+            if token in self._eos:
+                return tokens
+            shaper.keep([token])
+            if shaper.complete or len(tokens) == job.length or reader.length == reader.session.capacity:
+                return tokens
+            row = reader.forward([token], 1)[0]
+
+
+def _choice(job: Job, shaper: Shaper, row: Logits, position: int) -> int:
+    if job.sampling.greedy:
+        return shaper.greedy(row)
+    seed = job.sampling.seed
+    assert seed is not None
+    return shaper.distribution(row).race(Draws(seed, 0, position), 0)

@@ -1,0 +1,56 @@
+"""`speccheck lossless`: is drafted text the target's own?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mxspec.evaluate.finish import finish
+from mxspec.evaluate.lossless.certificate import CHECKS, certify
+from mxspec.evaluate.lossless.effort import EFFORTS
+from mxspec.evaluate.lossless.report import as_sentences, as_tables, describe
+from mxspec.formats.errors import CheckFailed
+from mxspec.runtime.command import Command, read_text, report_console
+from mxspec.runtime.engine import SLOTS, Engine
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="Prompts are cut from this UTF-8 text.")
+@click.option("--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True, help="How much.")
+@click.option("--only", multiple=True, type=click.Choice(CHECKS), help="Nothing but this; may be repeated.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of prompts and samples.")
+@click.option("--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Texts at a time.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+def lossless(
+    bundle: Path,
+    text_file: Path | None,
+    effort: str,
+    only: tuple[str, ...],
+    seed: int,
+    slots: int,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Check that what BUNDLE writes with drafts is what its target writes alone.
+
+    Rows of K + 1 tokens against single steps, bit for bit; greedy and seeded text in every way to draft; sampled text
+    against the target's distribution, at full vocabulary and in texts of eight words. Exit code 2 where any differs; a
+    right engine fails in at most one of a thousand runs.
+    """
+    text = None if text_file is None else read_text(text_file, "--text")
+    console = report_console(json_output=json_output)
+    with Engine(bundle, slots=slots, threads=threads) as engine, console.status("opening the bundle") as status:
+        found = certify(engine, text, effort, seed, only or CHECKS, status.update)
+        finish(describe(found, engine), as_tables(found), json_output, record)
+    if not json_output:
+        for line in as_sentences(found):
+            report_console().print(line, highlight=False, markup=False)
+    if not found.passed:
+        first, *others = found.failures
+        more = f"; and {len(others)} more" if others else ""
+        raise CheckFailed(f"not lossless: {first}{more}")

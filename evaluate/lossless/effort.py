@@ -1,0 +1,57 @@
+"""How much is checked: as many tokens as the models write in the time that an effort allows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.session import Part, Session
+
+WARM_UP, TIMED = 2, 5  # calls
+ROWS = 8  # of the larger call that is timed
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What is wanted: seconds of the models' work, and the most that is taken of each thing."""
+
+    model_seconds: float
+    equal_tokens: int  # of each text that is compared, at most
+    sampled_tokens: int  # of each way to sample, at most
+    sequences: int  # enumerated, of all ways together
+
+
+EFFORTS = {
+    "quick": Effort(25, equal_tokens=24, sampled_tokens=300, sequences=9_000),
+    "normal": Effort(100, equal_tokens=48, sampled_tokens=1_000, sequences=22_500),
+    "thorough": Effort(1_200, equal_tokens=96, sampled_tokens=12_000, sequences=50_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What calls of the target take on this machine, in seconds."""
+
+    one_row: float
+    some_rows: float
+
+    def seconds(self, rows: int) -> float:
+        """About what a call of so many rows takes."""
+        row = max(self.some_rows - self.one_row, 0.0) / (ROWS - 1)
+        return self.one_row + row * (rows - 1)
+
+
+def measure_speed(engine: Engine) -> Speed:
+    """Time calls of one row and of several."""
+    session = Session.of(engine.bundle, "target", 1)
+    return Speed(_median_seconds(session, 1), _median_seconds(session, min(ROWS, session.capacity)))
+
+
+def _median_seconds(session: Session, rows: int) -> float:
+    seconds = []
+    for _ in range(WARM_UP + TIMED):
+        began = time.perf_counter()
+        session.run([Part(0, 0, [0] * rows, rows)])
+        seconds.append(time.perf_counter() - began)
+    return sorted(seconds[WARM_UP:])[TIMED // 2]

@@ -1,0 +1,146 @@
+"""Texts that have to be equal, token by token: those of every way to draft, and the target's alone.
+
+Greedy text is the target's likeliest token at every place; sampled text under a seed and sample-and-match is its choice
+by that seed's noise. Neither depends on K, the drafter, the texts beside it or the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mxspec.evaluate.lossless.alone import Alone
+from mxspec.evaluate.lossless.effort import Effort, Speed
+from mxspec.evaluate.lossless.finding import Equality, Part
+from mxspec.evaluate.lossless.grammar import own_grammar
+from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
+from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
+from mxspec.evaluate.lossless.write import write_all
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.request import K
+from mxspec.runtime.sampling.settings import Sampling
+
+SHARE = 0.45  # of the models' time
+LEAST = 8  # tokens of a text
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is compared: tokens of a text, and how many of the texts each way writes."""
+
+    length: int
+    texts: int
+
+
+def check_equality(
+    engine: Engine, prompts: Sequence[list[int]], seed: int, effort: Effort, speed: Speed, progress: Progress
+) -> Part:
+    """Write the same texts in every way."""
+    skipped: list[str] = []
+    names = guessing(engine)
+    slots = engine.target.slots
+    shape = ways(names, engine.bundle.manifest.k_max, slots)
+    plan = _plan(len(_kinds(prompts, seed, 1)), shape, effort, speed)
+    alone = Alone(engine)
+    expected: list[tuple[Job, list[int]]] = []
+    for job in _jobs(engine, _kinds(prompts, seed, plan.length), skipped):
+        progress(f"{job.kind}: the target alone")
+        try:
+            expected.append((job, alone.write(job)))
+        except GenerationError as error:
+            if job.grammar is None:
+                raise
+            skipped.append(f"{job.kind}: {error}")
+    rehearsed = RehearsedDrafter(
+        [[*job.prompt, *tokens] for job, tokens in expected], engine.bundle.manifest.tokenizer.vocab_size
+    )
+    findings = {job.kind: Equality(job.kind, "texts") for job, _ in expected}
+    for i, way in enumerate(ways([*names, rehearsed], engine.bundle.manifest.k_max, slots)):
+        progress(f"texts by {way}")
+        chosen = [expected[(i + j) % len(expected)] for j in range(min(plan.texts, len(expected)))]
+        for (job, tokens), text in zip(chosen, write_all(engine, [job for job, _ in chosen], way), strict=True):
+            finding = findings[job.kind]
+            finding.compared += 1
+            if text.error is not None:
+                finding.differences.append(f"{way}: the text broke off: {text.error}")
+            elif text.tokens != tokens:
+                finding.differences.append(f"{way}: {_difference(tokens, text.tokens)}")
+    return Part(list(findings.values()), skipped=skipped)
+
+
+def ways(drafters: Sequence[str | Drafter], k_max: int, slots: int) -> list[Way]:
+    """Each K and each drafter, alone and in company, on one thread and on several."""
+    threads = max(len(os.sched_getaffinity(0)), 2)
+    first, *others = drafters
+    some = min(4, k_max)
+    chosen: list[tuple[str | Drafter, K, int, int]] = [
+        ("none", 0, 1, threads),
+        *((first, k, 1, threads) for k in sorted({min(k, k_max) for k in (1, 2, some, k_max)})),
+        *((drafter, some, min(3, slots), threads) for drafter in others),
+        *((drafter, k_max, 1, 1) for drafter in others),
+        (first, "auto", min(3, slots), threads),
+        (first, k_max, slots, 1),
+        ("none", 0, slots, threads),
+        (drafters[-1], some, slots, threads),
+    ]
+    return [Way(drafter, k, together, count, "match") for drafter, k, together, count in chosen]
+
+
+def _kinds(prompts: Sequence[list[int]], seed: int, length: int) -> list[Job]:
+    """The texts but for grammars: of three lengths, so that slots change hands one by one."""
+    greedy, sampled = Sampling(), Sampling(1.0, seed=seed)
+    kinds = [
+        ("greedy text", greedy, 3),
+        ("greedy text with penalties", penalised(Sampling()), 2),
+        ("sampled text under a seed", sampled, 2),
+        ("sampled text under a seed with penalties", penalised(Sampling(0.8, 40, 0.95, seed)), 2),
+    ]
+    jobs: list[Job] = []
+    for kind, sampling, count in kinds:
+        for _ in range(count):
+            i = len(jobs)
+            jobs.append(Job(kind, prompts[i % len(prompts)], sampling, max(length - length * (i % 3) // 4, 1)))
+    return jobs
+
+
+def _jobs(engine: Engine, jobs: list[Job], skipped: list[str]) -> list[Job]:
+    """With texts in a grammar, where that can be."""
+    try:
+        grammar = own_grammar(engine)
+    except GenerationError as error:
+        skipped.append(f"text in a grammar: {error}")
+        return jobs
+    by_kind = {job.kind: job for job in jobs}
+    beside = ("greedy text", "greedy text in a grammar"), ("sampled text under a seed", "sampled text in a grammar")
+    more = [replace(by_kind[plain], kind=kind, grammar=grammar) for plain, kind in beside]
+    return [*jobs, *more]
+
+
+def _plan(jobs: int, ways: Sequence[Way], effort: Effort, speed: Speed) -> Plan:
+    """As many texts in each way, and as long ones, as the time allows; a token at least where nothing is kept."""
+    seconds = SHARE * effort.model_seconds
+
+    def cost(length: int, share: float) -> float:
+        rows = [(way, way.together * ((4 if way.k == "auto" else way.k) + 1)) for way in ways]
+        written = sum(max(share * jobs, way.together) * speed.seconds(count) / way.together for way, count in rows)
+        return length * (jobs * speed.one_row + written)
+
+    length = effort.equal_tokens
+    while length > LEAST and cost(length, 0.0) > seconds / 2:
+        length = max(length * 3 // 4, LEAST)
+    share = 1.0
+    while share > 0.1 and cost(length, share) > seconds:
+        share -= 0.1
+    return Plan(length, max(round(share * jobs), max(way.together for way in ways), 1) if share < 1 else jobs + 2)
+
+
+def _difference(expected: Sequence[int], got: Sequence[int]) -> str:
+    place = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), None)
+    if place is None:
+        return f"got {len(got)} tokens, expected {len(expected)}"
+    return f"token {place} is {got[place]}, expected {expected[place]}"

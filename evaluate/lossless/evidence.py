@@ -1,0 +1,135 @@
+"""What emitted tokens say about the distribution that they came from, collected token by token.
+
+At every place target and draft are known, p and q. The score of a token is s = p / (p + q), in whole steps of 1 / 32;
+what a verifier lets through from the draft lowers it. Its law at each place is known, so that of the sum is: the
+p-value is exact. Beside it the probability-integral transform of each token is uniform and independent of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.evaluate.lossless.faults import FAULTS
+from mxspec.evaluate.lossless.finding import Chance, Equality, Power
+from mxspec.evaluate.lossless.tails import (
+    Probs,
+    kolmogorov_tail,
+    lag_tail,
+    normal_tail,
+    rejected_beyond,
+    sum_of,
+    sum_tail,
+)
+
+LEVELS = 32
+LAGS = 4
+LEAST_POWER_Z = 1.6448536269514722  # a normal variate is above its mean minus so much with probability .95
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Of all texts of one way to sample."""
+
+    name: str
+    possible: Equality  # counts the tokens that the target can have written
+    laws: list[Probs] = field(default_factory=list)  # float64[LEVELS + 1] at each place
+    broken: dict[str, list[Probs]] = field(default_factory=dict)  # the same, were there a fault
+    scores: list[int] = field(default_factory=list)
+    by_rank: list[float] = field(default_factory=list)  # transforms, the likeliest token first
+    by_id: list[list[float]] = field(default_factory=list)  # of each text, tokens in the order of their ids
+
+    def begin(self) -> None:
+        """Another text."""
+        self.by_id.append([])
+
+    def add(self, token: int, target: Probs, draft: Probs, drafted: bool, uniform: float) -> bool:
+        """A token, and what both models expected in its place, float64[vocab]; `uniform` is a number in [0, 1).
+
+        False where the target cannot have written it.
+        """
+        self.possible.compared += 1
+        if target[token] == 0:
+            self.possible.differences.append(
+                f"token {token} after {len(self.by_id[-1])} others of {self.name} has no probability"
+            )
+            return False
+        both = target + draft
+        levels = np.rint(LEVELS * np.divide(target, both, out=np.zeros_like(both), where=both > 0)).astype(np.int64)
+        law = _law(levels, target)
+        self.laws.append(law)
+        self.scores.append(int(levels[token]))
+        for fault, written in FAULTS.items():
+            wrong = _law(levels, written(target, draft)) if drafted else law
+            self.broken.setdefault(fault, []).append(wrong)
+        own = target[token]
+        tied = target == own
+        self.by_rank.append(float(target[target > own].sum() + uniform * target[tied].sum()))
+        self.by_id[-1].append(float(target[:token].sum() + uniform * own))
+        return True
+
+    def chances(self) -> list[Chance]:
+        """The tests of these tokens."""
+        count = len(self.scores)
+        if not count:
+            return []
+        z, ids = self.z(), list(chain.from_iterable(self.by_id))
+        score = sum_tail(sum_of(np.array(self.laws)), sum(self.scores))
+        return [
+            Chance(f"{self.name}: score", "tokens", count, score, f"z = {z:+.2f}"),
+            Chance(f"{self.name}: transform by rank", "tokens", count, kolmogorov_tail(self.by_rank)),
+            Chance(f"{self.name}: transform by id", "tokens", count, kolmogorov_tail(ids)),
+            Chance(f"{self.name}: neighbours", "tokens", count, lag_tail(self.by_id, LAGS)),
+        ]
+
+    def z(self) -> float:
+        """Σ(s - E s) / √ΣVar s."""
+        laws, steps = np.array(self.laws), np.arange(LEVELS + 1)
+        means = laws @ steps
+        variance = float((laws @ steps**2 - means**2).sum())
+        return (sum(self.scores) - float(means.sum())) / math.sqrt(variance) if variance > 1e-9 else 0.0
+
+    def powers(self, level: float) -> list[Power]:
+        """How sure the score would have shown each fault, tested at `level`."""
+        if not self.scores:
+            return []
+        law = sum_of(np.array(self.laws))
+        rejected = rejected_beyond(law, level)
+        count = len(self.scores)
+        found = []
+        for fault, places in self.broken.items():
+            wrong = sum_of(np.array(places))
+            found.append(Power(fault, float(wrong[rejected].sum()), count, _needed(law, wrong, level, count)))
+        return found
+
+
+def _law(levels: NDArray[np.int64], probs: Probs) -> Probs:
+    return np.bincount(levels, probs, LEVELS + 1).astype(np.float64)
+
+
+def _needed(law: Probs, wrong: Probs, level: float, count: int) -> int | None:
+    """Tokens like these after which a fault shows with probability .95, as sums of many go."""
+    (mean, spread), (shifted, wrong_spread) = _moments(law), _moments(wrong)
+    if abs(shifted - mean) < 1e-9 * count:
+        return None
+    roots = (_critical(level) * spread + LEAST_POWER_Z * wrong_spread) / abs(shifted - mean)
+    return math.ceil(count * roots**2)
+
+
+def _moments(law: Probs) -> tuple[float, float]:
+    totals = np.arange(len(law))
+    mean = float(law @ totals)
+    return mean, math.sqrt(max(float(law @ (totals - mean) ** 2), 0.0))
+
+
+def _critical(level: float) -> float:
+    """The z whose two tails hold `level`."""
+    low, high = 0.0, 40.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if normal_tail(middle) > level else (low, middle)
+    return high

@@ -1,0 +1,82 @@
+"""A text to be written, and the ways in which an engine may write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.request import K, Request
+from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shaper import Shaper
+
+# Fields of a request that say how tokens are chosen; a greedy one takes no truncation.
+_CHOOSING = {field.name for field in fields(Request)} & {field.name for field in fields(Sampling)}
+_TRUNCATING = {"top_k", "top_p", "min_p", "typical_p"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is wanted, whoever writes it."""
+
+    kind: str  # in words
+    prompt: list[int]
+    sampling: Sampling
+    length: int
+    grammar: Grammar | None = None
+
+    def shaper(self, engine: Engine) -> Shaper:
+        """How its tokens are chosen: one of its own, which no engine has seen."""
+        entry = engine.bundle.manifest.tokenizer
+        grammar = None
+        if self.grammar is not None:
+            grammar = self.grammar.compile(engine.tokenizer, entry.eos_token_ids, entry.vocab_size)
+        return Shaper(self.sampling, self.prompt, vocab_size=entry.vocab_size, eos=entry.eos_token_ids, grammar=grammar)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an engine is to write: who guesses how much, so many texts at a time, on so many threads."""
+
+    drafter: str | Drafter
+    k: K
+    together: int = 1
+    threads: int = 1
+    verifier: str | None = None
+    proposal: ProposalKind | None = None
+    ignore_eos: bool = False
+
+    def __str__(self) -> str:
+        name = self.drafter if isinstance(self.drafter, str) else self.drafter.name
+        texts, threads = ("" if count == 1 else "s" for count in (self.together, self.threads))
+        how = [f"drafter {name}", f"K {self.k}"]
+        how += [f"verifier {self.verifier}"] if self.verifier else []
+        how += ["greedy proposal"] if self.proposal == "greedy" else []
+        return ", ".join([*how, f"{self.together} text{texts} at a time", f"{self.threads} thread{threads}"])
+
+    def request(self, job: Job) -> Request:
+        """The job, asked of an engine; nothing is left to the bundle's defaults."""
+        chosen = _CHOOSING - _TRUNCATING if job.sampling.greedy else _CHOOSING
+        return Request(
+            prompt=job.prompt,
+            max_new_tokens=job.length,
+            k=self.k,
+            drafter=self.drafter,
+            verifier=None if job.sampling.greedy else self.verifier,
+            proposal=None if job.sampling.greedy else self.proposal,
+            ignore_eos=self.ignore_eos,
+            grammar=job.grammar,
+            cache_key=str(self),  # so that every way reads its prompts itself
+            **{name: getattr(job.sampling, name) for name in chosen},
+        )
+
+
+def guessing(engine: Engine) -> list[str]:
+    """The drafters of a bundle that guess, its draft model first."""
+    return sorted((name for name in engine.drafters if name != "none"), key=lambda name: name != "model")
+
+
+def penalised(sampling: Sampling) -> Sampling:
+    """The same, with penalties for what stands in the text."""
+    return replace(sampling, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3)

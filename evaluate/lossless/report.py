@@ -1,0 +1,113 @@
+"""The certificate in words, and as one object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from mxspec.evaluate.lossless.certificate import FALSE_ALARM, Certificate
+from mxspec.evaluate.lossless.finding import Power
+from mxspec.runtime.engine import Engine
+
+SURE = 0.95
+
+
+def describe(found: Certificate, engine: Engine) -> dict[str, Any]:
+    """What --json prints and a record holds."""
+    failed = found.failed_chances
+    return {
+        "bundle": engine.bundle.manifest.name,
+        "effort": found.effort,
+        "seed": found.seed,
+        "passed": found.passed,
+        "false_alarm": FALSE_ALARM,
+        "equalities": [
+            {
+                "name": equality.name,
+                "compared": equality.compared,
+                "unit": equality.unit,
+                "different": len(equality.differences),
+                "detail": equality.detail,
+                "passed": equality.passed,
+            }
+            for equality in found.equalities
+        ],
+        "tests": [
+            {
+                "name": chance.name,
+                "compared": chance.compared,
+                "unit": chance.unit,
+                "p_value": chance.p_value,
+                "detail": chance.detail,
+                "passed": chance.name not in failed,
+            }
+            for chance in found.chances
+        ],
+        "power": [
+            {
+                "texts": name,
+                "fault": power.fault,
+                "probability": power.probability,
+                "tokens": power.tokens,
+                "tokens_needed": power.tokens_needed,
+            }
+            for name, powers in found.powers.items()
+            for power in powers
+        ],
+        "not_checked": found.skipped,
+        "seconds": round(found.seconds, 1),
+    }
+
+
+def as_tables(found: Certificate) -> list[Table]:
+    """What was equal, what was likely, and what would have shown."""
+    tables = []
+    if found.equalities:
+        table = _table("equal, bit for bit", "what", "compared", "result")
+        for equality in found.equalities:
+            result = "equal" if equality.passed else f"{len(equality.differences):,} different"
+            table.add_row(equality.name, f"{equality.compared:,} {equality.unit}", result)
+        tables.append(table)
+    if found.chances:
+        table = _table("as likely as the target makes it", "test", "of", "p", "result")
+        failed = found.failed_chances
+        for chance in found.chances:
+            result = "failed" if chance.name in failed else "passed"
+            table.add_row(chance.name, f"{chance.compared:,} {chance.unit}", f"{chance.p_value:.2g}", result)
+        tables.append(table)
+    for name, powers in found.powers.items():
+        table = _table(f"what would have shown in {name}", "fault", "probability", f"tokens for {SURE}")
+        for power in powers:
+            table.add_row(power.fault, f"{power.probability:.3f}", _tokens(power))
+        tables.append(table)
+    return tables
+
+
+def as_sentences(found: Certificate) -> list[str]:
+    """The verdict, and how far it reaches."""
+    tests = f"{len(found.chances)} tests, which together accuse a right engine in {FALSE_ALARM:.1%} of runs"
+    compared = sum(equality.compared for equality in found.equalities)
+    if not found.passed:
+        return ["Not lossless: what was drafted changed the text.", *(f"  {failure}" for failure in found.failures)]
+    lines = [f"Lossless as far as {compared:,} comparisons and {tests}, can tell."]
+    for name, powers in found.powers.items():
+        shown = [power.fault for power in powers if power.probability >= SURE]
+        unsure = [f"{power.fault} ({_tokens(power)} tokens)" for power in powers if power.probability < SURE]
+        if shown:
+            lines.append(f"In {name}, this run would have shown: {', '.join(shown)}.")
+        if unsure:
+            lines.append(f"It had too few tokens to be sure of: {', '.join(unsure)}; --effort thorough has more.")
+    lines += [f"Not checked: {skipped}" for skipped in found.skipped]
+    return lines
+
+
+def _tokens(power: Power) -> str:
+    return "never shows" if power.tokens_needed is None else f"{power.tokens_needed:,}"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i in (0, len(columns) - 1) else "right")
+    return table

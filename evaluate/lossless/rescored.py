@@ -1,0 +1,133 @@
+"""Sampled text, scored again on its own: is it from the target's distribution?
+
+The engine writes at full vocabulary in every way that it has. Then each text is read once more, by sessions that know
+of no drafts, and every emitted token is held against what the target makes of the text before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+import numpy as np
+
+from mxspec.evaluate.lossless.effort import Effort, Speed
+from mxspec.evaluate.lossless.evidence import Evidence
+from mxspec.evaluate.lossless.finding import Equality
+from mxspec.evaluate.lossless.grammar import own_grammar
+from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
+from mxspec.evaluate.lossless.tails import Probs
+from mxspec.evaluate.lossless.write import Written, write_all
+from mxspec.formats.errors import GenerationError
+from mxspec.formats.manifest import ModelName
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.sampling.settings import Sampling
+
+SHARE = 0.45  # of the models' time
+LENGTHS = 8, 64  # tokens of a text, at least and at most
+K = 4
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A way to sample."""
+
+    name: str
+    way: Way
+    sampling: Sampling
+    in_grammar: bool = False
+
+
+def check_rescored(
+    engine: Engine, prompts: Sequence[list[int]], seed: int, effort: Effort, speed: Speed, progress: Progress
+) -> tuple[list[Evidence], list[Equality]]:
+    """Write and score; the evidence of each way, the texts that broke off, and tokens that cannot be."""
+    whole = Equality("sampled text: written to its end", "texts")
+    possible = Equality("sampled text: tokens that the target can write", "tokens")
+    wanted = _wanted(engine)
+    tokens = _tokens_of_each(wanted, effort, speed)
+    found = []
+    for number, sampled in enumerate(wanted):
+        progress(f"sampled text, {sampled.name}")
+        evidence = Evidence(f"sampled text, {sampled.name}", possible)
+        rng = np.random.default_rng([seed, number])
+        for text in write_all(engine, list(_jobs(engine, sampled, prompts, tokens, rng)), sampled.way):
+            whole.compared += 1
+            if text.error is not None:
+                whole.differences.append(f"{sampled.way}: the text broke off: {text.error}")
+            _score(engine, text, evidence, rng)
+        found.append(evidence)
+    return found, [whole, possible]
+
+
+def _wanted(engine: Engine) -> list[Sampled]:
+    """Every verifier with the first drafter, and modified rejection sampling with all."""
+    first, *others = guessing(engine)
+    slots, threads = engine.target.slots, len(os.sched_getaffinity(0))
+    mrs = Way(first, min(K, engine.bundle.manifest.k_max), slots, threads, "mrs", ignore_eos=True)
+    plain = Sampling(1.0)
+    found = [
+        Sampled("mrs", mrs, plain),
+        Sampled("mrs with penalties, top-k and top-p", mrs, penalised(Sampling(0.8, 100, 0.95))),
+        Sampled("mrs with a greedy proposal", replace(mrs, proposal="greedy"), plain),
+        Sampled("block", replace(mrs, verifier="block"), plain),
+        Sampled("match", replace(mrs, verifier="match"), plain),
+        *(Sampled(f"mrs, drafter {name}", replace(mrs, drafter=name), plain) for name in others),
+    ]
+    try:
+        own_grammar(engine)
+    except GenerationError:
+        return found
+    return [*found, Sampled("mrs in a grammar", replace(mrs, ignore_eos=False), plain, in_grammar=True)]
+
+
+def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> int:
+    """As many tokens of each way as the time allows, were one of each round's kept."""
+    way = wanted[0].way
+    rows = way.together * (K + 1)
+    token = speed.seconds(rows) / way.together + (speed.seconds(8) / 8)
+    return int(min(SHARE * effort.model_seconds / len(wanted) / token, effort.sampled_tokens))
+
+
+def _jobs(
+    engine: Engine, sampled: Sampled, prompts: Sequence[list[int]], tokens: int, rng: np.random.Generator
+) -> Iterator[Job]:
+    """So many texts, of a length that gives each slot at least one, each with a seed of its own."""
+    shortest, longest = LENGTHS
+    room = engine.target.capacity - max(len(prompt) for prompt in prompts)
+    length = min(max(tokens // sampled.way.together, shortest), longest, room)
+    grammar = own_grammar(engine) if sampled.in_grammar else None
+    for i in range(max(tokens // length, 1)):
+        seeded = replace(sampled.sampling, seed=int(rng.integers(2**53)))
+        yield Job(sampled.name, prompts[i % len(prompts)], seeded, length, grammar)
+
+
+def _score(engine: Engine, text: Written, evidence: Evidence, rng: np.random.Generator) -> None:
+    """Read the text again, and add its tokens to the evidence."""
+    evidence.begin()
+    eos = set(engine.bundle.manifest.tokenizer.eos_token_ids) if text.job.grammar else set()
+    expected = zip(_expected(engine, text, "target"), _expected(engine, text, "draft"), strict=False)
+    for token, drafted, (target, draft) in zip(text.tokens, text.drafted, expected, strict=False):
+        if not evidence.add(token, target, draft, drafted, float(rng.random())) or token in eos:
+            break
+
+
+def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs]:
+    """float64[vocab] at the place of each token: what it is drawn from, and what the draft makes of it.
+
+    Where there is no draft, or none that knows so long a text, all tokens are alike.
+    """
+    vocab = engine.bundle.manifest.tokenizer.vocab_size
+    entry = engine.bundle.manifest.models.get(model)
+    tokens = [*text.job.prompt, *text.tokens]
+    if entry is None or len(tokens) > entry.context_length + 1:
+        yield from (np.full(vocab, 1 / vocab) for _ in text.tokens)
+        return
+    shaper = text.job.shaper(engine)
+    rows = chain.from_iterable(engine.score(tokens[:-1], model=model))
+    for token, row in zip(text.tokens, islice(rows, len(text.job.prompt) - 1, None), strict=True):
+        yield shaper.distribution(row).probabilities(None, vocab)
+        shaper.keep([token])

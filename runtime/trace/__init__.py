@@ -1,0 +1,1 @@
+"""What was decided in every round of a text, written down."""

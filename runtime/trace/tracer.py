@@ -1,0 +1,83 @@
+"""Writes down a text's rounds while they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mxspec.runtime.drafters.drafter import Proposal
+from mxspec.runtime.strategy import Strategy
+from mxspec.runtime.trace.round_trace import Decision, Guess, Next, NextKind, RoundTrace, Why
+from mxspec.runtime.verifiers.verdict import Verdict
+
+
+def why_k(strategy: Strategy, k: int, room: int, forced: int, *, waits: bool) -> Why:
+    """Why a round is to draft `k` tokens, or the `forced` ones of a grammar, with room for so many."""
+    if forced and forced >= k:
+        return "grammar"
+    if waits:
+        return "reading"
+    if strategy.k != "auto":
+        return "fixed" if k == strategy.k else "room"
+    if k == room:
+        return "room"
+    return "drafter" if strategy.drafter.cheap else "cost"
+
+
+@dataclass(slots=True)
+class Tracer:
+    """One text's next round, from the choice of K to what was kept; the first, after the prompt, drafts nothing."""
+
+    _k: int = 0
+    _why: Why = "prompt"
+    _proposal: Proposal = field(default_factory=Proposal)
+    _verdict: Verdict = field(default_factory=lambda: Verdict(0, 0, 0))
+    _target: list[float] = field(default_factory=list)
+
+    def plan(self, k: int, why: Why) -> None:
+        """So many tokens are to be drafted."""
+        self._k, self._why = k, why
+
+    def see(self, proposal: Proposal, verdict: Verdict, target: Callable[[int, int], float]) -> None:
+        """A round was verified; `target` is its probability of a token in a place, asked before anything is emitted."""
+        seen = [*proposal.tokens[: verdict.evaluated]]
+        self._target = [target(place, token) for place, token in enumerate(seen)]
+        self._target.append(target(verdict.accepted, verdict.next_token))
+        self._proposal, self._verdict = proposal, verdict
+        if len(proposal.tokens) < self._k and self._why != "reading":
+            self._why = "drafter"  # it stopped early
+
+    def round(self, emitted: int) -> RoundTrace:
+        """The round, of which so many tokens were emitted."""
+        places = range(len(self._proposal.tokens))
+        ended = emitted <= self._verdict.accepted
+        return RoundTrace(
+            self._k, self._why, tuple(self._guess(place, emitted) for place in places), None if ended else self._next()
+        )
+
+    def _guess(self, place: int, emitted: int) -> Guess:
+        token = self._proposal.tokens[place]
+        seen = place < self._verdict.evaluated
+        return Guess(
+            token,
+            self._proposal.origins[place],
+            self._draft(place, token) if self._proposal.distributions else self._proposal.confidences.get(place),
+            self._target[place] if seen else None,
+            self._decision(place, emitted),
+        )
+
+    def _decision(self, place: int, emitted: int) -> Decision:
+        if place < min(self._verdict.accepted, emitted):
+            return "accepted"
+        return "rejected" if place == self._verdict.accepted else "discarded"
+
+    def _next(self) -> Next:
+        place, token = self._verdict.accepted, self._verdict.next_token
+        count = len(self._proposal.tokens)
+        kind: NextKind = "plain" if not count else "bonus" if place == count else "replacement"
+        return Next(token, kind, self._draft(place, token), self._target[-1])
+
+    def _draft(self, place: int, token: int) -> float | None:
+        """What the drafted token's distribution says; a greedy text has none."""
+        distributions = self._proposal.distributions
+        return distributions[place].probability(token) if place < len(distributions) else None
