@@ -92,7 +92,7 @@ def test_settings_of_the_command_hold_where_a_line_says_nothing(bundle: str, run
     summary = json.loads(result.stdout)
     assert (summary["lines"], summary["answered"], summary["bad_lines"]) == (8, 8, [])
     first, short, ids, logprobs, several, regex, schema, stop = read_lines(out)
-    assert (first["seed"], first["k"], len(first["token_ids"])) == (4, 4, 5)
+    assert (first["seed"], first["k"], len(first["token_ids"])) == (4, "auto", 5)
     assert (short["seed"], len(short["token_ids"])) == (4, 3)
     assert (ids["seed"], ids["k"], ids["prompt_tokens"]) == (None, 0, 3)
     assert len(logprobs["logprobs"]) == 5
