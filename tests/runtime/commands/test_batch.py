@@ -103,6 +103,10 @@ def test_settings_of_the_command_hold_where_a_line_says_nothing(bundle: str, run
     assert schema["key"] == [1]
     assert "d" not in stop["text"]
     tokens = sum(len(line["token_ids"]) for line in (first, short, ids, logprobs, regex, schema, stop)) + 10
+    for name in ("drafted", "evaluated", "accepted"):
+        answers = [answer for line in read_lines(out) for answer in line.get("answers", [line])]
+        assert summary[name] == sum(answer[name] for answer in answers)
+    assert 0 < summary["accepted"] <= summary["evaluated"]
     assert summary["tokens"] == tokens
 
 
