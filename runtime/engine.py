@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from mxspec.formats.bundle import Bundle
@@ -14,6 +14,7 @@ from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
 from mxspec.runtime.choose_k import KByLoad
 from mxspec.runtime.cost_table import CostTable, read_table, table_path, write_table
+from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.reader import Reader
@@ -91,9 +92,9 @@ class Engine:
         self.close()
 
     @property
-    def drafters(self) -> tuple[str, ...]:
-        """The names of those that the bundle allows."""
-        return tuple(self._drafters)
+    def drafters(self) -> Mapping[str, Drafter]:
+        """Those that the bundle allows, by name."""
+        return MappingProxyType(self._drafters)
 
     # --- writing ---
 

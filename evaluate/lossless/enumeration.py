@@ -61,7 +61,7 @@ def check_enumeration(
     progress("eight words: scoring the tables")
     tables = score_tables(engine, prompt)
     possible = Equality("eight words: texts that the target can write", "texts")
-    wanted = all_rounds(tables, "random" if engine.draft is None else "model")
+    wanted = all_rounds(tables, engine.draft is not None)
     unit = sequences // sum(rounds.share for rounds in wanted)
     chances = []
     for number, rounds in enumerate(wanted):
@@ -79,19 +79,21 @@ def check_enumeration(
     return chances, possible
 
 
-def all_rounds(tables: Tables, drafter: str) -> list[Rounds]:
-    """Every verifier and proposal, shaped in different ways."""
+def all_rounds(tables: Tables, has_draft: bool) -> list[Rounds]:
+    """Every verifier and proposal with the first drafter, shaped in different ways, and all other drafters."""
+    drafter = "model" if has_draft else "random"
+    others = make_drafters(WORDS, cast(Session, TableSession(tables["draft"], 1, 1)) if has_draft else None)
     temperature = even_temperature(tables["target"])
     plain, cut = Sampling(temperature), Sampling(temperature, 6)
     found = [
         Rounds("mrs", drafter, "mrs", cut),
         Rounds("mrs with penalties", drafter, "mrs", penalised(Sampling(temperature, top_p=0.95))),
         Rounds("mrs with a greedy proposal", drafter, "mrs", plain, proposal="greedy"),
-        Rounds("mrs, drafter random", "random", "mrs", plain),
         Rounds("match", drafter, "match", cut),
         Rounds("block", drafter, "block", plain, k=3),
     ]
-    return found if drafter == "random" else [*found, two_words(tables, drafter)]
+    found += [Rounds(f"mrs, drafter {name}", name, "mrs", plain) for name in others if name not in ("none", drafter)]
+    return [*found, two_words(tables, drafter)] if has_draft else found
 
 
 def two_words(tables: Tables, drafter: str) -> Rounds:
@@ -142,6 +144,8 @@ def compare_counts(counts: Probs, expected: Probs) -> tuple[float, str]:
     pairs = [*zip(counts[thick], expected[thick], strict=True), (counts[~thick].sum(), expected[~thick].sum())]
     cells = [(count, mean) for count, mean in pairs if mean > 0]
     degrees, total = len(cells) - 1, sum(mean for _, mean in cells)
+    if not degrees:
+        return 1.0, "too few texts to say"
     statistic = sum((count - mean) ** 2 / mean for count, mean in cells)
     variance = 2 * degrees + sum(1 / mean for _, mean in cells) - (len(cells) ** 2 + 2 * len(cells) - 2) / total
     fitted = degrees + (statistic - degrees) * math.sqrt(2 * degrees / max(variance, 2 * degrees))
@@ -187,7 +191,6 @@ class Words:
             verifier=rounds.verifier,
             proposal=rounds.proposal,
             draft_temperature=rounds.draft_temperature,
-            seed=seed,
         )
         settings = Settings(
             prompt=list(PROMPT),

@@ -42,10 +42,9 @@ def check_equality(
 ) -> Part:
     """Write the same texts in every way."""
     skipped: list[str] = []
-    names = guessing(engine)
-    slots = engine.target.slots
-    shape = ways(names, engine.bundle.manifest.k_max, slots)
-    plan = _plan(len(_kinds(prompts, seed, 1)), shape, effort, speed)
+    manifest, slots = engine.bundle.manifest, engine.target.slots
+    none, drafters = engine.drafters["none"], guessing(engine)
+    plan = _plan(len(_kinds(prompts, seed, 1)), ways(none, drafters, manifest.k_max, slots), effort, speed)
     alone = Alone(engine)
     expected: list[tuple[Job, list[int]]] = []
     for job in _jobs(engine, _kinds(prompts, seed, plan.length), skipped):
@@ -56,11 +55,10 @@ def check_equality(
             if job.grammar is None:
                 raise
             skipped.append(f"{job.kind}: {error}")
-    rehearsed = RehearsedDrafter(
-        [[*job.prompt, *tokens] for job, tokens in expected], engine.bundle.manifest.tokenizer.vocab_size
-    )
+    texts = [[*job.prompt, *tokens] for job, tokens in expected]
+    drafters.append(RehearsedDrafter(texts, manifest.tokenizer.vocab_size))
     findings = {job.kind: Equality(job.kind, "texts") for job, _ in expected}
-    for i, way in enumerate(ways([*names, rehearsed], engine.bundle.manifest.k_max, slots)):
+    for i, way in enumerate(ways(none, drafters, manifest.k_max, slots)):
         progress(f"texts by {way}")
         chosen = [expected[(i + j) % len(expected)] for j in range(min(plan.texts, len(expected)))]
         for (job, tokens), text in zip(chosen, write_all(engine, [job for job, _ in chosen], way), strict=True):
@@ -73,19 +71,19 @@ def check_equality(
     return Part(list(findings.values()), skipped=skipped)
 
 
-def ways(drafters: Sequence[str | Drafter], k_max: int, slots: int) -> list[Way]:
+def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> list[Way]:
     """Each K and each drafter, alone and in company, on one thread and on several."""
     threads = max(len(os.sched_getaffinity(0)), 2)
     first, *others = drafters
     some = min(4, k_max)
-    chosen: list[tuple[str | Drafter, K, int, int]] = [
-        ("none", 0, 1, threads),
+    chosen: list[tuple[Drafter, K, int, int]] = [
+        (none, 0, 1, threads),
         *((first, k, 1, threads) for k in sorted({min(k, k_max) for k in (1, 2, some, k_max)})),
         *((drafter, some, min(3, slots), threads) for drafter in others),
-        *((drafter, k_max, 1, 1) for drafter in others),
+        (drafters[-1], k_max, 1, 1),
         (first, "auto", min(3, slots), threads),
         (first, k_max, slots, 1),
-        ("none", 0, slots, threads),
+        (none, 0, slots, threads),
         (drafters[-1], some, slots, threads),
     ]
     return [Way(drafter, k, together, count, "match") for drafter, k, together, count in chosen]

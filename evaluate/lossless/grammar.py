@@ -17,11 +17,8 @@ def own_grammar(engine: Engine) -> Grammar:
     if importlib.util.find_spec("llguidance") is None:
         raise GenerationError("llguidance is not installed (pip install 'mxspec[grammar]')")
     entry = engine.bundle.manifest.tokenizer
-    words: list[str] = []
-    for token in range(entry.vocab_size):
-        text = engine.tokenizer.decode([token])
-        if text.strip() and text.isascii() and text.isprintable() and text not in words:
-            words.append(text)
+    texts = dict.fromkeys(engine.tokenizer.decode([token]) for token in range(entry.vocab_size))
+    words = [text for text in texts if text.strip() and text.isascii() and text.isprintable()]
     if len(words) < 2:
         raise GenerationError("the vocabulary has no words to make one of")
     some = words[:: max(len(words) // WORDS, 1)][:WORDS]

@@ -12,7 +12,7 @@ from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 
 # Fields of a request that say how tokens are chosen; a greedy one takes no truncation.
-_CHOOSING = {field.name for field in fields(Request)} & {field.name for field in fields(Sampling)}
+_CHOOSING = {field.name for field in fields(Request)} & {field.name for field in fields(Sampling)} - {"seed"}
 _TRUNCATING = {"top_k", "top_p", "min_p", "typical_p"}
 
 
@@ -39,7 +39,7 @@ class Job:
 class Way:
     """How an engine is to write: who guesses how much, so many texts at a time, on so many threads."""
 
-    drafter: str | Drafter
+    drafter: Drafter
     k: K
     together: int = 1
     threads: int = 1
@@ -48,12 +48,16 @@ class Way:
     ignore_eos: bool = False
 
     def __str__(self) -> str:
-        name = self.drafter if isinstance(self.drafter, str) else self.drafter.name
         texts, threads = ("" if count == 1 else "s" for count in (self.together, self.threads))
-        how = [f"drafter {name}", f"K {self.k}"]
+        how = [f"drafter {self.drafter.name}", f"K {self.k}"]
         how += [f"verifier {self.verifier}"] if self.verifier else []
         how += ["greedy proposal"] if self.proposal == "greedy" else []
         return ", ".join([*how, f"{self.together} text{texts} at a time", f"{self.threads} thread{threads}"])
+
+    @property
+    def _repeatable(self) -> bool:
+        """Whether a seed means one text."""
+        return self.verifier == "match" or (self.k != "auto" and self.drafter.repeatable)
 
     def request(self, job: Job) -> Request:
         """The job, asked of an engine; nothing is left to the bundle's defaults."""
@@ -69,12 +73,14 @@ class Way:
             grammar=job.grammar,
             cache_key=str(self),  # so that every way reads its prompts itself
             **{name: getattr(job.sampling, name) for name in chosen},
+            seed=job.sampling.seed if self._repeatable else None,
         )
 
 
-def guessing(engine: Engine) -> list[str]:
+def guessing(engine: Engine) -> list[Drafter]:
     """The drafters of a bundle that guess, its draft model first."""
-    return sorted((name for name in engine.drafters if name != "none"), key=lambda name: name != "model")
+    drafters = (drafter for name, drafter in engine.drafters.items() if name != "none")
+    return sorted(drafters, key=lambda drafter: drafter.name != "model")
 
 
 def penalised(sampling: Sampling) -> Sampling:

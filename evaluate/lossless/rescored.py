@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from mxspec.evaluate.lossless.effort import Effort, Speed
+from mxspec.evaluate.lossless.effort import ROWS, Effort, Speed
 from mxspec.evaluate.lossless.evidence import Evidence
 from mxspec.evaluate.lossless.finding import Equality
 from mxspec.evaluate.lossless.grammar import own_grammar
@@ -26,8 +26,9 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
 
 SHARE = 0.45  # of the models' time
-LENGTHS = 8, 64  # tokens of a text, at least and at most
+LENGTHS = 24, 64  # tokens of a text, at least and at most
 K = 4
+FIRST_SHARE = 3  # of the way that power is computed of
 Progress = Callable[[str], None]
 
 
@@ -39,6 +40,7 @@ class Sampled:
     way: Way
     sampling: Sampling
     in_grammar: bool = False
+    share: int = 1  # of the tokens, beside the others'
 
 
 def check_rescored(
@@ -48,13 +50,14 @@ def check_rescored(
     whole = Equality("sampled text: written to its end", "texts")
     possible = Equality("sampled text: tokens that the target can write", "tokens")
     wanted = _wanted(engine)
-    tokens = _tokens_of_each(wanted, effort, speed)
+    unit = _tokens_of_each(wanted, effort, speed)
     found = []
     for number, sampled in enumerate(wanted):
         progress(f"sampled text, {sampled.name}")
         evidence = Evidence(f"sampled text, {sampled.name}", possible)
         rng = np.random.default_rng([seed, number])
-        for text in write_all(engine, list(_jobs(engine, sampled, prompts, tokens, rng)), sampled.way):
+        jobs = list(_jobs(engine, sampled, prompts, unit * sampled.share, rng))
+        for text in write_all(engine, jobs, sampled.way):
             whole.compared += 1
             if text.error is not None:
                 whole.differences.append(f"{sampled.way}: the text broke off: {text.error}")
@@ -70,12 +73,12 @@ def _wanted(engine: Engine) -> list[Sampled]:
     mrs = Way(first, min(K, engine.bundle.manifest.k_max), slots, threads, "mrs", ignore_eos=True)
     plain = Sampling(1.0)
     found = [
-        Sampled("mrs", mrs, plain),
+        Sampled("mrs", mrs, plain, share=FIRST_SHARE),
         Sampled("mrs with penalties, top-k and top-p", mrs, penalised(Sampling(0.8, 100, 0.95))),
         Sampled("mrs with a greedy proposal", replace(mrs, proposal="greedy"), plain),
         Sampled("block", replace(mrs, verifier="block"), plain),
         Sampled("match", replace(mrs, verifier="match"), plain),
-        *(Sampled(f"mrs, drafter {name}", replace(mrs, drafter=name), plain) for name in others),
+        *(Sampled(f"mrs, drafter {drafter.name}", replace(mrs, drafter=drafter), plain) for drafter in others),
     ]
     try:
         own_grammar(engine)
@@ -85,11 +88,11 @@ def _wanted(engine: Engine) -> list[Sampled]:
 
 
 def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> int:
-    """As many tokens of each way as the time allows, were one of each round's kept."""
+    """As many tokens of a share as the time allows, if none is kept of what is drafted."""
     way = wanted[0].way
     rows = way.together * (K + 1)
-    token = speed.seconds(rows) / way.together + (speed.seconds(8) / 8)
-    return int(min(SHARE * effort.model_seconds / len(wanted) / token, effort.sampled_tokens))
+    token = speed.seconds(rows) / way.together + 2 * speed.seconds(ROWS) / ROWS  # written, and read with its prompt
+    return int(min(SHARE * effort.model_seconds / sum(one.share for one in wanted) / token, effort.sampled_tokens))
 
 
 def _jobs(
