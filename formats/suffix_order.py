@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-COMPARED = 64  # tokens before an end that its place depends on: longer matches are as good
+COMPARED = 16  # tokens before an end that its place depends on: longer matches are as good
 
 
 def suffix_order(tokens: NDArray[np.int32]) -> NDArray[np.int32]:

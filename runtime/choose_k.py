@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.costs import Costs, worth_of_row
+from mxspec.runtime.costs import Costs, worth_of_first_row, worth_of_row
 from mxspec.runtime.events import Round
 
 Ks = NDArray[np.int64]  # [candidates, texts]
@@ -131,6 +131,10 @@ class KByLoad:
     def worth(self, texts: int) -> float:
         """The probability from which a drafted token is worth its row in a step of so many texts."""
         return worth_of_row(self.score, texts)
+
+    def start_worth(self, texts: int) -> float:
+        """The same of the first token that is drafted in a step."""
+        return worth_of_first_row(self.score, texts)
 
     def call_worth(self, drafter: str, texts: int) -> float:
         """The same with a call of the drafter for so many texts."""

@@ -83,6 +83,12 @@ def worth_of_row(costs: Costs, texts: int) -> float:
     return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH)
 
 
+def worth_of_first_row(costs: Costs, texts: int) -> float:
+    """The same of the first row beyond one a text."""
+    plain = costs.seconds(texts)
+    return max(costs.seconds(texts + 1) - plain, 0.0) * texts / plain if plain > 0 else 0.0
+
+
 def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
     """y at x on the straight lines between points (x, y) in rising order; beyond the last on the last line, not below.
 

@@ -251,7 +251,6 @@ class Scheduler:
         """Each drafter reads and proposes for all its texts together; the calls of the rounds."""
         calls: list[tuple[str, int, float]] = []
         texts = sum(work.scored for work in plan.works)
-        worth = self.load.worth(texts)
         drafters: dict[int, Drafter] = {id(s.drafter): s.drafter for s in self._running}
         for drafter in drafters.values():
             reads = [(s, count) for s, count in plan.draft_reads if s.drafter is drafter]
@@ -262,8 +261,11 @@ class Scheduler:
                     drafter.read([(sequence.tokens, sequence.slot, count) for sequence, count in reads])
                     self.load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
                 if works:
+                    worth, start = self.load.worth(texts), self.load.start_worth(texts)
                     call = self.load.call_worth(drafter.name, texts)
-                    wanted = [work.sequence.wanted(work.k, work.proposal, work.draws, worth, call) for work in works]
+                    wanted = [
+                        work.sequence.wanted(work.k, work.proposal, work.draws, worth, call, start) for work in works
+                    ]
                     calls += [(drafter.name, texts, seconds) for texts, seconds in drafter.propose(wanted)]
             except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
                 for sequence in (*(s for s, _ in reads), *(work.sequence for work in works)):

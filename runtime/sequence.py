@@ -157,10 +157,11 @@ class Sequence:
         assert seed is not None  # Sampling.seeded() comes before the first token
         return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
 
-    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float, call: float) -> Wanted:
+    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float, call: float, start: float) -> Wanted:
         """What it asks of its drafter."""
         if not self.chooses_k:
-            worth = call = 0.0  # as many as were asked for, so that a text with a seed is the same at every load
+            # As many as were asked for, so that a text with a seed is the same at every load.
+            worth = call = start = 0.0
         return Wanted(
             self.tokens,
             self.slot,
@@ -172,6 +173,7 @@ class Sequence:
             worth,
             call,
             proposal,
+            start_worth=start,
             traced=self.settings.traced,
         )
 

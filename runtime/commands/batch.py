@@ -85,7 +85,8 @@ class Batch:
             answers = self._submitted(request).results()
         except MxspecError as error:
             return report | {"error": " ".join(str(error).split())}
-        self.counts.add_tokens(sum(answer.statistics.emitted for answer in answers))
+        for answer in answers:
+            self.counts.add_answer(answer.statistics)
         return report | answers_as_json(answers, request)
 
     def _submitted(self, request: Request) -> Handle:

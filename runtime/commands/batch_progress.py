@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -14,6 +14,9 @@ from rich.text import Text
 
 from mxspec.runtime.commands.progress import error_console, watched
 from mxspec.runtime.plain_console import visible
+
+if TYPE_CHECKING:
+    from mxspec.runtime.events import Statistics
 
 NAMED = 10  # bad lines that the last line names
 
@@ -26,6 +29,9 @@ class Counts:
     answered: int = 0
     bad: list[int] = field(default_factory=list)
     tokens: int = 0
+    drafted: int = 0
+    evaluated: int = 0
+    accepted: int = 0
     began: float = field(default_factory=time.perf_counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,10 +49,13 @@ class Counts:
         else:
             self.answered += 1
 
-    def add_tokens(self, tokens: int) -> None:
+    def add_answer(self, statistics: Statistics) -> None:
         """From any thread."""
         with self._lock:
-            self.tokens += tokens
+            self.tokens += statistics.emitted
+            self.drafted += statistics.drafted
+            self.evaluated += statistics.evaluated
+            self.accepted += statistics.accepted
 
     def as_json(self) -> dict[str, Any]:
         """What --json prints of a job."""
@@ -55,6 +64,9 @@ class Counts:
             "answered": self.answered,
             "bad_lines": self.bad,
             "tokens": self.tokens,
+            "drafted": self.drafted,
+            "evaluated": self.evaluated,
+            "accepted": self.accepted,
             "seconds": self.seconds,
             "tok_per_s": self.tokens_per_second,
         }
@@ -64,9 +76,10 @@ class Counts:
         if self.bad:
             names = ", ".join(map(str, self.bad[:NAMED])) + (", …" if len(self.bad) > NAMED else "")
             parts.append(f"{len(self.bad):,} bad (line {names})")
-        return " · ".join(
-            [*parts, f"{self.tokens:,} tokens in {self.seconds:.1f} s", f"{self.tokens_per_second:.1f} tok/s"]
-        )
+        parts += [f"{self.tokens:,} tokens in {self.seconds:.1f} s", f"{self.tokens_per_second:.1f} tok/s"]
+        if self.evaluated:
+            parts.append(f"acceptance {self.accepted / self.evaluated:.3f}")
+        return " · ".join(parts)
 
 
 class BatchProgress:

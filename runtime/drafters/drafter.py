@@ -66,6 +66,7 @@ class Wanted:
     call_worth: float  # the same with a call of the drafter
     proposal: Proposal  # added to in place
     traced: bool = False
+    start_worth: float = 0.0  # as `worth`, of the first token: a call of two tokens may cost more than one more row
 
     def add_row(self, row: Logits, origin: str) -> None:
         """Propose the next token by a model's logits float32[vocab]; an error is of this text alone."""
@@ -83,15 +84,19 @@ class Wanted:
             self.proposal.errors.append(error)
 
     def add_choice(self, expected: Distribution, origin: str) -> bool:
-        """Propose a token of a distribution; False, and none, where the text cannot go on with what was chosen."""
+        """Propose a token of a distribution; False where the text cannot go on with what was chosen."""
         return self.add(*self.choice.of(expected, self.draws, len(self.proposal.tokens)), origin)
 
     def add(self, token: int, drawn_from: Distribution, origin: str) -> bool:
-        """Propose this token; False, and none, where the text cannot go on with it."""
-        if not self.shaper.allows(token, self.proposal.tokens):
-            return False
-        self._add(token, drawn_from, origin)
-        return True
+        """Propose this token; False where the text cannot go on with it, so that nothing may follow.
+
+        One that was drawn is proposed all the same, and not kept: to leave it out because of what was drawn would bias
+        the text.
+        """
+        allowed = self.shaper.allows(token, self.proposal.tokens)
+        if allowed or not (self.choice.greedy_text or drawn_from.certain):
+            self._add(token, drawn_from, origin)
+        return allowed
 
     def _add(self, token: int, drawn_from: Distribution | None, origin: str) -> None:
         if not self.choice.greedy_text:

@@ -13,6 +13,7 @@ from mxspec.runtime.sampling.distribution import Distribution
 # about; a text's own figures replace it within some 16 guesses.
 EXPECTED = (0.0, 0.1, 0.3, 0.6, 0.8, 0.9, 0.95)
 RATE = 1 / 16  # weight of the latest
+MARGIN = 1.2  # promised over cost
 
 
 class Kept:
@@ -55,9 +56,10 @@ class Guess:
             chances.append(chance)
         return chances
 
-    def worthwhile(self, worth: float) -> list[int]:
-        """Those with a chance of `worth` at least: the others cost more than they give."""
-        return list(self.tokens[: len(self.chances(worth))])
+    def worthwhile(self, worth: float, start: float = 0.0) -> list[int]:
+        """Those with a chance of `worth` at least, or none where all of them promise less than they cost."""
+        chances = self.chances(worth)
+        return list(self.tokens[: len(chances)]) if gain(chances, worth, start) >= 0 else []
 
     def compare(self, written: Sequence[int]) -> None:
         """Learn from what was written in its place."""
@@ -65,6 +67,14 @@ class Guess:
             self.kept.observe(self.matched + place, token == real)
             if token != real:
                 break
+
+
+def gain(chances: Sequence[float], worth: float, start: float) -> float:
+    """Tokens that a proposal promises, less those that its time would have given, and a margin for what is not known.
+
+    The first token costs `start`, each of the others `worth`.
+    """
+    return sum(chances) - MARGIN * (max(start, worth) + worth * (len(chances) - 1)) if chances else 0.0
 
 
 class Guesser(Protocol):
@@ -81,7 +91,9 @@ class GuessingDrafter(ByText):
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
             guesser: Guesser = want.memory
-            for token in guesser.guess(want.tokens, want.proposal.tokens, want.k).worthwhile(want.worth):
+            for token in guesser.guess(want.tokens, want.proposal.tokens, want.k).worthwhile(
+                want.worth, want.start_worth
+            ):
                 if not want.add(token, Distribution.point(token), self.name):
                     break
         return []

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxspec.runtime.choose_k import Acceptance
 from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
-from mxspec.runtime.drafters.guess import GuessingDrafter
+from mxspec.runtime.drafters.guess import GuessingDrafter, gain
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.ngram import NgramDrafter
 from mxspec.runtime.events import Round
@@ -67,7 +67,7 @@ class MixDrafter(ByText):
         for want in wanted:
             best = max(self._offers(want), key=lambda offer: offer.gain)
             want.memory.by_model = best.member is self._model
-            if best.k:
+            if best.k and best.gain >= 0:
                 memory = want.memory.of[best.member.name]
                 own = replace(want, memory=memory, k=best.k, call_worth=want.worth and want.worth + self._call_share)
                 by_member.setdefault(best.member.name, []).append(own)
@@ -105,10 +105,10 @@ class MixDrafter(ByText):
                 offers.append(self._offer_of_model(want, member))
             elif isinstance(member, NgramDrafter):
                 chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth)
-                offers.append(_offer(member, chances, want.worth))
+                offers.append(_offer(member, chances, want))
             elif isinstance(member, GuessingDrafter):
                 guess = memory.guess(want.tokens, want.proposal.tokens, want.k)
-                offers.append(_offer(member, guess.chances(want.worth), want.worth))
+                offers.append(_offer(member, guess.chances(want.worth), want))
         return offers
 
     def _offer_of_model(self, want: Wanted, member: ModelDrafter) -> Offer:
@@ -116,15 +116,14 @@ class MixDrafter(ByText):
         most = min(want.k, member.limit(len(want.tokens) + len(want.proposal.tokens)))
         if want.worth == 0 or (want.memory.rounds % TRY_EVERY == TRY_EVERY - 1 and most):
             return Offer(member, most if want.worth == 0 else 1, float(most))
-        share, gain, best = want.memory.acceptance.share, 0.0, Offer(member, 0, 0.0)
-        for k in range(1, most + 1):
-            gain += share**k - want.worth - self._call_share
-            best = max(best, Offer(member, k, gain), key=lambda offer: offer.gain)
-        return best
+        chances = [want.memory.acceptance.share**k for k in range(1, most + 1)]
+        worth, start = want.worth + self._call_share, want.start_worth + self._call_share
+        offers = [Offer(member, k, gain(chances[:k], worth, start)) for k in range(most + 1)]
+        return max(offers, key=lambda offer: offer.gain)
 
 
-def _offer(member: Drafter, chances: Sequence[float], worth: float) -> Offer:
-    return Offer(member, len(chances), sum(chances) - worth * len(chances))
+def _offer(member: Drafter, chances: Sequence[float], want: Wanted) -> Offer:
+    return Offer(member, len(chances), gain(chances, want.worth, want.start_worth))
 
 
 def _recent(mean: float, value: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.guess import gain
 from mxspec.runtime.drafters.ngram_tables import ORDERS, NgramTables
 from mxspec.runtime.sampling.distribution import Distribution
 
@@ -69,14 +70,14 @@ class NgramDrafter(ByText):
         return []
 
     def _propose(self, want: Wanted, memory: NgramText) -> None:
-        """Whether a place is drafted depends on the distribution there, and on what was proposed before it."""
-        memory.learn(want.tokens)
-        last, chance = [*want.tokens[-2:], *want.proposal.tokens], 1.0
-        for _ in range(want.k):
+        """How many depends on the likeliest tokens, not on those that are drawn."""
+        chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth)
+        if gain(chances, want.worth, want.start_worth) < 0:
+            return
+        last = [*want.tokens[-2:], *want.proposal.tokens]
+        for _ in chances:
             found = memory.tables.after(last[-2:])
-            if found is None or (chance := chance * memory.share(*found)) < want.worth:
-                break
-            if not want.add_choice(found[1], self.name):
+            if found is None or not want.add_choice(found[1], self.name):
                 break
             last.append(want.proposal.tokens[-1])
 

@@ -39,6 +39,11 @@ class Distribution:
         """The distribution of a choice that is certain, as a greedy one is."""
         return cls(np.array([token]), np.ones(1, np.float64), 1.0)
 
+    @property
+    def certain(self) -> bool:
+        """Whether only one token can be drawn."""
+        return len(self.weights) == 1
+
     def probability(self, token: int) -> float:
         """Probability of one token id."""
         index = self._index(token)

@@ -49,7 +49,7 @@
       const kept = round.drafted.filter((guess) => guess.decision === "accepted").length;
       const guesses = round.drafted.length ? `K = ${round.k}, ${words.why[round.why]}, ${kept} of ${round.drafted.length} kept, ` : "";
       add(detail, "div", "where", `round ${round.round} of ${rounds.length}: ${guesses}` +
-        `draft ${duration(round.draft_s)}, target ${duration(round.target_s)}, together ${duration(round.seconds)} · token id ${token.id}`);
+        `draft ${duration(round.draft_s)}, target ${duration(round.target_s)}, together ${duration(round.seconds)} · id ${token.id}`);
       detail.hidden = false;
       mark(element.dataset.round);
     };

@@ -92,7 +92,7 @@ def test_settings_of_the_command_hold_where_a_line_says_nothing(bundle: str, run
     summary = json.loads(result.stdout)
     assert (summary["lines"], summary["answered"], summary["bad_lines"]) == (8, 8, [])
     first, short, ids, logprobs, several, regex, schema, stop = read_lines(out)
-    assert (first["seed"], first["k"], len(first["token_ids"])) == (4, 4, 5)
+    assert (first["seed"], first["k"], len(first["token_ids"])) == (4, "auto", 5)
     assert (short["seed"], len(short["token_ids"])) == (4, 3)
     assert (ids["seed"], ids["k"], ids["prompt_tokens"]) == (None, 0, 3)
     assert len(logprobs["logprobs"]) == 5
@@ -103,6 +103,10 @@ def test_settings_of_the_command_hold_where_a_line_says_nothing(bundle: str, run
     assert schema["key"] == [1]
     assert "d" not in stop["text"]
     tokens = sum(len(line["token_ids"]) for line in (first, short, ids, logprobs, regex, schema, stop)) + 10
+    for name in ("drafted", "evaluated", "accepted"):
+        answers = [answer for line in read_lines(out) for answer in line.get("answers", [line])]
+        assert summary[name] == sum(answer[name] for answer in answers)
+    assert 0 < summary["accepted"] <= summary["evaluated"]
     assert summary["tokens"] == tokens
 
 

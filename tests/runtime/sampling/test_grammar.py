@@ -19,9 +19,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper, prepare
 from mxspec.runtime.verifiers.mrs import verify_mrs
+from mxspec.runtime.verifiers.verifier import Scored
 
 EOS = 0
 WORDS = ['{"', '":', ' "', '",', '"}', "name", "age", "true", "12", "on", " the", "()", "((", "))", "ab", "é", "日本"]
@@ -180,11 +182,13 @@ def play(case: Case, tokenizer: Tokenizer, seed: int, limit: int = 40) -> tuple[
         assert one.greedy(logits[-1], drafted) == masked.argmax()
         assert one.distribution(logits[-1], drafted).probability(int(masked.argmin())) == 0 or masked.min() > -np.inf
         verdict = verify_mrs(
-            lambda i, logits=logits, drafted=drafted: one.distribution(logits[i], drafted[:i]),
-            distributions,
-            drafted,
-            lambda i: rng.random() * 0.7,
-            lambda i: rng.random(),
+            Scored(
+                drafted,
+                distributions,
+                lambda i, logits=logits, drafted=drafted: one.distribution(logits[i], drafted[:i]),
+                Draws(seed, 0, len(text)),
+                lenience=0.7,
+            )
         )
         for token in [*drafted[: verdict.accepted], verdict.next_token]:
             one.keep([token])

@@ -55,8 +55,19 @@ def exact(logits: Logits, temperature: float, top_k: int) -> dict[tuple[int, ...
     return joint
 
 
+def without(token: int, logits: Logits) -> Logits:
+    """The same, but that this token cannot be."""
+    forbidden = np.where(np.arange(VOCAB) == token, -np.inf, 0).astype(np.float32)
+    return lambda text: logits(text) + forbidden
+
+
 def surprise(
-    toys: Any, k: int, samples: int = SAMPLES, make: Callable[[Any], Drafter] | None = None, **how: Any
+    toys: Any,
+    k: int,
+    samples: int = SAMPLES,
+    make: Callable[[Any], Drafter] | None = None,
+    barred: int | None = None,
+    **how: Any,
 ) -> float:
     """The probability of a G statistic as large as that of `samples` generations; 0 if an impossible one came up."""
     settings = {"temperature": 0.7, "top_k": 3}
@@ -67,10 +78,12 @@ def surprise(
         how["drafter"] = make(draft)
     for seed in range(samples):
         limit = LENGTH + k + 1  # so that no round is cut short
+        if barred is not None:
+            how |= {"eos": [barred], "min_new_tokens": limit}
         events = toys.generate(target, draft, PROMPT, k=k, max_new_tokens=limit, seed=seed, **settings, **how)
         tokens = (event.id for event in events if isinstance(event, Token))
         counts[tuple(itertools.islice(tokens, LENGTH))] += 1
-    expected = exact(target_logits, **settings)  # type: ignore[arg-type]
+    expected = exact(target_logits if barred is None else without(barred, target_logits), **settings)  # type: ignore[arg-type]
     possible = {sequence: samples * p for sequence, p in expected.items() if p > 0}
     if counts.keys() - possible.keys():
         return 0.0
@@ -105,6 +118,13 @@ def drafter_of(name: str, draft: Any) -> Drafter:
 @pytest.mark.parametrize("name", ["suffix", "ngram", "lookup", "hierarchical", "mix", "random"])
 def test_so_they_have_by_every_drafter_and_verifier(toys: Any, name: str, verifier: str) -> None:
     assert surprise(toys, 3, 500, partial(drafter_of, name), verifier=verifier) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("name", ["ngram", "random", "suffix"])
+def test_so_they_have_where_a_token_that_is_drawn_cannot_be(toys: Any, name: str, verifier: str) -> None:
+    """A place that is not drafted because of the token that was drawn there would bias the text."""
+    assert surprise(toys, 2, 1500, partial(drafter_of, name), barred=3, verifier=verifier) > FALSE_ALARM
 
 
 def test_lenience_is_caught(toys: Any) -> None:
