@@ -82,7 +82,8 @@ def test_a_text_goes_on_in_any_pieces(drafter: Drafter) -> None:
 def test_what_never_comes_true_is_not_proposed_any_more(drafter: Drafter) -> None:
     """After 1 always comes another token; a fixed K proposes all the same."""
     text = Text(drafter, [token for other in range(2, 62) for token in (1, other)] + [1])
-    assert text.guess(4, worth=0.1) == []
+    assert text.guess(4, worth=0.05) == []
+    assert len(Text(drafter, [1, 2, 3, 1]).guess(4, worth=0.05)) == 1  # nothing is known of it yet
     assert len(text.guess(4)) == 4
 
 

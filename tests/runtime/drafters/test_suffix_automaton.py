@@ -72,6 +72,14 @@ def test_a_match_of_a_text_that_stands_still_is_the_longest() -> None:
         assert match.length == longest_earlier(made.tokens, context, len(made.tokens))[0]
 
 
+def test_a_match_has_the_latest_place_that_the_automaton_has_got_since() -> None:
+    made, match = automaton([1, 2, 3, 4]), Match()
+    made.advance(match, 3)
+    assert made.continuation(match, [], 1) == [4]
+    made.extend([9, 3, 5])
+    assert made.continuation(match, [], 1) == [5]
+
+
 def test_a_continuation_that_reaches_the_end_repeats() -> None:
     made = automaton([7, 1, 2, 3, 1, 2, 3])
     assert made.continuation(made.repeated, [], 7) == [1, 2, 3, 1, 2, 3, 1]
