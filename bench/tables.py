@@ -164,8 +164,9 @@ def rate(point: dict[str, Any], runner: str) -> str:
     return f"{point['tokens_per_second'][runner]:.1f}" + (f" ({over})" if over else "")
 
 
-def speculate(name: str) -> str:
+def speculate(name: str, drafter: str = "model") -> str:
     found = record(name)
+    of_drafter = found["result"].get("drafters", {drafter: found["result"]})[drafter]  # the oldest records know one
     rows = [
         [
             str(r["k"]),
@@ -176,9 +177,9 @@ def speculate(name: str) -> str:
             f"{r['predicted']:.2f}",
             f"{r['outside_models']:.1%}",
         ]
-        for r in found["result"]["rows"]
+        for r in of_drafter["rows"]
     ]
-    if auto := found["result"].get("auto"):  # not in records of before K could be chosen by cost
+    if auto := of_drafter.get("auto"):  # not in records of before K could be chosen by cost
         drafted, measured = f"auto ({auto['drafted_per_round']:.1f})", f"{auto['speedup']:.2f}"
         shares = f"{auto['acceptance']:.3f}", f"{auto['tokens_per_round']:.2f}"
         rows.append([drafted, *shares, "", measured, "", f"{auto['outside_models']:.1%}"])
