@@ -13,19 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.runtime import ops
+from mxspec.runtime.processor import processor_name
 
 PACKAGES = ("mxspec", "onnxruntime", "numpy", "tokenizers", "torch", "transformers", "onnx", "onnxscript")
 
 
 def machine() -> dict[str, Any]:
     """The processor's name, the instructions used, how many cores may be, and the operating system."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
     return {
-        "cpu": model,
+        "cpu": processor_name(),
         "instruction_set": ops.instruction_set(),
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.system(),

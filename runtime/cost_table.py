@@ -20,6 +20,7 @@ from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.manifest import MANIFEST
 from mxspec.runtime import ops
 from mxspec.runtime.choose_k import Acceptance, KByLoad
+from mxspec.runtime.processor import processor_name
 
 Points = list[tuple[PositiveInt, NonNegativeFloat]]  # tokens or texts of a call, and seconds
 
@@ -62,7 +63,8 @@ def table_path(bundle: Bundle) -> Path | None:
         return None
     what = (
         file_sha256(bundle.path / MANIFEST),  # which has the hashes of all other files
-        _processor(),
+        processor_name(),
+        platform.machine(),
         str(ops.instruction_set()),
         str(ops.threads()),
         version("mxspec"),
@@ -92,11 +94,3 @@ def write_table(path: Path | None, table: CostTable) -> None:
         with os.fdopen(handle, "w") as file:
             file.write(table.model_dump_json())
         Path(beside).replace(path)
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line
-    return platform.machine()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -211,12 +211,7 @@ class Sequence:
                     proposal, verdict, lambda i, token: self.shaper.confidence(logits[i], token, drafted[:i])
                 )
             return verdict
-        target: dict[int, Distribution] = {}  # each is asked for twice at most
-
-        def shaped(i: int) -> Distribution:
-            if i not in target:
-                target[i] = self.shaper.distribution(logits[i], drafted[:i])
-            return target[i]
+        shaped = cache(lambda i: self.shaper.distribution(logits[i], drafted[:i]))
 
         verdict = strategy.verifier.verify(Scored(drafted, proposal.distributions, shaped, draws, strategy.lenience))
         if self._tracer is not None:

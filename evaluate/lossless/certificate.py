@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from mxspec.evaluate.lossless.bits import check_bits
@@ -11,7 +11,7 @@ from mxspec.evaluate.lossless.effort import EFFORTS, measure_speed
 from mxspec.evaluate.lossless.enumeration import check_enumeration
 from mxspec.evaluate.lossless.equal import check_equality
 from mxspec.evaluate.lossless.evidence import Evidence
-from mxspec.evaluate.lossless.finding import Chance, Equality, Power
+from mxspec.evaluate.lossless.finding import Chance, Equality, Power, Progress
 from mxspec.evaluate.lossless.prompts import make_prompts
 from mxspec.evaluate.lossless.rescored import check_rescored
 from mxspec.evaluate.lossless.tails import holm
@@ -63,7 +63,7 @@ def certify(
     effort: str,
     seed: int,
     only: Collection[str] = CHECKS,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> Certificate:
     """Run the checks that `only` names. Raises MxspecError for a text that is too short."""
     began = time.perf_counter()

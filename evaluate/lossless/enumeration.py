@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from mxspec.evaluate.lossless.exact import text_probabilities
-from mxspec.evaluate.lossless.finding import Chance, Equality
+from mxspec.evaluate.lossless.finding import Chance, Equality, Progress
 from mxspec.evaluate.lossless.job import penalised
 from mxspec.evaluate.lossless.table import PROMPT, WORDS, Table, TableSession, number_of, score_tables
 from mxspec.evaluate.lossless.tails import Probs, chi_square_tail
@@ -37,7 +37,6 @@ THIN = 5.0  # cells of fewer expected texts are joined: the chi-square law is fo
 TARGET_LEAD, DRAFT_LEAD = 1.4, 6.0  # spread of the logits of two words, which temperatures bring about
 ENTROPY = 1.4  # nats, of a word at the temperature chosen: texts of many kinds come up
 Tables = dict[ModelName, Table]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ class Words:
             self._scheduler.step()
         for outbox in outboxes:
             if outbox.error is not None:
-                broken.differences.append(f"{self._rounds.name}: the text broke off: {outbox.error}")
+                broken.broke_off(self._rounds.name, outbox.error)
             else:
                 yield number_of(outbox.words[:LENGTH])
 

@@ -7,12 +7,12 @@ by that seed's noise. Neither depends on K, the drafter, the texts beside it or 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mxspec.evaluate.lossless.alone import Alone
 from mxspec.evaluate.lossless.effort import Effort, Speed
-from mxspec.evaluate.lossless.finding import Equality, Part
+from mxspec.evaluate.lossless.finding import Equality, Part, Progress
 from mxspec.evaluate.lossless.grammar import own_grammar
 from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
 from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
@@ -25,8 +25,6 @@ from mxspec.runtime.sampling.settings import Sampling
 
 SHARE = 0.45  # of the models' time
 LEAST = 8  # tokens of a text
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def check_equality(
             finding = findings[job.kind]
             finding.compared += 1
             if text.error is not None:
-                finding.differences.append(f"{way}: the text broke off: {text.error}")
+                finding.broke_off(way, text.error)
             elif text.tokens != tokens:
                 finding.differences.append(f"{way}: {_difference(tokens, text.tokens)}")
     return Part(list(findings.values()), skipped=skipped)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-MOST_EXAMPLES = 3  # of differences that are told
+MOST_EXAMPLES = 3  # of differences that are shown
+Progress = Callable[[str], None]  # gets what is being done, in words
 
 
 @dataclass(slots=True)
@@ -16,6 +17,10 @@ class Equality:
     unit: str  # what was compared
     compared: int = 0
     differences: list[str] = field(default_factory=list)
+
+    def broke_off(self, way: object, error: object) -> None:
+        """A text that ended in an error is a difference, too."""
+        self.differences.append(f"{way}: the text broke off: {error}")
 
     @property
     def passed(self) -> bool:

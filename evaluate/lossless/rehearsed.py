@@ -17,8 +17,7 @@ class RehearsedDrafter(ByText):
     cheap = False  # it is asked for a fixed K
 
     def __init__(self, texts: Sequence[Sequence[int]], vocab_size: int) -> None:
-        self._texts = [list(text) for text in texts]  # prompts and answers
-        self._vocab_size = vocab_size
+        self._texts = [(list(text), _with_errors(text, vocab_size)) for text in texts]  # prompts and answers
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
@@ -31,10 +30,12 @@ class RehearsedDrafter(ByText):
     def _next(self, tokens: list[int]) -> int | None:
         """What follows in one of the texts; after a guess that was wrong, whatever it knows of that place."""
         count = len(tokens)
-        for text in self._texts:
-            wrong = [(token + 1) % self._vocab_size if i % 23 in _ERRS else token for i, token in enumerate(text)]
-            if len(text) > count and all(
-                a in pair for a, pair in zip(tokens, zip(text, wrong, strict=True), strict=False)
-            ):
+        for text, wrong in self._texts:
+            places = zip(tokens, text, wrong, strict=False)
+            if len(text) > count and all(token in known for token, *known in places):
                 return wrong[count]
         return None
+
+
+def _with_errors(text: Sequence[int], vocab_size: int) -> list[int]:
+    return [(token + 1) % vocab_size if i % 23 in _ERRS else token for i, token in enumerate(text)]

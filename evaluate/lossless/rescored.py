@@ -7,7 +7,7 @@ of no drafts, and every emitted token is held against what the target makes of t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from mxspec.evaluate.lossless.effort import ROWS, Effort, Speed
 from mxspec.evaluate.lossless.evidence import Evidence
-from mxspec.evaluate.lossless.finding import Equality
+from mxspec.evaluate.lossless.finding import Equality, Progress
 from mxspec.evaluate.lossless.grammar import own_grammar
 from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
 from mxspec.evaluate.lossless.tails import Probs
@@ -29,7 +29,6 @@ SHARE = 0.45  # of the models' time
 LENGTHS = 24, 64  # tokens of a text, at least and at most
 K = 4
 FIRST_SHARE = 3  # of the way that power is computed of
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def check_rescored(
         for text in write_all(engine, jobs, sampled.way):
             whole.compared += 1
             if text.error is not None:
-                whole.differences.append(f"{sampled.way}: the text broke off: {text.error}")
+                whole.broke_off(sampled.way, text.error)
             _score(engine, text, evidence, rng)
         found.append(evidence)
     return found, [whole, possible]

@@ -46,9 +46,13 @@ class Choice:
         if self.greedy_text or self.kind == "greedy":
             token = distribution.likeliest
             return token, Distribution.point(token)
+        return self.draw(distribution, draws, place), distribution
+
+    def draw(self, distribution: Distribution, draws: Draws, place: int) -> int:
+        """A token by chance, whatever the text."""
         if self.matched:
-            return distribution.race(draws, place), distribution
-        return distribution.draw(draws.uniform(place, Purpose.DRAFT)), distribution
+            return distribution.race(draws, place)
+        return distribution.draw(draws.uniform(place, Purpose.DRAFT))
 
 
 @dataclass(frozen=True, slots=True)

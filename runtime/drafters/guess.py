@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,15 @@ def gain(chances: Sequence[float], worth: float, start: float) -> float:
     The first token costs `start`, each of the others `worth`.
     """
     return sum(chances) - MARGIN * (max(start, worth) + worth * (len(chances) - 1)) if chances else 0.0
+
+
+def copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -> Iterator[int]:
+    """Up to `most` tokens from a place of a text on; beyond its end `ahead` goes on, and then what was copied."""
+    beyond = list(ahead)
+    for at in range(place, place + most):
+        token = tokens[at] if at < len(tokens) else beyond[at - len(tokens)]
+        yield token
+        beyond.append(token)
 
 
 class Guesser(Protocol):

@@ -68,7 +68,8 @@ class HierarchicalDrafter(ByText):
         began = time.perf_counter()
         parts = []
         for want, guess in zip(active, guesses, strict=True):
-            unread = [*want.tokens, *want.proposal.tokens][want.slot.draft_length :]
+            beyond = max(want.slot.draft_length - len(want.tokens), 0)  # of the proposal it has read so much
+            unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens[beyond:]]
             parts.append(Part(want.slot.index, want.slot.draft_length, unread + guess, len(guess) + 1))
         rows = self._session.run(parts)
         self._costs.add(sum(part.rows for part in parts), time.perf_counter() - began)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxspec.runtime.drafters.guess import Guess, GuessingDrafter, Kept
+from mxspec.runtime.drafters.guess import Guess, GuessingDrafter, Kept, copied
 
 LONGEST = 3
 
@@ -26,11 +26,7 @@ class LookupText:
             self._read(token)
         last = [*self._tokens[-LONGEST:], *ahead]
         matched, end = self._find(last)
-        found: list[int] = []
-        for at in range(end, end + most if matched else end):
-            beyond = at - len(self._tokens)
-            found.append(self._tokens[at] if beyond < 0 else [*ahead, *found][beyond])
-        return Guess(found, matched, self._kept)
+        return Guess(list(copied(self._tokens, end, ahead, most if matched else 0)), matched, self._kept)
 
     def _find(self, last: Sequence[int]) -> tuple[int, int]:
         """How many tokens matched, and where they ended; (0, 0) for none."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.sampling.randomness import Purpose
 
 
 class RandomDrafter(ByText):
@@ -23,10 +22,7 @@ class RandomDrafter(ByText):
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
             for _ in range(want.k):
-                if want.choice.matched:
-                    token = self._any.race(want.draws, len(want.proposal.tokens))
-                else:
-                    token = self._any.draw(want.draws.uniform(len(want.proposal.tokens), Purpose.DRAFT))
+                token = want.choice.draw(self._any, want.draws, len(want.proposal.tokens))
                 if not want.add(token, self._any, self.name):
                     break
         return []

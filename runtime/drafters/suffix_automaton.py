@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+
+from mxspec.runtime.drafters.guess import copied
 
 ROOT = 0
 DEEPEST = 32  # endings of a text whose latest place is kept up to date; only texts like "aaaa…" have more
@@ -84,15 +87,7 @@ class SuffixAutomaton:
         """Up to `most` tokens that followed what was matched; beyond the text's end `ahead` and they are its own."""
         if match.length == 0:
             return []
-        place = self.end(match)
-        found: list[int] = []
-        for at in range(place, place + most):
-            beyond = at - len(self.tokens)
-            token = self.tokens[at] if beyond < 0 else [*ahead, *found][beyond]
-            if token == BREAK:
-                break
-            found.append(token)
-        return found
+        return list(takewhile(lambda token: token != BREAK, copied(self.tokens, self.end(match), ahead, most)))
 
     def _note(self, end: int) -> None:
         """The text goes on, so that its endings have ended here, before what comes."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from mxspec.runtime.events import TARGET
 from mxspec.runtime.plain_console import shown
 from mxspec.runtime.trace.timeline import timeline
 
-TARGET = "target"
 WHY = {
     "prompt": "after the prompt",
     "fixed": "fixed",

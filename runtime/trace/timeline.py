@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 PARTS = ("draft", "target", "rest")
@@ -64,9 +64,7 @@ def timeline(rounds: Sequence[Mapping[str, Any]], plain_step_seconds: float | No
             parts[name] += seconds
     steps = sum(_tokens(one) for one in rest)
     empty = Timeline([], sum(parts.values()), plain_step_seconds and plain_step_seconds * steps, steps, parts)
-    return Timeline(
-        list(_blocks(rest, 100 / empty.axis)), empty.seconds, empty.plain_seconds, empty.plain_steps, empty.parts
-    )
+    return replace(empty, blocks=list(_blocks(rest, 100 / empty.axis)))
 
 
 def _blocks(rounds: Sequence[Mapping[str, Any]], scale: float) -> Iterator[Block]:
