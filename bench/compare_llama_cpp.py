@@ -26,11 +26,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mxspec.evaluate.batch_bench import BatchBench
-from mxspec.evaluate.model_bench import ModelBench
-from mxspec.evaluate.random_bundle import random_bundle
+from mxspec.evaluate.bench.batch import BatchBench
+from mxspec.evaluate.bench.model import ModelBench
+from mxspec.evaluate.bench.shapes.known import SHAPES, Shape
+from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
 from mxspec.evaluate.record import write_record
-from mxspec.evaluate.shapes import SHAPES, Shape
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
 from mxspec.runtime import ops
 

@@ -30,11 +30,11 @@ import numpy as np
 from rich.console import Console
 from safetensors.numpy import save_file
 
-from mxspec.evaluate.memory import anonymous_bytes
-from mxspec.evaluate.random_bundle import config_of, write_tokenizer
-from mxspec.evaluate.random_weights import random_halves
+from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.shapes.known import SHAPES, Shape, draft_shape
+from mxspec.evaluate.bench.shapes.random_bundle import config_of, write_tokenizer
+from mxspec.evaluate.bench.shapes.random_weights import random_halves
 from mxspec.evaluate.record import write_record
-from mxspec.evaluate.shapes import SHAPES, Shape, draft_shape
 
 CONSOLE = Console(stderr=True)
 CGROUPS = Path("/sys/fs/cgroup/memory")

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from mxspec import Engine, MxspecError, Request
-from mxspec.evaluate.memory import anonymous_bytes
+from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.record import write_record
 
 THREADS = 12

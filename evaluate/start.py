@@ -17,7 +17,7 @@ def speccheck() -> None:
 def specbench() -> None:
     """Likewise."""
     leave_on_interrupt()
-    from mxspec.evaluate.specbench import main
+    from mxspec.evaluate.bench.cli import main
 
     with raising_interrupts():
         main()

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mxspec.evaluate.speculate_bench import ANSWER_TOKENS
+from mxspec.evaluate.bench.speculate import ANSWER_TOKENS
 
 
 def plain_table(result: dict[str, Any]) -> Table:

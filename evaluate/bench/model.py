@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.memory import anonymous_bytes
-from mxspec.evaluate.read_ceiling import Pair, ReadCeiling, describe_pairs, median, pieces_of_file
+from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, median, pieces_of_file
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime import ops

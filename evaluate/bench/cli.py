@@ -11,12 +11,14 @@ import click
 import numpy as np
 from rich.table import Table
 
-from mxspec.evaluate import batch_bench, model_bench, ops_bench, profile_bench, speculate_bench
-from mxspec.evaluate.bench_tables import attention_table, model_table, products_table
+from mxspec.evaluate.bench import batch, model, speculate
+from mxspec.evaluate.bench import ops as ops_bench
+from mxspec.evaluate.bench.profile import measure as profile
+from mxspec.evaluate.bench.profile.table import call_table
+from mxspec.evaluate.bench.shapes.known import SHAPES
+from mxspec.evaluate.bench.speculate_tables import plain_table, speculate_table, turns_table
+from mxspec.evaluate.bench.tables import attention_table, model_table, products_table
 from mxspec.evaluate.finish import finish
-from mxspec.evaluate.profile_table import call_table
-from mxspec.evaluate.shapes import SHAPES
-from mxspec.evaluate.speculate_tables import plain_table, speculate_table, turns_table
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS
@@ -72,7 +74,7 @@ def choose_bundle(
             raise MxspecError("--format and --activations go with --shape; a bundle has its own")
         return bundle
     try:
-        from mxspec.evaluate.random_bundle import random_bundle
+        from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
     except ModuleNotFoundError as error:
         raise MxspecError(f"--shape exports a graph, which needs {error.name}: pip install mxspec[compile]") from None
     assert shape is not None
@@ -135,7 +137,7 @@ def bench_model(
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
         path = choose_bundle(bundle, shape, weight_format, activations, work)
-        result = model_bench.measure(path, threads, repetitions, status.update)
+        result = model.measure(path, threads, repetitions, status.update)
     finish(result, [model_table(path.name, result)], json_output, record)
 
 
@@ -164,7 +166,7 @@ def bench_profile(
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
         path = choose_bundle(bundle, shape, weight_format, activations, work)
-        result = profile_bench.measure(path, threads, repetitions, rows, cached, status.update)
+        result = profile.measure(path, threads, repetitions, rows, cached, status.update)
     finish(result, [call_table(call, result) for call in result["calls"]], json_output, record)
 
 
@@ -207,11 +209,9 @@ def bench_speculate(
     with console.status("preparing") as status:
         path = choose_bundle(bundle, shape, weight_format, activations, work)
         token_ids = read_tokens(path, text_file, prompts)
-        bench = speculate_bench.SpeculateBench(
-            path, speculate_bench.prompts_of(token_ids, prompts), new_tokens, acceptance
-        )
+        bench = speculate.SpeculateBench(path, speculate.prompts_of(token_ids, prompts), new_tokens, acceptance)
         ks = range(1, min(8, bench.engine.bundle.manifest.k_max) + 1)
-        result = speculate_bench.measure(bench, ks, repetitions, drafters or ("model",), status.update)
+        result = speculate.measure(bench, ks, repetitions, drafters or ("model",), status.update)
     tables = [speculate_table(path.name, name, found) for name, found in result["drafters"].items()]
     finish(result, [plain_table(result), *tables, turns_table(result)], json_output, record)
 
@@ -239,8 +239,8 @@ def bench_batch(
     console = report_console(json_output=json_output)
     with console.status("preparing") as status:
         path = choose_bundle(bundle, shape, weight_format, activations, work)
-        bench = batch_bench.BatchBench(path, new_tokens, acceptance, threads)
-        result = batch_bench.measure(bench, repetitions, status.update)
+        bench = batch.BatchBench(path, new_tokens, acceptance, threads)
+        result = batch.measure(bench, repetitions, status.update)
     table = Table(
         "texts",
         "tok/s",
@@ -290,7 +290,7 @@ def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]
     """Tokens of the text; of random ids where there is none."""
     opened = Bundle.open(bundle)
     if text_file is None:
-        count = prompts * speculate_bench.PROMPT_TOKENS
+        count = prompts * speculate.PROMPT_TOKENS
         ids = np.random.default_rng(0).integers(0, opened.manifest.tokenizer.vocab_size, count)
         return [int(token) for token in ids]
     return list(load_tokenizer(opened.tokenizer_path).encode(read_text(text_file, "--text")).ids)

@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 
-from mxspec.evaluate import batch_bench, model_bench, ops_bench, read_ceiling
-from mxspec.evaluate.specbench import main
-from mxspec.evaluate.speculate_bench import formula
+from mxspec.evaluate.bench import batch, model, read_ceiling
+from mxspec.evaluate.bench import ops as ops_bench
+from mxspec.evaluate.bench.cli import main
+from mxspec.evaluate.bench.speculate import formula
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
@@ -37,8 +38,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops_bench, "SHAPE", (64, 96))
     monkeypatch.setattr(ops_bench, "CACHED", (4, 32))
     monkeypatch.setattr(ops_bench, "PIECE_BYTES", 1 << 14)
-    monkeypatch.setattr(model_bench, "CALL_SECONDS", 0.0)
-    monkeypatch.setattr(model_bench, "CACHED", (8, 64))
+    monkeypatch.setattr(model, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(model, "CACHED", (8, 64))
 
 
 def in_the_middle_half(row: dict[str, Any], *names: tuple[str, str]) -> bool:
@@ -154,7 +155,7 @@ def test_the_models_take_turns_call_by_call(monkeypatch: pytest.MonkeyPatch, tin
     bundle = Bundle.open(tiny_bundles["near"])
     names: tuple[ModelName, ...] = ("target", "draft")
     sessions = [Session.of(bundle, name, 1) for name in names]
-    benches = [model_bench.CallBench(Reader(session)) for session in sessions]
+    benches = [model.CallBench(Reader(session)) for session in sessions]
     calls: list[tuple[str, int, int]] = []
     forward = Reader.forward
 
@@ -165,10 +166,10 @@ def test_the_models_take_turns_call_by_call(monkeypatch: pytest.MonkeyPatch, tin
     for bench in benches:
         bench.fill(20)
     monkeypatch.setattr(Reader, "forward", watched)
-    assert model_bench.seconds_in_turns(benches, 1, 20).shape == (3, 2)
+    assert model.seconds_in_turns(benches, 1, 20).shape == (3, 2)
     assert calls == [("target", 1, 20), ("draft", 1, 20)] * 3
-    monkeypatch.setattr(model_bench, "CALL_SECONDS", 10.0)
-    assert model_bench.seconds_in_turns(benches, 2, 20, most=4).shape == (4, 2)
+    monkeypatch.setattr(model, "CALL_SECONDS", 10.0)
+    assert model.seconds_in_turns(benches, 2, 20, most=4).shape == (4, 2)
 
 
 def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path]) -> None:
@@ -183,7 +184,7 @@ def test_many_texts_are_timed_beside_what_their_calls_allow(
     monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]
 ) -> None:
     for name, value in (("CACHED", 24), ("TURN", (40, 8)), ("KS", (0, 2)), ("VOCABULARY", 5000)):
-        monkeypatch.setattr(batch_bench, name, value)
+        monkeypatch.setattr(batch, name, value)
     options = ("--new-tokens", "8", "--repetitions", "2", "--json")
     result = specbench("batch", str(tiny_bundles["random"]), *options)
     assert result.exit_code == 0, result.output

@@ -19,9 +19,9 @@ from mxspec.compile.graph import WeightSpec
 from mxspec.compile.plan import ModelPlan, plan_without_weights
 from mxspec.compile.weights.pack import PackedWeights, format_name
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
-from mxspec.evaluate.random_weights import random_halves, random_tiles
+from mxspec.evaluate.bench.shapes.known import Shape, draft_shape
+from mxspec.evaluate.bench.shapes.random_weights import random_halves, random_tiles
 from mxspec.evaluate.record import versions
-from mxspec.evaluate.shapes import Shape, draft_shape
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mxspec.evaluate.ops_bench import HEAD_SIZE, HEADS, KV_HEADS
+from mxspec.evaluate.bench.ops import HEAD_SIZE, HEADS, KV_HEADS
 
 
 def products_table(result: Mapping[str, Any]) -> Table:

@@ -13,11 +13,12 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from mxspec.evaluate import model_bench, profile_bench
-from mxspec.evaluate.node_kinds import Kind, kind_of, matrix_bytes, matrix_names
-from mxspec.evaluate.ort_profile import NodeRun, read_runs
-from mxspec.evaluate.profile_bench import ProfiledReader, choose_points, middle_half
-from mxspec.evaluate.specbench import main
+from mxspec.evaluate.bench import model
+from mxspec.evaluate.bench.cli import main
+from mxspec.evaluate.bench.profile import measure
+from mxspec.evaluate.bench.profile.measure import ProfiledReader, choose_points, middle_half
+from mxspec.evaluate.bench.profile.node_kinds import Kind, kind_of, matrix_bytes, matrix_names
+from mxspec.evaluate.bench.profile.ort_profile import NodeRun, read_runs
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
@@ -25,8 +26,8 @@ from mxspec.formats.manifest import ModelEntry, TensorEntry
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_bench, "CALL_SECONDS", 0.0)
-    monkeypatch.setattr(model_bench, "CACHED", (8, 64))
+    monkeypatch.setattr(model, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(model, "CACHED", (8, 64))
 
 
 def profile(*arguments: str) -> Result:
@@ -132,7 +133,7 @@ def test_calls_beyond_the_context_are_refused(tiny_bundles: dict[str, Path], opt
 
 
 def test_of_the_usual_calls_those_that_fit_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_bench, "CACHED", (128, 1000))
+    monkeypatch.setattr(model, "CACHED", (128, 1000))
     assert choose_points((), (), 1008) == [(1, 128), (8, 128), (1, 1000), (8, 1000)]
     assert choose_points((), (), 1007) == [(1, 128), (8, 128), (1, 1000)]
     assert choose_points((), (), 129) == [(1, 128)]
@@ -146,7 +147,7 @@ def test_calls_that_onnx_runtime_did_not_keep_are_an_error(
     model = ProfiledReader(Bundle.open(tiny_bundles["near"]), tmp_path)
     model.append([1, 2], 1)
     model.append([3], 1)
-    monkeypatch.setattr(profile_bench, "read_runs", lambda path: read_runs(path)[:1])
+    monkeypatch.setattr(measure, "read_runs", lambda path: read_runs(path)[:1])
     with pytest.raises(MxspecError, match="kept 1 of 2 calls"):
         model.end()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
+from mxspec.evaluate.bench.model import CallBench, seconds_in_turns
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.choose_k import expected_tokens

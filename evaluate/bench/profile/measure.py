@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.evaluate import model_bench
-from mxspec.evaluate.model_bench import CallBench, seconds_in_turns
-from mxspec.evaluate.node_kinds import GROUPS, Kind, MatrixShape, kind_of, matrix_bytes, matrix_names
-from mxspec.evaluate.ort_profile import NodeRun, SessionRun, read_runs
-from mxspec.evaluate.read_ceiling import ReadCeiling, median, pieces_of_file
+from mxspec.evaluate.bench import model
+from mxspec.evaluate.bench.model import CallBench, seconds_in_turns
+from mxspec.evaluate.bench.profile.node_kinds import GROUPS, Kind, MatrixShape, kind_of, matrix_bytes, matrix_names
+from mxspec.evaluate.bench.profile.ort_profile import NodeRun, SessionRun, read_runs
+from mxspec.evaluate.bench.read_ceiling import ReadCeiling, median, pieces_of_file
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
@@ -113,7 +113,7 @@ def measure(
 
 def choose_points(rows: Sequence[int], cached: Sequence[int], context: int) -> list[Point]:
     """All numbers of tokens behind all lengths of the cache. Raises MxspecError where one asked for does not fit."""
-    wanted = [(s, c) for c in cached or model_bench.CACHED for s in rows or ROWS]
+    wanted = [(s, c) for c in cached or model.CACHED for s in rows or ROWS]
     fitting = [(s, c) for s, c in wanted if s + c <= context]
     if not fitting or ((rows or cached) and fitting != wanted):
         s, c = next(point for point in wanted if point not in fitting)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.evaluate.speculate_bench import GuidedDrafter, draft_of
+from mxspec.evaluate.bench.speculate import GuidedDrafter, draft_of
 from mxspec.runtime import ops
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.engine import Engine

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.random_weights import random_tiles
-from mxspec.evaluate.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs, median
+from mxspec.evaluate.bench.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs, median
+from mxspec.evaluate.bench.shapes.random_weights import random_tiles
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime import ops

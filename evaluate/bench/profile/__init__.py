@@ -1,0 +1,1 @@
+"""Where the time of a call goes, by ONNX Runtime's profiler."""

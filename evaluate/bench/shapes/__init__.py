@@ -1,0 +1,1 @@
+"""Bundles of the shapes of well-known models, made without a checkpoint."""
