@@ -9,11 +9,17 @@ from typing import Any
 from rich.table import Table
 
 from mxspec.evaluate.record import write_record
+from mxspec.evaluate.result import Result
 from mxspec.runtime.command import print_json, report_console
 
 
-def finish(result: Mapping[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
+def report(result: Result, json_output: bool, record: Path | None) -> None:
     """Write the record, and print the result."""
+    finish(result.model_dump(mode="json"), [] if json_output else result.tables(), json_output, record)
+
+
+def finish(result: Mapping[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
+    """Likewise, of a result that has no type of its own yet."""
     if record is not None:
         write_record(record, result)
     if json_output:
