@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from mxspec.runtime.command import print_json, report_console
 
 def report(result: Result, json_output: bool, record: Path | None) -> None:
     """Write the record, and print the result."""
-    finish(result.model_dump(mode="json"), [] if json_output else result.tables(), json_output, record)
+    plain = json.loads(result.model_dump_json())  # null for what is not finite
+    finish(plain, [] if json_output else result.tables(), json_output, record)
 
 
 def finish(result: Mapping[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:

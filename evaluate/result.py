@@ -9,9 +9,9 @@ from rich.table import Table
 
 
 class Result(BaseModel):
-    """The base of every result; `model_dump(mode="json")` is what --json prints and a record holds."""
+    """The base of every result; as JSON it is what --json prints and a record holds (null for what is not finite)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="null")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def tables(self) -> Sequence[Table]:
         """What a person reads."""
