@@ -13,6 +13,7 @@ from rich.table import Table
 
 from mxspec.evaluate.bench import batch, model, speculate
 from mxspec.evaluate.bench import ops as ops_bench
+from mxspec.evaluate.bench.commands.grow import grow
 from mxspec.evaluate.bench.profile import measure as profile
 from mxspec.evaluate.bench.profile.table import call_table
 from mxspec.evaluate.bench.shapes.known import SHAPES
@@ -35,6 +36,9 @@ SPEAKING = tuple(name for name in NAMES if name != "none")  # drafters that prop
 @click.version_option(package_name="mxspec")
 def main() -> None:
     """Measure kernels, models and speculation: medians of interleaved repetitions, beside the machine's limit."""
+
+
+main.add_command(grow)
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:

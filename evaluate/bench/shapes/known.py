@@ -35,6 +35,10 @@ SHAPES = {
 }
 
 
+# What users' drafts cost: 68 million weights are read in a step, once grown from the demo's draft.
+DRAFT_SHAPE = Shape("draft-68m", 1024, 4352, layers=4, heads=16, kv_heads=4, vocab_size=4096)
+
+
 def draft_shape(target: Shape) -> Shape:
     """The demo's draft with the target's vocabulary."""
     return Shape("demo-draft", 128, 384, layers=2, heads=4, kv_heads=2, vocab_size=target.vocab_size)

@@ -1,0 +1,1 @@
+"""The commands of `specbench`, one file each."""
