@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, ValidationError
 
 from mxspec.formats.bundle import Bundle, file_sha256
-from mxspec.formats.manifest import MANIFEST
+from mxspec.formats.manifest import MANIFEST, ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.choose_k import Acceptance, KByLoad
 from mxspec.runtime.processor import processor_name
@@ -55,14 +55,15 @@ class CostTable(BaseModel):
             load.pair[name] = Acceptance.like(Acceptance(min(share, 1.0), 1.0))
 
 
-def table_path(bundle: Bundle) -> Path | None:
-    """Where the table of a bundle on this machine lies; None where there is no home to keep it in."""
+def table_path(bundle: Bundle, model: ModelName) -> Path | None:
+    """Where the table of a bundle with this target lies on this machine; None where there is no home to keep it in."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mxspec" / "costs"
     except RuntimeError:
         return None
     what = (
         file_sha256(bundle.path / MANIFEST),  # which has the hashes of all other files
+        model,
         processor_name(),
         platform.machine(),
         str(ops.instruction_set()),

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
@@ -42,6 +42,7 @@ class Engine:
     operators work on (all usable cores by default); no result depends on it. While a text waits for its next token,
     a step reads so much of other prompts as takes `prefill_ms` milliseconds. More than `queue` requests that wait
     are refused. `shared_suffixes` bytes hold past answers: suffix decoding guesses by those of a text's own cache key.
+    `model` "baseline" has the fp16 target write, where the bundle holds it, for a comparison.
     Raises BundleError where the bundle cannot be trusted or loaded.
     """
 
@@ -54,6 +55,7 @@ class Engine:
         prefill_ms: float = 50.0,
         queue: int = QUEUE,
         shared_suffixes: int = 0,
+        model: Literal["target", "baseline"] = "target",
     ) -> None:
         require_integer("slots", slots, 1)
         require_integer("queue", queue, 0)
@@ -67,12 +69,12 @@ class Engine:
             require_integer("threads", threads, 1)
             ops.set_threads(threads)
         manifest = self.bundle.manifest
-        self.target = Session.of(self.bundle, "target", slots)
+        self.target = Session.of(self.bundle, model, slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
         self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
-        costs = table_path(self.bundle)
+        costs = table_path(self.bundle, model)
         if (table := read_table(costs)) is not None:
             table.teach(scheduler.load)
         self._worker = Worker(scheduler, queue)

@@ -37,11 +37,11 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
 
 def answers_as_json(answers: Sequence[Answer], request: Request) -> dict[str, Any]:
     """One answer as an object; where several were asked for, `answers` is a list of such."""
-    reports = [_as_json(answer, with_logprobs=request.logprobs is not None) for answer in answers]
+    reports = [answer_as_json(answer, with_logprobs=request.logprobs is not None) for answer in answers]
     return {"answers": reports} if request.n > 1 else reports[0]
 
 
-def _as_json(answer: Answer, *, with_logprobs: bool) -> dict[str, Any]:
+def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, Any]:
     """Seconds and tokens a second as in Statistics."""
     statistics = answer.statistics
     report = {

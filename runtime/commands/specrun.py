@@ -86,6 +86,10 @@ FILE = click.Path(path_type=Path)
 @option(OUTPUT, "--logprobs", type=int, help="With --json: log-probabilities, and those of the N likeliest.")
 @option(OUTPUT, "--logprobs-of", type=click.Choice(["raw", "shaped"]), help="Before or after sampling's settings.")
 @option(OUTPUT, "--trace", type=FILE, metavar="FILE", help="Write each round to FILE.jsonl, or a page to FILE.html.")
+@option(
+    OUTPUT, "--compare", "compared", is_flag=True, help="fp16, packed, and speculating: the text of each, side by side."
+)
+@option(OUTPUT, "--picture", type=FILE, metavar="FILE", help="With --compare: save what it shows as FILE.svg.")
 @option(BATCH, "--prompts", type=FILE, metavar="FILE", help="Answer each line: {prompt or messages, settings, key}.")
 @option(BATCH, "--out", type=FILE, metavar="FILE", help="Write a line an answer; go on where a killed job stopped.")
 def specrun(
@@ -101,6 +105,8 @@ def specrun(
     prompts: Path | None,
     out: Path | None,
     trace: Path | None,
+    compared: bool,
+    picture: Path | None,
     **options: Any,
 ) -> int:
     """Answer PROMPT, or continue it, with the models of BUNDLE.
@@ -134,6 +140,13 @@ def specrun(
                 else "a chat of many turns, which shows what it writes",
             ),
             "--trace": (trace is not None and (talk or prompts is not None), "many answers, where it is of one"),
+            "--compare": (
+                compared
+                and (talk or prompts is not None or trace is not None or bool(options["n"] or options["best_of"])),
+                "what is not one answer to one prompt",
+            ),
+            "--picture": (picture is not None and not compared, "no --compare, whose picture it is"),
+            "--slots": (compared and slots is not None, "--compare, which writes one text at a time"),
             "--logprobs": (
                 options["logprobs"] is not None and not (json_output or prompts is not None),
                 "no --json, which would print them",
@@ -144,6 +157,19 @@ def specrun(
         check_trace_path(trace)
     settings = request_settings(options)
     text = "" if talk or prompts is not None else read_prompt(prompt, prompt_file)
+    if compared:
+        from mxspec.runtime.commands.compare import compare
+
+        return compare(
+            bundle,
+            text,
+            settings,
+            system=system,
+            raw=raw,
+            threads=threads,
+            json_output=json_output,
+            picture=picture,
+        )
     with _open(bundle, slots, threads) as engine:
         if prompts is not None and out is not None:
             from mxspec.runtime.commands.batch import run_batch

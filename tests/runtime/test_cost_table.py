@@ -50,7 +50,7 @@ def test_what_cannot_be_written_is_left(tmp_path: Path) -> None:
 
 
 def test_an_engine_leaves_a_table_of_its_bundle(tiny_bundles: dict[str, Path], cache_home: Path) -> None:
-    path = table_path(Bundle.open(tiny_bundles["near"]))
+    path = table_path(Bundle.open(tiny_bundles["near"]), "target")
     assert path is not None
     assert path.is_relative_to(cache_home)
     path.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def test_threads_have_tables_of_their_own(tiny_bundles: dict[str, Path]) -> None
     try:
         for threads in (1, 2, 1):
             ops.set_threads(threads)
-            paths.add(table_path(bundle))
+            paths.add(table_path(bundle, "target"))
     finally:
         ops.set_threads(before)
     assert len(paths) == 2

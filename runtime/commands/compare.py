@@ -1,0 +1,157 @@
+"""`specrun --compare`: one prompt, and what fp16, the packed target and speculation make of it, side by side.
+
+The columns write one after another, each with the whole machine, and are shown together by the times that were taken.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.columns import Recording, open_columns, write_column
+from mxspec.runtime.command import print_json, report_console
+from mxspec.runtime.commands.report import answer_as_json
+from mxspec.runtime.commands.settings import request_for
+from mxspec.runtime.commands.writing import DRAFTED_COLOUR, on_terminal
+from mxspec.runtime.plain_console import PlainConsole, shown
+
+FRAMES_A_SECOND = 20
+PICTURE_WIDTH = 132  # characters
+LINES_AROUND = 8  # of the terminal, around the text of a column
+_WEB_FONT = re.compile(r"@font-face {.*?}\s*", re.DOTALL)  # the picture stands alone; the viewer's own font will do
+
+
+def check_picture_path(path: Path) -> None:
+    """Raise MxspecError for a file that cannot be written, before anything else is done."""
+    if path.suffix != ".svg":
+        raise MxspecError(f"--picture {path}: got a name that ends in {path.suffix!r}, expected .svg")
+    if not path.parent.is_dir() or path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise MxspecError(f"--picture {path}: cannot be written")
+
+
+def compare(
+    bundle: Path,
+    prompt: str,
+    settings: Mapping[str, Any],
+    *,
+    system: str | None,
+    raw: bool,
+    threads: int | None,
+    json_output: bool,
+    picture: Path | None,
+) -> int:
+    """Have every column write, show them together, and say how much faster each is than the first; the exit code."""
+    if picture is not None:
+        check_picture_path(picture)
+    console = report_console(json_output=json_output)
+    recordings: list[Recording] = []
+    with open_columns(bundle, threads) as columns:
+        request = request_for(columns[-1].engine, prompt, settings, system=system, raw=raw)
+        for number, column in enumerate(columns, 1):
+            with console.status(f"{column.title} writes: {number} of {len(columns)}, one after another"):
+                recordings.append(write_column(column, request))
+    if picture is not None:
+        save_picture(recordings, picture)
+    if json_output:
+        print_json(as_json(recordings))
+    elif on_terminal():
+        replay(recordings)
+    else:
+        PlainConsole(width=PICTURE_WIDTH).print(side_by_side(recordings))
+    return 0
+
+
+def replay(recordings: Sequence[Recording]) -> None:
+    """Show the columns as if they wrote together, in the time that the slowest took."""
+    console = PlainConsole()
+    lines = max(console.height - LINES_AROUND, 4)
+    began, end = time.perf_counter(), max(recording.events[-1][0] for recording in recordings)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while (now := time.perf_counter() - began) < end:
+            live.update(side_by_side(recordings, now, lines), refresh=True)
+            time.sleep(1 / FRAMES_A_SECOND)
+    console.print(side_by_side(recordings))
+
+
+def side_by_side(recordings: Sequence[Recording], now: float | None = None, lines: int | None = None) -> RenderableType:
+    """The columns `now` seconds after they were asked, or at their ends; no more than the last `lines` of each."""
+    table = Table(expand=True, box=box.ROUNDED)
+    for recording in recordings:
+        table.add_column(Text(recording.column, style="bold"), ratio=1)
+    table.add_row(*(_text(recording, now, lines) for recording in recordings))
+    table.add_section()
+    table.add_row(*(_figures(recording, recordings[0], now) for recording in recordings))
+    return Group(table, Text(_verdict(recordings), style="dim"))
+
+
+def _text(recording: Recording, now: float | None, lines: int | None) -> Text:
+    """What has been written; tokens that were guessed and kept are coloured."""
+    text = Text(overflow="fold")
+    for at, token in recording.tokens:
+        if now is None or at <= now:
+            text.append(shown(token.text), style=DRAFTED_COLOUR if token.drafted else "")
+    if now is None:
+        text.append(shown(recording.answer.text[len(text.plain) :]))
+    kept = text.split("\n")[-lines:] if lines else text.split("\n")
+    return Text("\n", overflow="fold").join(kept)
+
+
+def _figures(recording: Recording, first: Recording, now: float | None) -> Text:
+    """Tokens, and at the end their speed, beside that of the first column."""
+    statistics = recording.answer.statistics
+    if now is not None and now < recording.events[-1][0]:
+        return Text(f"{sum(at <= now for at, _ in recording.tokens)} tokens", style="dim")
+    parts = [f"{statistics.emitted} tokens", f"TTFT {recording.first_token_seconds * 1e3:.0f} ms"]
+    if statistics.acceptance is not None:
+        parts.append(f"{statistics.acceptance:.0%} of guesses kept")
+    figures = Text(" · ".join(parts), style="dim")
+    rate, before = statistics.decode_tokens_per_second, first.answer.statistics.decode_tokens_per_second
+    if rate is not None:
+        speed = f"{rate:.1f} tok/s" + (f", {rate / before:.2f} x" if before and recording is not first else "")
+        figures = Text("\n").join([Text(speed, style="bold"), figures])
+    return figures
+
+
+def _verdict(recordings: Sequence[Recording]) -> str:
+    *_, plain, speculating = recordings
+    same = plain.answer.token_ids == speculating.answer.token_ids
+    return (
+        f"{plain.column} writes {'the same' if same else 'another'} text with and without speculation. Each column "
+        "had the machine to itself; here they run together, by the times that were taken."
+    )
+
+
+def as_json(recordings: Sequence[Recording]) -> dict[str, Any]:
+    """Each column's answer, and whether speculation changed it."""
+    *_, plain, speculating = recordings
+    return {
+        "columns": [
+            {"column": recording.column, "time_to_first_token_s": recording.first_token_seconds}
+            | answer_as_json(recording.answer)
+            for recording in recordings
+        ],
+        "same_text": plain.answer.token_ids == speculating.answer.token_ids,
+    }
+
+
+def save_picture(recordings: Sequence[Recording], path: Path) -> None:
+    """The columns at their ends as an SVG."""
+    with Path(os.devnull).open("w") as nowhere:
+        console = PlainConsole(file=nowhere, record=True, width=PICTURE_WIDTH, force_terminal=True)
+        console.print(side_by_side(recordings))
+        drawn = console.export_svg(title="specrun --compare")
+    try:
+        path.write_text(_WEB_FONT.sub("", drawn), encoding="utf-8")
+    except OSError as error:
+        raise MxspecError(f"--picture {path}: {error.strerror}") from None

@@ -1,0 +1,109 @@
+"""`specrun --compare`: three columns, each the text that specrun writes alone, and a picture of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mxspec.formats.errors import BundleError
+from mxspec.runtime.columns import open_columns
+from mxspec.runtime.commands import compare
+from mxspec.runtime.commands.specrun import specrun
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.plain_console import shown
+from tests.conftest import compile_pair, save_checkpoint
+
+PROMPT = ["a text", "--max-new-tokens", "24"]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair whose fp16 target lies beside the packed one."""
+    folder = tmp_path_factory.mktemp("compare")
+    target = save_checkpoint(folder / "target", seed=5, logits=272)
+    draft = save_checkpoint(folder / "draft", seed=5, logits=264, noise=0.1)
+    return compile_pair(folder, target, draft, with_baseline=True)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(specrun, list(map(str, arguments)))
+
+
+def alone(bundle: Path, *options: str) -> list[int]:
+    found: list[int] = json.loads(run(bundle, *PROMPT, "--json", *options).stdout)["token_ids"]
+    return found
+
+
+def test_columns_are_what_each_writes_alone(bundle: Path) -> None:
+    report = json.loads(run(bundle, *PROMPT, "--compare", "--json").stdout)
+    fp16, plain, speculating = report["columns"]
+    assert [c["column"] for c in report["columns"]] == ["fp16", "mxfp6_e3m2", "mxfp6_e3m2, speculating"]
+    assert plain["token_ids"] == alone(bundle, "--k", "0")
+    assert speculating["token_ids"] == plain["token_ids"]
+    assert report["same_text"]
+    with Engine(bundle, model="baseline") as engine:
+        prompt = engine.encode("a text")
+        answer = engine.generate(prompt, max_new_tokens=24, temperature=0, k=0).result()
+        scored = [
+            int(row.argmax()) for rows in engine.score(prompt + answer.token_ids, model="baseline") for row in rows
+        ]
+    assert fp16["token_ids"] == answer.token_ids == scored[len(prompt) - 1 : -1]
+    assert (fp16["drafted"], plain["drafted"]) == (0, 0)
+    assert speculating["drafted"] > 0
+    assert all(0 < c["time_to_first_token_s"] < 60 for c in report["columns"])
+
+
+def test_the_table_and_the_picture_hold_the_texts(bundle: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "compare.svg"
+    done = run(bundle, *PROMPT, "--compare", "--picture", picture)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("tok/s") == 3
+    assert "writes the same text with and without speculation" in done.stdout
+    drawn = "".join(ElementTree.parse(picture).getroot().itertext())
+    assert drawn.count("tok/s") == 3
+    assert "mxfp6_e3m2, speculating" in drawn.replace("\xa0", " ")
+    assert not re.search(r"url\(['\"]?http", picture.read_text()), "nothing from outside"
+
+
+def test_without_a_baseline_there_are_two_columns(tiny_bundles: dict[str, Path]) -> None:
+    report = json.loads(run(tiny_bundles["near"], *PROMPT, "--compare", "--json").stdout)
+    assert [c["column"] for c in report["columns"]] == ["mxfp6_e3m2", "mxfp6_e3m2, speculating"]
+    with pytest.raises(BundleError, match="--with-baseline"):
+        Engine(tiny_bundles["near"], model="baseline")
+
+
+def test_a_replay_shows_what_was_there_at_each_moment(bundle: Path) -> None:
+    with open_columns(bundle) as columns:
+        recording = compare.write_column(
+            columns[-1], compare.request_for(columns[-1].engine, "a text", {"temperature": 0})
+        )
+    times = [at for at, _ in recording.events]
+    assert times == sorted(times)
+    for at, _ in recording.tokens:
+        written = compare._text(recording, at, None).plain
+        assert written == shown("".join(token.text for when, token in recording.tokens if when <= at))
+    assert compare._text(recording, None, None).plain == shown(recording.answer.text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--picture", "x.svg"], "--picture: got it with no --compare"),
+        (["--compare", "--picture", "x.png"], "expected .svg"),
+        (["--compare", "--picture", "nowhere/x.svg"], "cannot be written"),
+        (["--compare", "--slots", "2"], "--slots"),
+        (["--compare", "--trace", "x.html"], "--compare"),
+        (["--compare", "--n", "2", "--temperature", "1"], "--compare"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(bundle: Path, options: Sequence[str], message: str) -> None:
+    done = run(bundle, *PROMPT, *options)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
