@@ -27,8 +27,9 @@ class Column:
     speculates: bool
 
     def request(self, wanted: Request) -> Request:
-        """The request as this column answers it."""
-        return wanted if self.speculates else replace(wanted, k=0, drafter="none")
+        """The request as this column answers it: all of the prompt is read, whatever another column has read."""
+        own = replace(wanted, cache_key=f"{wanted.cache_key} {self.title}")
+        return own if self.speculates else replace(own, k=0, drafter="none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from mxspec.evaluate.bench import batch, model, speculate
 from mxspec.evaluate.bench import ops as ops_bench
+from mxspec.evaluate.bench.commands.columns import columns
 from mxspec.evaluate.bench.commands.grow import grow
 from mxspec.evaluate.bench.profile import measure as profile
 from mxspec.evaluate.bench.profile.table import call_table
@@ -38,6 +39,7 @@ def main() -> None:
     """Measure kernels, models and speculation: medians of interleaved repetitions, beside the machine's limit."""
 
 
+main.add_command(columns)
 main.add_command(grow)
 
 

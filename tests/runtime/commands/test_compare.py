@@ -56,6 +56,7 @@ def test_columns_are_what_each_writes_alone(bundle: Path) -> None:
     assert fp16["token_ids"] == answer.token_ids == scored[len(prompt) - 1 : -1]
     assert (fp16["drafted"], plain["drafted"]) == (0, 0)
     assert speculating["drafted"] > 0
+    assert [c["reused_tokens"] for c in report["columns"]] == [0, 0, 0]
     assert all(0 < c["time_to_first_token_s"] < 60 for c in report["columns"])
 
 

@@ -1,0 +1,255 @@
+"""fp16 without speculation, the packed target without, and with: the comparison that mxspec is for, measured.
+
+One bundle (`speccompile --with-baseline`) and one run. The columns alternate for every prompt, so that a slow minute of
+the machine meets all of them, and each is compared with the first by pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+from rich.table import Table
+
+from mxspec.evaluate.bench.energy import EnergyMeter
+from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.read_ceiling import ReadCeiling, median, pieces_of_file
+from mxspec.evaluate.result import Result
+from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.runtime import ops
+from mxspec.runtime.columns import Column, Recording, write_column
+from mxspec.runtime.request import Request
+from mxspec.runtime.session import Session
+
+ANSWER_TOKENS = 128  # whose time Chen et al. (2023) show in figure 1
+READS = 3  # of a model's weights, after each answer
+
+
+class Percentiles(BaseModel):
+    """Seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    median: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Percentiles:
+        middle, high, highest = np.percentile(values, (50, 90, 99)).tolist()
+        return cls(median=middle, p90=high, p99=highest)
+
+
+class ColumnTrial(BaseModel):
+    """One answer of one column."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: int
+    repetition: int
+    first_token_seconds: float
+    decode_seconds: float
+    tokens: int  # after the first
+    rounds: int
+    drafted: int
+    evaluated: int
+    accepted: int
+    read_bytes: int
+    joules: float | None
+
+
+class ColumnResult(BaseModel):
+    """What one column did."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    column: str
+    weights_bytes: int  # of the matrices that it reads, a draft's among them
+    tokens_per_second: float  # median over the answers
+    over_first: float  # tokens a second over those of the first column: median over pairs
+    first_token_seconds: Percentiles
+    token_seconds: Percentiles  # of a token: its round's time shared by the tokens of the round
+    answer_seconds: Percentiles  # of ANSWER_TOKENS tokens
+    acceptance: float | None
+    tokens_per_round: float
+    bytes_per_second: float  # of matrices
+    share_of_read: float
+    joules_per_token: float | None
+    trials: list[ColumnTrial]
+
+
+class ColumnsResult(Result):
+    """All columns of a bundle."""
+
+    bundle: str
+    threads: int
+    prompts: int
+    new_tokens: int
+    temperature: float
+    k: int | str
+    drafter: str
+    verifier: str
+    read_bytes_per_second: float  # of the packed weights, by a loop that does nothing else
+    anonymous_bytes: int  # of the process with all columns open
+    same_texts: int  # answers of the last column that are those of the column before
+    columns: list[ColumnResult]
+
+    def tables(self) -> Sequence[Table]:
+        table = Table(
+            "",
+            "tok/s",
+            f"over {self.columns[0].column}",
+            "first token, ms",
+            "a token, ms: median",
+            "90 %",
+            "99 %",
+            f"{ANSWER_TOKENS} tokens, s",
+            "tokens a round",
+            "acceptance",
+            "GB/s",
+            "of a read",
+            "J a token",
+            title=(
+                f"{self.bundle}, {self.threads} threads; K = {self.k}, {self.drafter}, {self.verifier}; a plain read "
+                f"{self.read_bytes_per_second / 1e9:.1f} GB/s; anonymous memory {self.anonymous_bytes / 1e6:.0f} MB"
+            ),
+            title_justify="left",
+        )
+        for column in self.columns:
+            table.add_row(
+                column.column,
+                f"{column.tokens_per_second:.1f}",
+                f"{column.over_first:.2f}",
+                f"{column.first_token_seconds.median * 1e3:.0f}",
+                f"{column.token_seconds.median * 1e3:.1f}",
+                f"{column.token_seconds.p90 * 1e3:.1f}",
+                f"{column.token_seconds.p99 * 1e3:.1f}",
+                f"{column.answer_seconds.median:.2f}",
+                f"{column.tokens_per_round:.2f}",
+                "" if column.acceptance is None else f"{column.acceptance:.3f}",
+                f"{column.bytes_per_second / 1e9:.1f}",
+                f"{column.share_of_read:.0%}",
+                "" if column.joules_per_token is None else f"{column.joules_per_token:.2f}",
+            )
+        return [table]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An answer, and what it took beside time."""
+
+    recording: Recording
+    joules: float | None
+    read_bytes_per_second: float
+    prompt: int
+    repetition: int
+
+
+def measure(
+    columns: Sequence[Column],
+    prompts: Sequence[Sequence[int]],
+    settings: dict[str, Any],
+    repetitions: int,
+    progress: Callable[[str], object] = lambda text: None,
+) -> ColumnsResult:
+    """Have all columns answer all prompts, alternating. `settings` are those of a Request, with max_new_tokens."""
+    ceilings = [ReadCeiling(pieces_of_file(_weights_file(column))) for column in columns]
+    trials: list[list[Trial]] = [[] for _ in columns]
+    same = 0
+    for repetition in range(-1, repetitions):  # the first teaches the engine what calls cost, and is not counted
+        for number, prompt in enumerate(prompts if repetition >= 0 else prompts[:1]):
+            progress(f"repetition {repetition + 1} of {repetitions}, prompt {number + 1} of {len(prompts)}")
+            request = Request(prompt=prompt, cache_key=str(repetition), **settings)
+            answers = []
+            for column, ceiling, found in zip(columns, ceilings, trials, strict=True):
+                meter = EnergyMeter()
+                recording = write_column(column, request)
+                joules = meter.joules()
+                read = median([ceiling.bytes_per_second() for _ in range(READS)])
+                answers.append(recording.answer)
+                if repetition >= 0:
+                    found.append(Trial(recording, joules, read, number, repetition))
+            same += repetition >= 0 and answers[-1].token_ids == answers[-2].token_ids
+    statistics = trials[-1][0].recording.answer.statistics
+    return ColumnsResult(
+        bundle=columns[-1].engine.bundle.path.name,
+        threads=ops.threads(),
+        prompts=len(prompts),
+        new_tokens=settings["max_new_tokens"],
+        temperature=settings["temperature"],
+        k=statistics.k,
+        drafter=statistics.drafter,
+        verifier=statistics.verifier,
+        read_bytes_per_second=median([trial.read_bytes_per_second for trial in trials[-1]]),
+        anonymous_bytes=anonymous_bytes(),
+        same_texts=same,
+        columns=[_describe(column, found, trials[0]) for column, found in zip(columns, trials, strict=True)],
+    )
+
+
+def _describe(column: Column, trials: Sequence[Trial], first: Sequence[Trial]) -> ColumnResult:
+    rounds = [r for trial in trials for r in trial.recording.rounds]
+    counted = [_counted(column, trial) for trial in trials]
+    rates, before = [_rate(trial) for trial in trials], [_rate(trial) for trial in first]
+    seconds = sum(one.decode_seconds for one in counted)
+    speed = sum(one.read_bytes for one in counted) / seconds
+    evaluated, joules = sum(r.evaluated for r in rounds), [trial.joules for trial in trials]
+    return ColumnResult(
+        column=column.title,
+        weights_bytes=_matrix_bytes(column.engine.target)
+        + (_matrix_bytes(column.engine.draft) if column.speculates else 0),
+        tokens_per_second=median(rates),
+        over_first=median([rate / base for rate, base in zip(rates, before, strict=True)]),
+        first_token_seconds=Percentiles.of([trial.recording.first_token_seconds for trial in trials]),
+        token_seconds=Percentiles.of([r.seconds / r.emitted for r in rounds for _ in range(r.emitted)]),
+        answer_seconds=Percentiles.of([ANSWER_TOKENS / rate for rate in rates]),
+        acceptance=sum(r.accepted for r in rounds) / evaluated if evaluated else None,
+        tokens_per_round=sum(r.emitted for r in rounds) / len(rounds),
+        bytes_per_second=speed,
+        share_of_read=speed / median([trial.read_bytes_per_second for trial in trials]),
+        joules_per_token=_mean_joules(joules, [one.tokens + 1 for one in counted]),
+        trials=counted,
+    )
+
+
+def _counted(column: Column, trial: Trial) -> ColumnTrial:
+    rounds = trial.recording.rounds
+    drafted = sum(r.drafted for r in rounds)
+    read = len(rounds) * _matrix_bytes(column.engine.target) + drafted * _matrix_bytes(column.engine.draft)
+    return ColumnTrial(
+        prompt=trial.prompt,
+        repetition=trial.repetition,
+        first_token_seconds=trial.recording.first_token_seconds,
+        decode_seconds=sum(r.seconds for r in rounds),
+        tokens=sum(r.emitted for r in rounds),
+        rounds=len(rounds),
+        drafted=drafted,
+        evaluated=sum(r.evaluated for r in rounds),
+        accepted=sum(r.accepted for r in rounds),
+        read_bytes=read,
+        joules=trial.joules,
+    )
+
+
+def _rate(trial: Trial) -> float:
+    """Tokens a second after the first."""
+    rounds = trial.recording.rounds
+    return sum(r.emitted for r in rounds) / sum(r.seconds for r in rounds)
+
+
+def _mean_joules(joules: Sequence[float | None], tokens: Sequence[int]) -> float | None:
+    known = [value for value in joules if value is not None]
+    return sum(known) / sum(tokens) if len(known) == len(joules) else None
+
+
+def _weights_file(column: Column) -> Path:
+    return column.engine.bundle.path / column.engine.target.entry.weights
+
+
+def _matrix_bytes(session: Session | None) -> int:
+    """Of the matrices that a call reads once."""
+    return 0 if session is None else sum(t.bytes for t in session.entry.tensors if t.format in WEIGHT_FORMATS)
