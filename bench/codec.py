@@ -45,7 +45,7 @@ def make_sources(rows: int, columns: int) -> dict[str, NDArray[np.generic]]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a case. The time on the cores tells what a busy machine took away from the time on the clock."""
+    """One run of a case. The time on the cores shows what a busy machine took away from the time on the clock."""
 
     seconds: float
     core_seconds: float
@@ -60,7 +60,7 @@ def pack_once(case: Case, values: NDArray[np.generic], out: NDArray[np.uint8], t
 
 
 def measure(cases: list[Case], rows: int, columns: int, threads: int, repetitions: int) -> dict[Case, list[Trial]]:
-    """Every repetition; the cases take turns, after one round that touches the pages."""
+    """Every repetition, the cases alternating, after one round that touches the pages."""
     sources = make_sources(rows, columns)
     outputs = {name: np.zeros(packed_shape(name, rows, columns), np.uint8) for name in WEIGHT_FORMATS}
     trials: dict[Case, list[Trial]] = {case: [] for case in cases}

@@ -26,8 +26,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mxspec.evaluate.bench.batch import BatchBench
-from mxspec.evaluate.bench.model import ModelBench
+from mxspec.evaluate.bench.batch.bench import BatchBench
+from mxspec.evaluate.bench.model.calls import ModelBench
 from mxspec.evaluate.bench.shapes.known import SHAPES, Shape
 from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
 from mxspec.evaluate.record import write_record
@@ -72,7 +72,7 @@ BUILD_OPTIONS = {"avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON"
 def build_peer(folder: Path, isa: str | None) -> Path:
     """The folder of llama-bench and llama-batched-bench, built from the sdist if they are not there yet.
 
-    They use what the machine has, or where mxspec was told to use AVX2, that.
+    They use what the machine has, or AVX2 where mxspec was made to use that.
     """
     build = folder / (f"build-{isa}" if isa in BUILD_OPTIONS else "build")
     binaries = build / "bin"

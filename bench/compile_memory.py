@@ -42,7 +42,7 @@ SAMPLE_SECONDS = 0.02
 
 
 def layer_weights(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights of one layer, by their names behind `model.layers.N.`"""
+    """Shapes of the weights of one layer, by their names after `model.layers.N.`"""
     hidden, inner, cache = shape.hidden_size, shape.intermediate_size, shape.kv_heads * shape.head_size
     return {
         "self_attn.q_proj.weight": (hidden, hidden),

@@ -9,16 +9,30 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`; TABLES says wh
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from mxspec.evaluate.bench.batch.result import BatchResult
+from mxspec.evaluate.bench.model.result import ModelResult
+from mxspec.evaluate.bench.ops.result import OpsResult
+from mxspec.evaluate.bench.profile.result import ProfileResult
+from mxspec.evaluate.bench.read_ceiling import PairedTimes, Quartiles
+from mxspec.evaluate.bench.speculate.result import SpeculateResult, Turns
+from mxspec.evaluate.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "bench" / "records"  # those that depend on the machine in a folder for each instruction set
 ROWS = (1, 2, 4, 8, 16, 128)  # of the products in a table
+sys.path.insert(0, str(ROOT / "bench"))
+
+from old_records import read_result  # noqa: E402  # of this folder, which is no package
+
+Found = TypeVar("Found", bound=Result)
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 
 
@@ -42,11 +56,17 @@ def source(*records: dict[str, Any]) -> str:
     return f"\n\nFrom {commands} on {machine}, commit {first['commit']}."
 
 
-def spread(median: str, quartiles: Sequence[float] | None, unit: float) -> str:
+def read(name: str, kind: type[Found]) -> tuple[Found, str]:
+    """A record's result, and where it comes from."""
+    found = record(name)
+    return read_result(kind, found["result"]), source(found)
+
+
+def spread(median: str, quartiles: Quartiles, unit: float) -> str:
     """`142 ± 4`: half of what the middle half of the trials spans; records of before it was noted have none."""
-    if quartiles is None:
-        return median
     low, high = quartiles
+    if math.isnan(low):
+        return median
     digits = len(median.partition(".")[2])
     return f"{median} ± {(high - low) / 2 * unit:.{digits}f}"
 
@@ -54,8 +74,8 @@ def spread(median: str, quartiles: Sequence[float] | None, unit: float) -> str:
 SPREAD = "\n\n± is half of what the middle half of the trials spans."
 
 
-def spread_of(found: Sequence[dict[str, Any]]) -> str:
-    return SPREAD if "seconds_quartiles" in found[0] else ""
+def spread_of(found: Sequence[PairedTimes]) -> str:
+    return "" if math.isnan(found[0].seconds_quartiles[0]) else SPREAD
 
 
 def accuracy() -> str:
@@ -86,68 +106,66 @@ def accuracy() -> str:
 
 
 def ops(isa: str) -> str:
-    found = record(f"{isa}/ops")
-    products = [p for p in found["result"]["products"] if p["isa"] == isa]
-    counts = [m for m in ROWS if any(p["rows"] == m for p in products)]
+    result, where = read(f"{isa}/ops", OpsResult)
+    products = [p for p in result.products if p.isa == isa]
+    counts = [m for m in ROWS if any(p.rows == m for p in products)]
     lines: dict[tuple[str, str], dict[int, str]] = {}
     for p in products:
-        microseconds = spread(f"{p['seconds'] * 1e6:.0f}", p.get("seconds_quartiles"), 1e6)
-        line = lines.setdefault((p["format"], p["activations"]), {})
-        line[p["rows"]] = f"{microseconds} ({p['share_of_read']:.0%})"
+        microseconds = spread(f"{p.seconds * 1e6:.0f}", p.seconds_quartiles, 1e6)
+        line = lines.setdefault((p.format, p.activations), {})
+        line[p.rows] = f"{microseconds} ({p.share_of_read:.0%})"
     rows = [[*names, *(line[m] for m in counts)] for names, line in lines.items()]
-    read = f"\n\nA plain read gives {found['result']['read_bytes_per_second'] / 1e9:.1f} GB/s."
+    plain = f"\n\nA plain read gives {result.read_bytes_per_second / 1e9:.1f} GB/s."
     header = ["us a call (of a read)", "activations", *(f"{m} row{'s' * (m > 1)}" for m in counts)]
-    return markdown(header, rows) + read + spread_of(products) + source(found)
+    return markdown(header, rows) + plain + spread_of(products) + where
 
 
 def attention(isa: str) -> str:
-    found = record(f"{isa}/ops")
-    calls = [a for a in found["result"]["attention"] if a["isa"] == isa]
+    result, where = read(f"{isa}/ops", OpsResult)
+    calls = [a for a in result.attention if a.isa == isa]
     rows = [
         [
-            f"{a['rows']} after {a['cached']:,} cached",
-            spread(f"{a['seconds'] * 1e6:.0f}", a.get("seconds_quartiles"), 1e6),
-            spread(f"{a['over_read']:.2f}", a.get("over_read_quartiles"), 1),
+            f"{a.rows} after {a.cached:,} cached",
+            spread(f"{a.seconds * 1e6:.0f}", a.seconds_quartiles, 1e6),
+            spread(f"{a.over_read:.2f}", a.over_read_quartiles, 1),
         ]
         for a in calls
     ]
-    return markdown(["rows", "us a call", "over reading the cache"], rows) + spread_of(calls) + source(found)
+    return markdown(["rows", "us a call", "over reading the cache"], rows) + spread_of(calls) + where
 
 
 def model(isa: str, name: str = "model_tinyllama") -> str:
-    found = record(f"{isa}/{name}")
-    calls = found["result"]["calls"]
+    result, where = read(f"{isa}/{name}", ModelResult)
     rows = [
         [
-            f"{c['tokens']} after {c['cached']:,} cached",
-            spread(f"{c['seconds'] * 1e3:.2f}", c.get("seconds_quartiles"), 1e3),
-            f"{c['tokens_per_second']:.1f}",
-            f"{c['bytes_per_second'] / 1e9:.1f}",
-            f"{c['share_of_read']:.0%}",
-            f"{c['over_one_token']:.2f}",
+            f"{c.tokens} after {c.cached:,} cached",
+            spread(f"{c.seconds * 1e3:.2f}", c.seconds_quartiles, 1e3),
+            f"{c.tokens_per_second:.1f}",
+            f"{c.bytes_per_second / 1e9:.1f}",
+            f"{c.share_of_read:.0%}",
+            f"{c.over_one_token:.2f}",
         ]
-        for c in calls
+        for c in result.calls
     ]
     header = ["tokens a call", "ms", "tok/s", "GB/s", "of a read", "over one token"]
-    return markdown(header, rows) + spread_of(calls) + source(found)
+    return markdown(header, rows) + spread_of(result.calls) + where
 
 
 def profile(isa: str) -> str:
-    found = record(f"{isa}/profile_tinyllama")
-    result = found["result"]
-    calls, lines = result["calls"], result["calls"][0]["lines"]
+    result, where = read(f"{isa}/profile_tinyllama", ProfileResult)
+    calls = result.calls
     rows = []
-    for i, line in enumerate(lines):
-        parts = [c["lines"][i] for c in calls]
-        cells = [f"{part['seconds'] * 1e6:,.0f} ({part['share']:.1%})" for part in parts]
-        rows.append([line["name"], str(line["nodes"] or ""), *cells])
-    nodes = str(sum(line["nodes"] for line in lines))
-    for name, key in (("all", "profiled_seconds"), ("without the profiler", "seconds")):
-        rows.append([name, nodes, *(f"{c[key] * 1e6:,.0f}" for c in calls)])
-    reads = [f"{c['ideal_seconds'] * 1e6:,.0f} ({c['read_bytes'] / c['ideal_seconds'] / 1e9:.1f} GB/s)" for c in calls]
+    for i, line in enumerate(calls[0].lines):
+        parts = [c.lines[i] for c in calls]
+        cells = [f"{part.seconds * 1e6:,.0f} ({part.share:.1%})" for part in parts]
+        rows.append([line.name, str(line.nodes or ""), *cells])
+    nodes = str(calls[0].nodes)
+    rows.append(["all", nodes, *(f"{c.profiled_seconds * 1e6:,.0f}" for c in calls)])
+    rows.append(["without the profiler", nodes, *(f"{c.seconds * 1e6:,.0f}" for c in calls)])
+    reads = [f"{c.ideal_seconds * 1e6:,.0f} ({c.read_bytes / c.ideal_seconds / 1e9:.1f} GB/s)" for c in calls]
     rows.append(["reading alone", "", *reads])
-    header = ["us a call (share)", "nodes", *(f"{c['tokens']} after {c['cached']:,} cached" for c in calls)]
-    return markdown(header, rows) + source(found)
+    header = ["us a call (share)", "nodes", *(f"{c.tokens} after {c.cached:,} cached" for c in calls)]
+    return markdown(header, rows) + where
 
 
 def llama_cpp(isa: str) -> str:
@@ -165,42 +183,43 @@ def rate(point: dict[str, Any], runner: str) -> str:
 
 
 def speculate(name: str, drafter: str = "model") -> str:
-    found = record(name)
-    of_drafter = found["result"].get("drafters", {drafter: found["result"]})[drafter]  # the oldest records know one
+    result, where = read(name, SpeculateResult)
+    of_drafter = result.drafters[drafter]
     rows = [
         [
-            str(r["k"]),
-            f"{r['acceptance']:.3f}",
-            f"{r['tokens_per_round']:.2f}",
-            f"{r['v']:.2f}",
-            f"{r['speedup']:.2f}",
-            f"{r['predicted']:.2f}",
-            f"{r['outside_models']:.1%}",
+            str(r.k),
+            f"{r.acceptance:.3f}",
+            f"{r.tokens_per_round:.2f}",
+            f"{r.v:.2f}",
+            f"{r.speedup:.2f}",
+            f"{r.predicted:.2f}",
+            f"{r.outside_models:.1%}",
         ]
-        for r in of_drafter["rows"]
+        for r in of_drafter.rows
     ]
-    if auto := of_drafter.get("auto"):  # not in records of before K could be chosen by cost
-        drafted, measured = f"auto ({auto['drafted_per_round']:.1f})", f"{auto['speedup']:.2f}"
-        shares = f"{auto['acceptance']:.3f}", f"{auto['tokens_per_round']:.2f}"
-        rows.append([drafted, *shares, "", measured, "", f"{auto['outside_models']:.1%}"])
+    auto = of_drafter.auto
+    if not math.isnan(auto.speedup):  # records of before K could be chosen by cost
+        drafted, measured = f"auto ({auto.drafted_per_round:.1f})", f"{auto.speedup:.2f}"
+        shares = f"{auto.acceptance:.3f}", f"{auto.tokens_per_round:.2f}"
+        rows.append([drafted, *shares, "", measured, "", f"{auto.outside_models:.1%}"])
     header = ["K", "acceptance", "tokens a round", "v", "speedup", "predicted", "outside the models"]
-    return markdown(header, rows) + turns(found["result"]) + source(found)
+    return markdown(header, rows) + turns(result.turns) + where
 
 
 def batch(isa: str) -> str:
-    found = record(f"{isa}/batch_tinyllama")
+    result, where = read(f"{isa}/batch_tinyllama", BatchResult)
     rows = [
         [
-            str(r["texts"]),
-            f"{r['tokens_per_second']:.1f}",
-            f"{r['over_one_text']:.2f}",
-            f"{r['of_what_the_call_allows']:.0%}",
-            f"{r['outside_models']:.1%} / {r['outside_models_sampled']:.1%}",
-            f"{r['tokens_per_second_by_k'][str(r['best_k'])]:.1f} (K = {r['best_k']})",
-            f"{r['tokens_per_second_by_k']['auto']:.1f}",
-            f"{r['by_load_over_best_k']:.2f} / {r['by_load_over_plain']:.2f}",
+            str(r.texts),
+            f"{r.tokens_per_second:.1f}",
+            f"{r.over_one_text:.2f}",
+            f"{r.of_what_the_call_allows:.0%}",
+            f"{r.outside_models:.1%} / {r.outside_models_sampled:.1%}",
+            f"{r.tokens_per_second_by_k[str(r.best_k)]:.1f} (K = {r.best_k})",
+            f"{r.tokens_per_second_by_k['auto']:.1f}",
+            f"{r.by_load_over_best_k:.2f} / {r.by_load_over_plain:.2f}",
         ]
-        for r in found["result"]["rows"]
+        for r in result.rows
     ]
     header = [
         "texts",
@@ -212,19 +231,19 @@ def batch(isa: str) -> str:
         "K by load",
         "over the best / over K = 0",
     ]
-    return markdown(header, rows) + more_of_batch(found["result"]) + source(found)
+    return markdown(header, rows) + more_of_batch(result) + where
 
 
-def more_of_batch(result: dict[str, Any]) -> str:
+def more_of_batch(result: BatchResult) -> str:
     """What does not depend on the number of texts."""
-    turn, shaping = result["second_turn"], result["shaping"]
-    first, more = turn["tokens"]
+    turn, shaping = result.second_turn, result.shaping
+    first, more = turn.tokens
     return (
-        f"\n\nOne text takes {result['rows'][0]['time_over_plain_loop']:.3f} x as long through the engine as in a bare "
+        f"\n\nOne text takes {result.rows[0].time_over_plain_loop:.3f} x as long through the engine as in a bare "
         f"loop over calls. The first token of a second turn, {more} tokens after {first:,}, comes after "
-        f"{turn['ratio']:.3f} of the time that reading all again takes ({turn['seconds'] * 1e3:.0f} ms). Shaping a row "
-        f"of {shaping['vocabulary']:,} entries to a nucleus of about {shaping['nucleus']:,} takes "
-        f"{shaping['seconds_a_row'] * 1e6:.0f} us, for eight texts {shaping['share_of_a_step']:.1%} of a step."
+        f"{turn.ratio:.3f} of the time that reading all again takes ({turn.seconds * 1e3:.0f} ms). Shaping a row "
+        f"of {shaping.vocabulary:,} entries to a nucleus of about {shaping.nucleus:,} takes "
+        f"{shaping.seconds_a_row * 1e6:.0f} us, for eight texts {shaping.share_of_a_step:.1%} of a step."
     )
 
 
@@ -237,12 +256,11 @@ def soak() -> str:
     return markdown(header, [row]) + source(found)
 
 
-def turns(result: dict[str, Any]) -> str:
+def turns(found: Turns) -> str:
     """What target and draft cost when they alternate; nothing for records of before this was measured."""
-    if "turns" not in result:
+    if math.isnan(found.over_alone):
         return ""
-    over = result["turns"]["over_alone"]
-    return f"\n\nA step of the target and one of the draft take {over:.2f} x as long alternating as alone."
+    return f"\n\nA step of the target and one of the draft take {found.over_alone:.2f} x as long alternating as alone."
 
 
 def compiling() -> str:

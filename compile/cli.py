@@ -30,7 +30,7 @@ class _CompileByDefault(Group):
     """Takes whatever is no command for what to compile, or an option of compiling it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = bool(args) and (args[0] in self.commands or args[0] in self.get_help_option_names(ctx))
+        known = not args or args[0] in self.commands or args[0] in self.get_help_option_names(ctx)
         return super().parse_args(ctx, args if known else ["compile", *args])
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
@@ -22,13 +20,14 @@ from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.progress import Stages
+from mxspec.compile.publish import Publication
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.rounding.rounded import RoundedModel
 from mxspec.compile.weights.share_tables import share_tables
-from mxspec.compile.weights.write_model import weights_name, write_model
+from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.manifest import TOKENIZER, BudgetEntry, FileEntry, Manifest, ModelEntry, ModelName
+from mxspec.formats.manifest import TOKENIZER, BudgetEntry, Manifest, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
@@ -44,7 +43,6 @@ PLAIN = {  # what the recipe of a baseline says
     "tied": None,
 }
 GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
-VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
 
 
 def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: bool, stages: Stages) -> Manifest:
@@ -71,35 +69,25 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 
         place = writer.work.rounding
         rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
-        entries: dict[ModelName, ModelEntry] = {}
-        contents: dict[str, FileEntry] = {}
+        made = Publication(writer)
         for plan in plans:
             priced = replace(plan, budget=budgets.get(plan.name))
-            entries[plan.name] = pack_model(priced, rounded[plan.name], writer, contents, stages)
+            made.add_model(plan.name, pack_model(priced, rounded[plan.name], writer, stages))
         for plan in plans:
-            checkpoint, entry = checkpoints[plan.name], entries[plan.name]
+            checkpoint, entry = checkpoints[plan.name], made.models[plan.name]
             with stages.step(f"check {plan.name}"):
                 complete = check_model(plan, writer.folder, entry, known[plan.name])
                 if not complete:
                     check_twin(plan, checkpoint.config, models[plan.name], recipe)
                 own = own_error(writer.folder, entry, checkpoint)
             referee = verdicts[checkpoint].entry.model_copy(update={"own": own})
-            entries[plan.name] = entry.model_copy(update={"referee": referee})
+            made.models[plan.name] = entry.model_copy(update={"referee": referee})
 
         folder = checkpoints["target"].folder
-        copy_tokenizer(checkpoints["target"], writer, contents)
-        guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, contents, stages)
-        manifest = Manifest(
-            name=recipe.name,
-            k_max=recipe.k_max,
-            recipe=recipe.as_dict(),
-            models=entries,
-            guesses=guesses,
-            tokenizer=read_special_tokens(folder, contents[TOKENIZER].sha256, known["target"]),
-            sampling=read_sampling(folder),
-            files=contents,
-            versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
-        )
+        copy_tokenizer(checkpoints["target"], made)
+        guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, made.contents, stages)
+        tokenizer = read_special_tokens(folder, made.contents[TOKENIZER].sha256, known["target"])
+        manifest = made.manifest(recipe, tokenizer, read_sampling(folder), guesses)
         if not manifest.tokenizer.eos_token_ids:
             stages.note("warning: neither generation_config.json nor config.json names a token that ends a text")
         writer.publish(manifest)
@@ -175,19 +163,14 @@ def plan_models(
     return plans
 
 
-def pack_model(
-    plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, contents: dict[str, FileEntry], stages: Stages
-) -> ModelEntry:
-    """Write a model's two files, and list them in `contents`."""
+def pack_model(plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, stages: Stages) -> WrittenModel:
+    """Write a model's two files."""
     with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
         journal = writer.work.journal(weights_name(plan))
         written = write_model(plan, writer.folder, advance, rounded, journal)
     if written.taken_over:
         stages.note(f"{written.taken_over} tensors of the {plan.name} were packed by the run before")
-    entry = written.entry
-    contents[entry.graph] = writer.entry(entry.graph)
-    contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
-    return entry
+    return written
 
 
 def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:
@@ -218,9 +201,9 @@ def note_shorter_draft(contexts: dict[ModelName, int], stages: Stages) -> None:
         stages.note(f"warning: the draft knows {draft} of {whole} positions: beyond them nothing is drafted")
 
 
-def copy_tokenizer(checkpoint: Checkpoint, writer: BundleWriter, contents: dict[str, FileEntry]) -> None:
+def copy_tokenizer(checkpoint: Checkpoint, made: Publication) -> None:
     """The tokenizer's files that there are; tokenizer.json there is."""
     for path in (checkpoint.tokenizer, *(checkpoint.folder / name for name in TEMPLATE_FILES)):
         if path.is_file():
-            shutil.copyfile(path, writer.folder / path.name)
-            contents[path.name] = writer.entry(path.name)
+            shutil.copyfile(path, made.writer.folder / path.name)
+            made.add_file(path.name)

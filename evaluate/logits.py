@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from rich.table import Table
 
+from mxspec.evaluate.result import Result
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelName
@@ -22,10 +22,39 @@ from mxspec.runtime.text.tokenizer import load_tokenizer
 TEXTS = 4  # two, and what they become after a rollback
 
 
+class LogitsResult(Result):
+    """The largest errors of a model's logits, as shares of the largest logit."""
+
+    model: ModelName
+    format: str
+    tokens: int
+    error_stored_weights: float
+    worst_reading: str
+    error_checkpoint_weights: float
+    tolerance: float
+    passed: bool
+
+    def tables(self) -> Sequence[Table]:
+        table = Table(title=f"logits of the {self.model} against transformers in float32", title_justify="left")
+        table.add_column("measure")
+        table.add_column("value", justify="right")
+        rows = {
+            "format": self.format,
+            "tokens compared": f"{self.tokens:,}",
+            f"largest error, weights as stored (at most {self.tolerance:g})": f"{self.error_stored_weights:.1e}",
+            "where": self.worst_reading,
+            "largest error, weights of the checkpoint": f"{self.error_checkpoint_weights:.1e}",
+            "verdict": "passed" if self.passed else "failed",
+        }
+        for name, value in rows.items():
+            table.add_row(name, value)
+        return [table]
+
+
 def measure_logits(
     bundle: Bundle, model: ModelName, origin: Recipe, text: str | None, length: int | None
-) -> dict[str, Any]:
-    """One flat object: what --json prints and a record holds. Texts are random tokens where none is given.
+) -> LogitsResult:
+    """Compare one model with transformers. Texts are random tokens where none is given.
 
     The target of `origin` is the checkpoint, with its adapter, that the model was made from. Raises MxspecError for one
     that cannot be opened or a text that is too short, CheckFailed for a tensor that transformers loads from elsewhere.
@@ -49,16 +78,16 @@ def measure_logits(
     tolerance = TOLERANCE[entry.activations]
     if not math.isfinite(found.stored.error):
         raise CheckFailed(f"{entry.graph}: gave logits that are not finite, or of another size than transformers' own")
-    return {
-        "model": model,
-        "format": entry.format,
-        "tokens": TEXTS * length,
-        "error_stored_weights": found.stored.error,
-        "worst_reading": found.stored.way,
-        "error_checkpoint_weights": found.checkpoint.error,
-        "tolerance": tolerance,
-        "passed": found.stored.error <= tolerance,
-    }
+    return LogitsResult(
+        model=model,
+        format=entry.format,
+        tokens=TEXTS * length,
+        error_stored_weights=found.stored.error,
+        worst_reading=found.stored.way,
+        error_checkpoint_weights=found.checkpoint.error,
+        tolerance=tolerance,
+        passed=found.stored.error <= tolerance,
+    )
 
 
 def cut_texts(ids: Sequence[int], length: int) -> tuple[tuple[int, ...], ...]:
@@ -67,20 +96,3 @@ def cut_texts(ids: Sequence[int], length: int) -> tuple[tuple[int, ...], ...]:
         raise MxspecError(f"--text: got {len(ids)} tokens, expected at least {length + TEXTS - 1}: give a longer text")
     step = (len(ids) - length) // (TEXTS - 1)
     return tuple(tuple(ids[begin : begin + length]) for begin in range(0, TEXTS * step, step))
-
-
-def as_table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"logits of the {result['model']} against transformers in float32", title_justify="left")
-    table.add_column("measure")
-    table.add_column("value", justify="right")
-    rows = {
-        "format": result["format"],
-        "tokens compared": f"{result['tokens']:,}",
-        f"largest error, weights as stored (at most {result['tolerance']:g})": f"{result['error_stored_weights']:.1e}",
-        "where": result["worst_reading"],
-        "largest error, weights of the checkpoint": f"{result['error_checkpoint_weights']:.1e}",
-        "verdict": "passed" if result["passed"] else "failed",
-    }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table

@@ -8,10 +8,14 @@ from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 
-class Result(BaseModel):
-    """The base of every result; as JSON it is what --json prints and a record holds (null for what is not finite)."""
+class Value(BaseModel):
+    """A part of a result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Result(Value):
+    """The base of every result; as JSON it is what --json prints and a record holds (null for what is not finite)."""
 
     def tables(self) -> Sequence[Table]:
         """What a person reads."""

@@ -11,8 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mxspec.evaluate.accuracy import Comparison, compare_models
-from mxspec.evaluate.finish import finish
-from mxspec.evaluate.logits import as_table as logits_table
+from mxspec.evaluate.finish import finish, report
 from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.lossless.command import lossless
 from mxspec.formats.bundle import Bundle
@@ -111,11 +110,11 @@ def logits(
         from_pickle=from_pickle or None, target={"adapter": None if adapter is None else from_here(adapter)}
     )
     result = measure_logits(Bundle.open(bundle), model, origin, text, tokens)
-    finish(result, [logits_table(result)], json_output, record)
-    if not result["passed"]:
+    report(result, json_output, record)
+    if not result.passed:
         raise CheckFailed(
-            f"{model}: differs from transformers with the same weights by {result['error_stored_weights']:.1e} of the "
-            f"largest logit, expected at most {result['tolerance']:g}: the bundle is wrong"
+            f"{model}: differs from transformers with the same weights by {result.error_stored_weights:.1e} of the "
+            f"largest logit, expected at most {result.tolerance:g}: the bundle is wrong"
         )
 
 

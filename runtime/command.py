@@ -68,9 +68,15 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of commands that end likewise."""
+    """A group of commands that end likewise; without arguments it shows its help."""
 
     command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

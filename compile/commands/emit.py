@@ -33,7 +33,7 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
     return _BUNDLE(command)
 
 
-@click.group(cls=Group, no_args_is_help=False)
+@click.group(cls=Group)
 def emit() -> None:
     """Write a bundle's models for other programs (docs/interchange.md)."""
 

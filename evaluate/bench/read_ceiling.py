@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.result import Value
 from mxspec.runtime.ops.timing import read_loops, time_read
 
 PIECE_BYTES = 8 << 20  # about a matrix of a model of a billion weights
 PASSES = 2  # over all pieces by every loop, before one is chosen
+
+Quartiles = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class ReadCeiling:
         self.loop = min(loops, key=lambda loop: median(trials[loop]))
 
     def seconds_after(self, piece: int) -> float:
-        """Seconds of reading another piece than this one, which no cache holds where work on all takes its turn."""
+        """Seconds of reading another piece than this one, which no cache holds where all are worked on one by one."""
         return self._seconds((piece + len(self.pieces) // 2) % len(self.pieces), self.loop)
 
     def bytes_per_second(self) -> float:
@@ -69,20 +71,38 @@ def median(values: Sequence[float] | NDArray[np.float64]) -> float:
     return float(np.median(values))
 
 
-def quartiles(values: Sequence[float] | NDArray[np.float64]) -> list[float]:
+def quartiles(values: Sequence[float] | NDArray[np.float64]) -> Quartiles:
     """The two that the middle half lies between."""
-    return [float(value) for value in np.quantile(values, (0.25, 0.75))]
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(low), float(high)
 
 
-def describe_pairs(repetitions: Sequence[Sequence[Pair]]) -> dict[str, Any]:
+class PairedTimes(Value):
+    """Pairs of all repetitions: medians, quartiles, and the median of each repetition."""
+
+    seconds: float
+    seconds_quartiles: Quartiles
+    share_of_read: float
+    share_quartiles: Quartiles
+    trials_seconds: tuple[float, ...]
+    trials_share_of_read: tuple[float, ...]
+
+
+def describe_pairs(repetitions: Sequence[Sequence[Pair]]) -> PairedTimes:
     """Medians and quartiles over the pairs of all repetitions, and the medians of each."""
     seconds = [[pair.seconds for pair in pairs] for pairs in repetitions]
     shares = [[pair.share_of_read for pair in pairs] for pairs in repetitions]
-    return {
-        "seconds": median(np.concatenate(seconds)),
-        "seconds_quartiles": quartiles(np.concatenate(seconds)),
-        "share_of_read": median(np.concatenate(shares)),
-        "share_quartiles": quartiles(np.concatenate(shares)),
-        "trials_seconds": [median(trial) for trial in seconds],
-        "trials_share_of_read": [median(trial) for trial in shares],
-    }
+    return PairedTimes(
+        seconds=median(np.concatenate(seconds)),
+        seconds_quartiles=quartiles(np.concatenate(seconds)),
+        share_of_read=median(np.concatenate(shares)),
+        share_quartiles=quartiles(np.concatenate(shares)),
+        trials_seconds=tuple(median(trial) for trial in seconds),
+        trials_share_of_read=tuple(median(trial) for trial in shares),
+    )
+
+
+def spread(median: float, quartiles: Quartiles, unit: float, form: str) -> str:
+    """`142.3 (138.0 to 150.9)`, for a table."""
+    low, high = quartiles
+    return f"{median * unit:{form}} ({low * unit:{form}} to {high * unit:{form}})"

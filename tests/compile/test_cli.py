@@ -267,16 +267,21 @@ def test_verify_finds_a_flipped_bit(compiled: tuple[Path, Result], tmp_path: Pat
     assert "SHA-256 differs for target.safetensors" in result.stderr
 
 
+@pytest.mark.parametrize("args", [[], ["emit"]])
+def test_bare_groups_show_their_help(args: list[str]) -> None:
+    result = speccompile(*args)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "Commands:" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ([], "Missing argument 'RECIPE|CHECKPOINT'"),
         (["compile"], "Missing argument 'RECIPE|CHECKPOINT'"),
         (["demo", "--verify"], "--verify"),
         (["inspect"], "Missing argument 'BUNDLE'"),
         (["inspect", "x", "--force"], "--force"),
         (["demo", "--emit", "onnx"], "'onnx' is not one of 'standard', 'static'"),
-        (["emit"], "Missing command"),
         (["emit", "onnx", "x"], "onnx"),
         (["demo", "--target-format", "mxfp4"], "--target-format"),
         (["demo", "--k-max", "0"], "--k-max"),

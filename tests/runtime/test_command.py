@@ -67,6 +67,9 @@ def test_a_group_keeps_the_conventions_for_its_subcommands() -> None:
 
     assert CliRunner().invoke(group, ["check"]).exit_code == 2
     assert CliRunner().invoke(group, ["nonsense"]).exit_code == 1
+    bare = CliRunner().invoke(group, [])
+    assert (bare.exit_code, bare.stderr) == (0, "")
+    assert bare.stdout.startswith("Usage: group")
 
 
 def test_json_is_one_object_on_standard_output_and_tables_are_not() -> None:

@@ -13,12 +13,12 @@ from mxspec.runtime.command import Command, report_console
 GROWN = SHAPES | {DRAFT_SHAPE.name: DRAFT_SHAPE}
 
 
-@click.command(cls=Command)
+@click.command("grow", cls=Command)
 @click.argument("checkpoint", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--to", "name", required=True, type=click.Choice(sorted(GROWN)), help="The size to reach.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to write.")
 @click.option("--force", is_flag=True, help="Replace a grown checkpoint.")
-def grow(checkpoint: Path, name: str, output: Path, force: bool) -> None:
+def bench_grow(checkpoint: Path, name: str, output: Path, force: bool) -> None:
     """Write a checkpoint that computes what CHECKPOINT computes, at the cost of a model of another size.
 
     Its logits are the small one's to rounding, so a draft agrees with it as often as with the small one, and what
@@ -26,14 +26,14 @@ def grow(checkpoint: Path, name: str, output: Path, force: bool) -> None:
     target; its head size, vocabulary and context stay, and layers make up for a smaller vocabulary.
     """
     try:
-        from mxspec.evaluate.bench.shapes.grow import grow as write
+        from mxspec.evaluate.bench.shapes.grow import grow
     except ModuleNotFoundError as missing:
         raise MxspecError(
             f"grow reads a checkpoint, which needs {missing.name}: pip install 'mxspec[compile]'"
         ) from None
     console = report_console()
     with console.status("reading") as status:
-        sizes = write(checkpoint, GROWN[name], output, force, status.update)
+        sizes = grow(checkpoint, GROWN[name], output, force, status.update)
     console.print(
         f"{output}: {sizes.layers} layers, {sizes.hidden:,} wide, {sizes.inner:,} neurons, {sizes.heads} heads of "
         f"{sizes.head_size} ({sizes.kv_heads} of keys), {sizes.vocab:,} tokens; a step reads "

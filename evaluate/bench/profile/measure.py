@@ -1,7 +1,7 @@
 """Where the time of a call goes: kinds of nodes by ONNX Runtime's profiler, and what lies between and outside them.
 
-The profiler slows every node a little, so the same calls are timed without it in turns. Beside each line stands what
-its time is beyond reading its bytes.
+The profiler slows every node a little, so the same calls are timed without it, alternating. Beside each line
+stands what its time is beyond reading its bytes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mxspec.evaluate.bench import model
-from mxspec.evaluate.bench.model import CallBench, seconds_in_turns
-from mxspec.evaluate.bench.profile.node_kinds import GROUPS, Kind, MatrixShape, kind_of, matrix_bytes, matrix_names
+from mxspec.evaluate.bench.model import calls as model_calls
+from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
+from mxspec.evaluate.bench.profile.node_kinds import (
+    GROUPS,
+    Kind,
+    MatrixShape,
+    kind_of,
+    matrix_bytes,
+    matrix_names,
+)
 from mxspec.evaluate.bench.profile.ort_profile import NodeRun, SessionRun, read_runs
+from mxspec.evaluate.bench.profile.result import CallProfile, Line, ProfileResult
 from mxspec.evaluate.bench.read_ceiling import ReadCeiling, median, pieces_of_file
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
@@ -74,18 +81,15 @@ class ProfiledReader(Reader):
 
 def measure(
     bundle: Path,
-    threads: int | None,
     repetitions: int,
     rows: Sequence[int] = (),
     cached: Sequence[int] = (),
     progress: Callable[[str], object] = lambda text: None,
-) -> dict[str, Any]:
+) -> ProfileResult:
     """Time calls with and without the profiler, after plain reads of the weights' file, and say where the time goes.
 
     rows, cached: tokens of a call, and in the cache; by default those of ROWS and CACHED that fit. Raises MxspecError.
     """
-    if threads is not None:
-        ops.set_threads(threads)
     opened = Bundle.open(bundle)
     points = choose_points(rows, cached, opened.manifest.models["target"].context_length)
     ceiling = ReadCeiling(pieces_of_file(opened.weights_path("target")))
@@ -98,22 +102,23 @@ def measure(
             progress(f"repetition {repetition + 1} of {repetitions}")
             for point in points:
                 reads[point] += [ceiling.bytes_per_second() for _ in range(READS)]
-                trials = seconds_in_turns((bench, profiled_bench), *point, most=MOST_CALLS)
+                trials = seconds_alternating((bench, profiled_bench), *point, most=MOST_CALLS)
                 plain[point] += trials[:, 0].tolist()
         progress("reading the profile")
         calls = profiled.end()
-    return {
-        "threads": ops.threads(),
-        "weight_bytes": bench.weight_bytes,
-        "read_bytes_per_second": median(list(itertools.chain(*reads.values()))),
-        "read_loop": ceiling.loop,
-        "calls": [_describe(bench, point, plain[point], calls, median(reads[point])) for point in points],
-    }
+    return ProfileResult(
+        bundle=bundle.name,
+        threads=ops.threads(),
+        weight_bytes=bench.weight_bytes,
+        read_bytes_per_second=median(list(itertools.chain(*reads.values()))),
+        read_loop=ceiling.loop,
+        calls=tuple(_describe(bench, point, plain[point], calls, median(reads[point])) for point in points),
+    )
 
 
 def choose_points(rows: Sequence[int], cached: Sequence[int], context: int) -> list[Point]:
-    """All numbers of tokens behind all lengths of the cache. Raises MxspecError where one asked for does not fit."""
-    wanted = [(s, c) for c in cached or model.CACHED for s in rows or ROWS]
+    """All numbers of tokens after all lengths of the cache. Raises MxspecError where one asked for does not fit."""
+    wanted = [(s, c) for c in cached or model_calls.CACHED for s in rows or ROWS]
     fitting = [(s, c) for s, c in wanted if s + c <= context]
     if not fitting or ((rows or cached) and fitting != wanted):
         s, c = next(point for point in wanted if point not in fitting)
@@ -123,38 +128,45 @@ def choose_points(rows: Sequence[int], cached: Sequence[int], context: int) -> l
 
 def _describe(
     bench: CallBench, point: Point, plain: Sequence[float], calls: Sequence[ProfiledCall], bandwidth: float
-) -> dict[str, Any]:
+) -> CallProfile:
     tokens, cached = point
     read_bytes = bench.weight_bytes + bench.cache_bytes(cached)
     calls = [call for call in calls if call.point == point and call.rows == tokens]
     chosen = [calls[i] for i in middle_half([call.seconds for call in calls])]
     seconds = float(np.mean([plain[i] for i in middle_half(plain)]))
     profiled = float(np.mean([call.seconds for call in chosen]))
-    lines = breakdown(chosen, matrix_names(bench.entry), bench.cache_bytes(cached))
-    return {
-        "tokens": tokens,
-        "cached": cached,
-        "seconds": seconds,
-        "profiled_seconds": profiled,
-        "profiler_over_plain": profiled / seconds,
-        "profiler_seconds_per_node": (profiled - seconds) / sum(line["nodes"] for line in lines),
-        "cheapest_node_seconds": cheapest_node_seconds(chosen),
-        "read_bytes": read_bytes,
-        "read_bytes_per_second": bandwidth,
-        "ideal_seconds": read_bytes / bandwidth,
-        "share_of_read": read_bytes / bandwidth / seconds,
-        "lines": [
-            {
-                **line,
-                "share": line["seconds"] / profiled,
-                "bytes_per_second": line["bytes"] / line["seconds"] if line["bytes"] and line["seconds"] else None,
-                "beyond_read_seconds": line["seconds"] - line["bytes"] / bandwidth,
-            }
-            for line in lines
-        ],
-        "trials_seconds": plain,
-        "trials_profiled_seconds": [call.seconds for call in calls],
-    }
+    parts = breakdown(chosen, matrix_names(bench.entry), bench.cache_bytes(cached))
+    return CallProfile(
+        tokens=tokens,
+        cached=cached,
+        seconds=seconds,
+        profiled_seconds=profiled,
+        profiler_over_plain=profiled / seconds,
+        profiler_seconds_per_node=(profiled - seconds) / sum(part.nodes for part in parts),
+        cheapest_node_seconds=cheapest_node_seconds(chosen),
+        read_bytes=read_bytes,
+        read_bytes_per_second=bandwidth,
+        ideal_seconds=read_bytes / bandwidth,
+        share_of_read=read_bytes / bandwidth / seconds,
+        lines=tuple(_line(part, profiled, bandwidth) for part in parts),
+        trials_seconds=tuple(plain),
+        trials_profiled_seconds=tuple(call.seconds for call in calls),
+    )
+
+
+def _line(part: Part, profiled_seconds: float, bandwidth: float) -> Line:
+    return Line(
+        group=part.group,
+        name=part.name,
+        ops=part.ops,
+        shape=part.shape,
+        nodes=part.nodes,
+        seconds=part.seconds,
+        bytes=part.bytes,
+        share=part.seconds / profiled_seconds,
+        bytes_per_second=part.bytes / part.seconds if part.bytes and part.seconds else None,
+        beyond_read_seconds=part.seconds - part.bytes / bandwidth,
+    )
 
 
 def middle_half(trials: Sequence[float]) -> list[int]:
@@ -163,31 +175,43 @@ def middle_half(trials: Sequence[float]) -> list[int]:
     return [int(i) for i in np.argsort(trials)[quarter : len(trials) - quarter]]
 
 
-def breakdown(
-    calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], cache_bytes: int
-) -> list[dict[str, Any]]:
-    """Nodes, mean seconds and bytes a call of each kind of node, between the nodes, and outside the session."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a call: its nodes, mean seconds and bytes."""
+
+    group: str
+    name: str
+    seconds: float
+    ops: tuple[str, ...] = ()
+    shape: MatrixShape | None = None
+    nodes: int = 0
+    bytes: int = 0
+
+
+def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], cache_bytes: int) -> list[Part]:
+    """Each kind of node, what lies between the nodes, and what outside the session."""
     found: dict[Kind, list[NodeRun]] = {}
     assert len({len(call.run.nodes) for call in calls}) == 1, "every run of a session runs the same nodes"
     for call in calls:
         for node in call.run.nodes:
             found.setdefault(kind_of(node, names), []).append(node)
-    lines: list[dict[str, Any]] = [
-        {
-            "group": kind.group,
-            "name": _name(kind, found[kind]),
-            "ops": sorted({node.op for node in found[kind]}),
-            "shape": kind.shape,
-            "nodes": len(found[kind]) // len(calls),
-            "seconds": sum(node.seconds for node in found[kind]) / len(calls),
-            "bytes": cache_bytes if kind.group == "attention" else matrix_bytes(found[kind]) // len(calls),
-        }
+    parts = [
+        Part(
+            group=kind.group,
+            name=_name(kind, found[kind]),
+            seconds=sum(node.seconds for node in found[kind]) / len(calls),
+            ops=tuple(sorted({node.op for node in found[kind]})),
+            shape=kind.shape,
+            nodes=len(found[kind]) // len(calls),
+            bytes=cache_bytes if kind.group == "attention" else matrix_bytes(found[kind]) // len(calls),
+        )
         for kind in sorted(found, key=lambda kind: GROUPS.index(kind.group))
     ]
     run = float(np.mean([call.run.seconds for call in calls]))
-    between = run - sum(line["seconds"] for line in lines)
+    between = run - sum(part.seconds for part in parts)
     outside = float(np.mean([call.seconds for call in calls])) - run
-    return [*lines, _rest("between nodes", between), _rest("outside the session", outside)]
+    rests = {"between nodes": between, "outside the session": outside}
+    return [*parts, *(Part(name, name, rest) for name, rest in rests.items())]
 
 
 def cheapest_node_seconds(calls: Sequence[ProfiledCall]) -> float:
@@ -200,7 +224,3 @@ def _name(kind: Kind, nodes: Sequence[NodeRun]) -> str:
     if kind.group == "other":
         return f"other: {', '.join(sorted({node.op for node in nodes}))}"
     return kind.name or kind.group
-
-
-def _rest(group: str, seconds: float) -> dict[str, Any]:
-    return {"group": group, "name": group, "ops": [], "shape": None, "nodes": 0, "seconds": seconds, "bytes": 0}

@@ -17,13 +17,14 @@ from transformers import LlamaConfig
 
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.plan import ModelPlan, plan_without_weights
+from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights, format_name
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
+from mxspec.evaluate.bench.shapes.kept import RANDOM
 from mxspec.evaluate.bench.shapes.known import Shape, draft_shape
 from mxspec.evaluate.bench.shapes.random_weights import random_halves, random_tiles
-from mxspec.evaluate.record import versions
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.manifest import TOKENIZER, FileEntry, Manifest, ModelEntry, ModelName, TensorEntry, TokenizerEntry
+from mxspec.formats.manifest import TOKENIZER, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter
 from mxspec.formats.weight_format import Activations
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
@@ -43,38 +44,26 @@ def random_bundle(
     path = folder / f"{shape.name}-{target_format}{suffix}.bundle"
     if path.exists():
         return path
-    draft = DraftRecipe(checkpoint="random")
+    draft = DraftRecipe(checkpoint=RANDOM)
     recipe = Recipe(
         name=shape.name,
         k_max=k_max,
         context_length=shape.context_length,
         prefill_chunk=512,
-        target=TargetRecipe(checkpoint="random", format=target_format, activations=activations),
+        target=TargetRecipe(checkpoint=RANDOM, format=target_format, activations=activations),
         draft=draft,
     )
     shapes: dict[ModelName, Shape] = {"target": shape, "draft": draft_shape(shape)}
     wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
-    entries: dict[ModelName, ModelEntry] = {}
-    contents: dict[str, FileEntry] = {}
     with BundleWriter(path) as writer:
+        made = Publication(writer)
         for name in shapes:
-            written = write_random_model(plan_random(name, shapes[name], wanted[name], recipe), writer.folder)
-            entry = entries[name] = written.entry
-            contents[entry.graph] = writer.entry(entry.graph)
-            contents[entry.weights] = writer.entry(entry.weights, written.weights_sha256)
+            plan = plan_random(name, shapes[name], wanted[name], recipe)
+            made.add_model(name, write_random_model(plan, writer.folder))
         write_tokenizer(writer.folder / TOKENIZER, shape.vocab_size)
-        contents[TOKENIZER] = writer.entry(TOKENIZER)
-        writer.publish(
-            Manifest(
-                name=shape.name,
-                k_max=k_max,
-                recipe=recipe.as_dict(),
-                models=entries,
-                tokenizer=TokenizerEntry(sha256=contents[TOKENIZER].sha256, vocab_size=shape.vocab_size),
-                files=contents,
-                versions=versions(),
-            )
-        )
+        made.add_file(TOKENIZER)
+        tokenizer = TokenizerEntry(sha256=made.contents[TOKENIZER].sha256, vocab_size=shape.vocab_size)
+        writer.publish(made.manifest(recipe, tokenizer))
     return path
 
 

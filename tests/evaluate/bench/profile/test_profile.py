@@ -13,8 +13,8 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from mxspec.evaluate.bench import model
 from mxspec.evaluate.bench.cli import main
+from mxspec.evaluate.bench.model import calls
 from mxspec.evaluate.bench.profile import measure
 from mxspec.evaluate.bench.profile.measure import ProfiledReader, choose_points, middle_half
 from mxspec.evaluate.bench.profile.node_kinds import Kind, kind_of, matrix_bytes, matrix_names
@@ -22,12 +22,6 @@ from mxspec.evaluate.bench.profile.ort_profile import NodeRun, read_runs
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "CALL_SECONDS", 0.0)
-    monkeypatch.setattr(model, "CACHED", (8, 64))
 
 
 def profile(*arguments: str) -> Result:
@@ -133,7 +127,7 @@ def test_calls_beyond_the_context_are_refused(tiny_bundles: dict[str, Path], opt
 
 
 def test_of_the_usual_calls_those_that_fit_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "CACHED", (128, 1000))
+    monkeypatch.setattr(calls, "CACHED", (128, 1000))
     assert choose_points((), (), 1008) == [(1, 128), (8, 128), (1, 1000), (8, 1000)]
     assert choose_points((), (), 1007) == [(1, 128), (8, 128), (1, 1000)]
     assert choose_points((), (), 129) == [(1, 128)]

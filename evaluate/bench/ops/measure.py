@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.bench.ops.result import HEAD_SIZE, HEADS, KV_HEADS, AttentionTimes, OpsResult, ProductTimes
 from mxspec.evaluate.bench.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs, median
 from mxspec.evaluate.bench.shapes.random_weights import random_tiles
 from mxspec.formats.native import ISAS
@@ -21,7 +21,6 @@ FORMATS = tuple(WEIGHT_FORMATS)
 ROWS = (1, 2, 4, 8, 16, 128, 512)
 BEYOND_CACHES = 256 << 20  # bytes of what is worked on alternately, so that nothing is still in a cache
 SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection
-HEADS, KV_HEADS, HEAD_SIZE = 32, 4, 64  # of TinyLlama-1.1B
 CACHED = (128, 1000)
 ATTENTION_ROWS = (1, 8)
 PREFILL_ROWS = 64  # from here on a trial takes long enough alone
@@ -74,7 +73,7 @@ def measure(
     rows: Sequence[int] = ROWS,
     repetitions: int = 5,
     progress: Callable[[str], object] = lambda text: None,
-) -> dict[str, Any]:
+) -> OpsResult:
     """Time every case, each call beside a plain read; medians and quartiles over all calls."""
     n, k = SHAPE
     values = np.random.default_rng(1).standard_normal((max(rows), k), np.float32)
@@ -86,15 +85,15 @@ def measure(
             found.append(time_product(case, ceilings[case.weight_format], values[: case.rows].copy()))
     bytes_of = {name: ceiling.pieces[0].nbytes for name, ceiling in ceilings.items()}
     reads = [bytes_of[c.weight_format] / p.read_seconds for c, found in trials.items() for p in itertools.chain(*found)]
-    return {
-        "threads": ops.threads(),
-        "n": n,
-        "k": k,
-        "read_bytes_per_second": median(reads),
-        "read_loops": {name: ceiling.loop for name, ceiling in ceilings.items()},
-        "products": [_describe(case, found, bytes_of[case.weight_format], n * k) for case, found in trials.items()],
-        "attention": measure_attention(isas, repetitions, progress),
-    }
+    return OpsResult(
+        threads=ops.threads(),
+        n=n,
+        k=k,
+        read_bytes_per_second=median(reads),
+        read_loops={name: ceiling.loop for name, ceiling in ceilings.items()},
+        products=tuple(_describe(case, found, bytes_of[case.weight_format], n * k) for case, found in trials.items()),
+        attention=tuple(measure_attention(isas, repetitions, progress)),
+    )
 
 
 def time_product(case: Case, ceiling: ReadCeiling, values: NDArray[np.float32]) -> list[Pair]:
@@ -118,23 +117,23 @@ def time_product(case: Case, ceiling: ReadCeiling, values: NDArray[np.float32]) 
     return pairs
 
 
-def _describe(case: Case, repetitions: Sequence[Sequence[Pair]], packed_bytes: int, weights: int) -> dict[str, Any]:
+def _describe(case: Case, repetitions: Sequence[Sequence[Pair]], packed_bytes: int, weights: int) -> ProductTimes:
     found = describe_pairs(repetitions)
-    return {
-        "isa": case.isa,
-        "format": case.weight_format,
-        "activations": case.activations if WEIGHT_FORMATS[case.weight_format].activations else "float32",
-        "rows": case.rows,
-        "bytes_per_second": packed_bytes / found["seconds"],
-        "multiply_adds_per_second": case.rows * weights / found["seconds"],
-        **found,
-    }
+    return ProductTimes(
+        isa=case.isa,
+        format=case.weight_format,
+        activations=case.activations if WEIGHT_FORMATS[case.weight_format].activations else "float32",
+        rows=case.rows,
+        bytes_per_second=packed_bytes / found.seconds,
+        multiply_adds_per_second=case.rows * weights / found.seconds,
+        **dict(found),
+    )
 
 
-def measure_attention(isas: Sequence[str], repetitions: int, progress: Callable[[str], object]) -> list[dict[str, Any]]:
-    """Time attention over the caches of so many layers that each has left all caches of the machine until its turn."""
+def measure_attention(isas: Sequence[str], repetitions: int, progress: Callable[[str], object]) -> list[AttentionTimes]:
+    """Time attention over the caches of so many layers that no cache of the machine holds one when it comes again."""
     values = np.full(BEYOND_CACHES // 2, 0.1, np.float16)
-    found = []
+    found: list[AttentionTimes] = []
     for rows, cached in itertools.product(ATTENTION_ROWS, CACHED):
         progress(f"attention, {rows} rows after {cached}")
         caches = caches_of(values, cached + rows)
@@ -143,7 +142,7 @@ def measure_attention(isas: Sequence[str], repetitions: int, progress: Callable[
         for _ in range(repetitions):
             for isa, pairs in trials.items():
                 pairs.append(time_layers(caches, ceiling, rows, cached, isa))
-        found += [{"isa": isa, "rows": rows, "cached": cached, **_over_read(pairs)} for isa, pairs in trials.items()]
+        found += [_over_read(isa, rows, cached, pairs) for isa, pairs in trials.items()]
     return found
 
 
@@ -166,10 +165,17 @@ def time_layers(caches: NDArray[np.float16], ceiling: ReadCeiling, rows: int, ca
     return pairs
 
 
-def _over_read(repetitions: Sequence[Sequence[Pair]]) -> dict[str, Any]:
+def _over_read(isa: str, rows: int, cached: int, repetitions: Sequence[Sequence[Pair]]) -> AttentionTimes:
     found = describe_pairs(repetitions)
-    low, high = found["share_quartiles"]
-    return {**found, "over_read": 1 / found["share_of_read"], "over_read_quartiles": [1 / high, 1 / low]}
+    low, high = found.share_quartiles
+    return AttentionTimes(
+        isa=isa,
+        rows=rows,
+        cached=cached,
+        over_read=1 / found.share_of_read,
+        over_read_quartiles=(1 / high, 1 / low),
+        **dict(found),
+    )
 
 
 def _pieces(data: NDArray[np.uint8]) -> NDArray[np.uint8]:

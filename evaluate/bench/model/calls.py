@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.bench.memory import anonymous_bytes
-from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, median, pieces_of_file
+from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, median
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime import ops
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.session import Session
 
-STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
-PREFILLS = (128, 512)
 CACHED = (128, 1000)
 CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes their median
+
+
+def matrix_bytes(entry: ModelEntry) -> int:
+    """Bytes of the matrices that every call reads once."""
+    return sum(tensor.bytes for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS)
 
 
 class CallBench:
@@ -36,7 +38,7 @@ class CallBench:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices that every call reads once."""
-        return sum(tensor.bytes for tensor in self.entry.tensors if tensor.format in WEIGHT_FORMATS)
+        return matrix_bytes(self.entry)
 
     def cache_bytes(self, cached: int) -> int:
         """Bytes of keys and values of `cached` tokens."""
@@ -99,7 +101,7 @@ def repeated(calls: int = 1, most: int | None = None) -> Iterator[int]:
         yield count
 
 
-def seconds_in_turns(
+def seconds_alternating(
     benches: Sequence[CallBench], tokens: int, cached: int, most: int | None = None
 ) -> NDArray[np.float64]:
     """float64[calls, benches], seconds of calls of `tokens` tokens after `cached`, the models alternating."""
@@ -112,50 +114,3 @@ def seconds_in_turns(
             for _ in repeated(len(benches), most)
         ]
     )
-
-
-def measure(
-    bundle: Path, threads: int | None, repetitions: int, progress: Callable[[str], object] = lambda text: None
-) -> dict[str, Any]:
-    """Time all calls, each beside a plain read of the weights' file; medians and quartiles over all calls."""
-    before = anonymous_bytes()
-    bench = ModelBench(bundle, threads)
-    longest = bench.reader.session.capacity
-    points = [(s, c) for c in CACHED for s in STEPS if s + c <= longest] + [(p, 0) for p in PREFILLS if p <= longest]
-    ceiling = ReadCeiling(pieces_of_file(bench.weights_path))
-    trials: dict[tuple[int, int], list[list[Pair]]] = {point: [] for point in points}
-    for repetition in range(repetitions):
-        progress(f"repetition {repetition + 1} of {repetitions}")
-        for tokens, cached in points:
-            rows = 1 if tokens in PREFILLS else tokens
-            trials[tokens, cached].append(bench.pairs(tokens, cached, rows, ceiling))
-    anonymous = anonymous_bytes() - before
-    file_bytes = bench.weights_file_bytes
-    reads = [pair.read_seconds for found in trials.values() for pairs in found for pair in pairs]
-    return {
-        "threads": ops.threads(),
-        "weight_bytes": bench.weight_bytes,
-        "weights_file_bytes": file_bytes,
-        "read_bytes_per_second": bench.weight_bytes / median(reads),
-        "read_loop": ceiling.loop,
-        "load_seconds": bench.load_seconds,
-        "anonymous_bytes": anonymous,
-        "anonymous_share": anonymous / file_bytes,
-        "calls": [_describe(bench, point, trials) for point in points],
-    }
-
-
-def _describe(
-    bench: ModelBench, point: tuple[int, int], trials: dict[tuple[int, int], list[list[Pair]]]
-) -> dict[str, Any]:
-    tokens, cached = point
-    found = describe_pairs(trials[point])
-    one = describe_pairs(trials.get((1, cached), trials[1, CACHED[0]]))
-    return {
-        "tokens": tokens,
-        "cached": cached,
-        "tokens_per_second": tokens / found["seconds"],
-        "bytes_per_second": bench.weight_bytes / found["seconds"],
-        "over_one_token": found["seconds"] / one["seconds"],
-        **found,
-    }

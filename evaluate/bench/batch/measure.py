@@ -1,0 +1,113 @@
+"""Many texts at once: what a step of the engine gives beside what its calls allow, and what a second turn saves."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from mxspec.evaluate.bench.batch import bench as texts_bench
+from mxspec.evaluate.bench.batch.bench import TEXTS, BatchBench
+from mxspec.evaluate.bench.batch.result import BatchResult, SecondTurn, Shaping, TextsTimes, Trials
+from mxspec.runtime import ops
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shape import shape
+
+KS = (0, 1, 2, 3, 4)
+NUCLEUS, VOCABULARY = 1000, 152_064  # of the row that shaping is timed on
+PAIRS = 3  # of a bare loop and the engine, in a repetition
+
+
+def shaping_seconds() -> float:
+    """Median seconds of shaping one row by temperature and top-p, with a nucleus of about NUCLEUS entries."""
+    rng = np.random.default_rng(0)
+    logits = (2.0 * rng.standard_normal(VOCABULARY)).astype(np.float32)
+    logits[rng.choice(VOCABULARY, NUCLEUS, replace=False)] += 9
+    sampling = Sampling(temperature=0.8, top_p=0.9, seed=0)
+    trials = []
+    for _ in range(100):
+        began = time.perf_counter()
+        shape(logits, sampling)
+        trials.append(time.perf_counter() - began)
+    return statistics.median(trials)
+
+
+def measure(bench: BatchBench, repetitions: int, progress: Callable[[str], object] = lambda text: None) -> BatchResult:
+    """All numbers of texts, alternating within each repetition; medians, and every trial."""
+    trials = {texts: Trials(texts) for texts in TEXTS}
+    turns: list[tuple[float, float]] = []
+    shaping: list[float] = []
+    for repetition in range(repetitions):
+        bench.guided.seed = repetition
+        for texts, found in trials.items():
+            progress(f"repetition {repetition + 1} of {repetitions}, {texts} texts")
+            _repeat(bench, found)
+        turns.append(bench.second_turn())
+        shaping.append(shaping_seconds())
+    shaping_median = statistics.median(shaping)
+    return BatchResult(
+        bundle=bench.engine.bundle.path.name,
+        threads=ops.threads(),
+        cached=texts_bench.CACHED,
+        new_tokens=bench.new_tokens,
+        rows=tuple(_row(found, trials[1]) for found in trials.values()),
+        second_turn=SecondTurn(
+            tokens=texts_bench.TURN,
+            seconds=statistics.median(turn[0] for turn in turns),
+            whole_seconds=statistics.median(turn[1] for turn in turns),
+            ratio=statistics.median(turn[0] / turn[1] for turn in turns),
+            trials=tuple(turns),
+        ),
+        shaping=Shaping(
+            vocabulary=VOCABULARY,
+            nucleus=NUCLEUS,
+            seconds_a_row=shaping_median,
+            share_of_a_step=max(TEXTS) * shaping_median / statistics.median(trials[max(TEXTS)].call_seconds),
+        ),
+    )
+
+
+def _repeat(bench: BatchBench, found: Trials) -> None:
+    found.call_seconds.append(bench.call_seconds(found.texts))
+    done = bench.plain(found.texts)
+    if found.texts == 1:  # each between two of the other, as the machine's speed moves
+        pairs = [(bench.loop(), bench.plain(1).tokens_per_second) for _ in range(PAIRS)]
+        found.loop_over_plain.append(statistics.median(loop / plain for loop, plain in pairs))
+    found.plain.append(done.tokens_per_second)
+    found.outside.append(1 - done.model_seconds / done.seconds)
+    sampled = bench.write(found.texts, temperature=0.8, top_p=0.5, seed=0)
+    found.outside_sampled.append(1 - sampled.model_seconds / sampled.seconds)
+    for k in (*KS, "auto"):
+        done = bench.speculative(found.texts, k)
+        found.by_k.setdefault(str(k), []).append(done.tokens_per_second)
+
+
+def _row(found: Trials, one: Trials) -> TextsTimes:
+    by_k = {k: statistics.median(values) for k, values in found.by_k.items()}
+    best = max((k for k in by_k if k != "auto"), key=lambda k: by_k[k])
+    ratios = list(_ratios(found.by_k, best))
+    return TextsTimes(
+        texts=found.texts,
+        call_seconds=statistics.median(found.call_seconds),
+        tokens_per_second=statistics.median(found.plain),
+        over_one_text=statistics.median(a / b for a, b in zip(found.plain, one.plain, strict=True)),
+        of_what_the_call_allows=statistics.median(
+            rate * seconds / found.texts for rate, seconds in zip(found.plain, found.call_seconds, strict=True)
+        ),
+        outside_models=statistics.median(found.outside),
+        outside_models_sampled=statistics.median(found.outside_sampled),
+        time_over_plain_loop=statistics.median(found.loop_over_plain) if found.loop_over_plain else None,
+        best_k=int(best),
+        tokens_per_second_by_k=by_k,
+        by_load_over_best_k=statistics.median(ratio[0] for ratio in ratios),
+        by_load_over_plain=statistics.median(ratio[1] for ratio in ratios),
+        trials=found,
+    )
+
+
+def _ratios(by_k: Mapping[str, Sequence[float]], best: str) -> Iterator[tuple[float, float]]:
+    """Of each repetition: K by load over the best fixed K, and over none."""
+    for auto, fixed, plain in zip(by_k["auto"], by_k[best], by_k["0"], strict=True):
+        yield auto / fixed, auto / plain

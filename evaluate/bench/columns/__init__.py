@@ -1,0 +1,1 @@
+"""fp16, packed, and speculating, in one run."""

@@ -1,0 +1,23 @@
+"""specbench batch: many texts at once."""
+
+from __future__ import annotations
+
+import click
+
+from mxspec.evaluate.bench.batch.bench import BatchBench
+from mxspec.evaluate.bench.batch.measure import measure
+from mxspec.evaluate.bench.options import Choice, Run, choice_options, repetitions_option, run_options
+from mxspec.runtime.command import Command
+
+
+@click.command("batch", cls=Command)
+@choice_options
+@click.option("--new-tokens", default=64, show_default=True, type=click.IntRange(min=2), help="Of each text.")
+@click.option("--acceptance", default=0.75, show_default=True, type=click.FloatRange(0, 1), help="Imposed on drafts.")
+@repetitions_option(3)
+@run_options
+def bench_batch(choice: Choice, new_tokens: int, acceptance: float, repetitions: int, run: Run) -> None:
+    """Time 1, 2, 4 and 8 texts at once: beside what their calls allow, at every K, and a second turn."""
+    with run.progress() as progress:
+        result = measure(BatchBench(choice.path(), new_tokens, acceptance), repetitions, progress)
+    run.finish(result)

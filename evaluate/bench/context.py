@@ -1,0 +1,17 @@
+"""Whether a bundle's context holds what a benchmark is to write."""
+
+from __future__ import annotations
+
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import MxspecError
+
+
+def require_context(bundle: Bundle, prompt_tokens: int, new_tokens: int) -> None:
+    """Raises MxspecError where target or draft cannot hold so many tokens."""
+    for name, entry in bundle.manifest.models.items():
+        most = entry.context_length - prompt_tokens
+        if name != "baseline" and new_tokens > most:
+            raise MxspecError(
+                f"--new-tokens: got {new_tokens:,} after prompts of {prompt_tokens:,} tokens, but the context of the "
+                f"bundle's {name} is {entry.context_length:,} tokens: expected at most {max(most, 0):,}"
+            )

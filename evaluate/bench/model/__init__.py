@@ -1,0 +1,1 @@
+"""The calls of a whole target: decoding, scoring, prefill."""

@@ -1,0 +1,66 @@
+"""A whole target: the time of its calls, of opening it, and the memory that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.model import calls
+from mxspec.evaluate.bench.model.calls import ModelBench
+from mxspec.evaluate.bench.model.result import CallTimes, ModelResult
+from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, median, pieces_of_file
+from mxspec.runtime import ops
+
+STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
+PREFILLS = (128, 512)
+
+Point = tuple[int, int]  # tokens of a call, tokens in the cache before it
+
+
+def measure(bundle: Path, repetitions: int, progress: Callable[[str], object] = lambda text: None) -> ModelResult:
+    """Time all calls, each beside a plain read of the weights' file; medians and quartiles over all calls."""
+    before = anonymous_bytes()
+    bench = ModelBench(bundle)
+    points = points_within(bench.reader.session.capacity)
+    ceiling = ReadCeiling(pieces_of_file(bench.weights_path))
+    trials: dict[Point, list[list[Pair]]] = {point: [] for point in points}
+    for repetition in range(repetitions):
+        progress(f"repetition {repetition + 1} of {repetitions}")
+        for tokens, cached in points:
+            rows = 1 if tokens in PREFILLS else tokens
+            trials[tokens, cached].append(bench.pairs(tokens, cached, rows, ceiling))
+    anonymous = anonymous_bytes() - before
+    reads = [pair.read_seconds for found in trials.values() for pairs in found for pair in pairs]
+    return ModelResult(
+        bundle=bundle.name,
+        threads=ops.threads(),
+        weight_bytes=bench.weight_bytes,
+        weights_file_bytes=bench.weights_file_bytes,
+        read_bytes_per_second=bench.weight_bytes / median(reads),
+        read_loop=ceiling.loop,
+        load_seconds=bench.load_seconds,
+        anonymous_bytes=anonymous,
+        anonymous_share=anonymous / bench.weights_file_bytes,
+        calls=tuple(_describe(bench.weight_bytes, point, trials) for point in points),
+    )
+
+
+def points_within(context: int) -> list[Point]:
+    """The calls that fit into a context of so many tokens."""
+    steps = [(tokens, cached) for cached in calls.CACHED for tokens in STEPS]
+    return [point for point in [*steps, *((tokens, 0) for tokens in PREFILLS)] if sum(point) <= context]
+
+
+def _describe(weight_bytes: int, point: Point, trials: Mapping[Point, Sequence[Sequence[Pair]]]) -> CallTimes:
+    tokens, cached = point
+    found = describe_pairs(trials[point])
+    one = describe_pairs(trials.get((1, cached), trials[1, calls.CACHED[0]]))
+    return CallTimes(
+        tokens=tokens,
+        cached=cached,
+        tokens_per_second=tokens / found.seconds,
+        bytes_per_second=weight_bytes / found.seconds,
+        over_one_token=found.seconds / one.seconds,
+        **dict(found),
+    )

@@ -1,0 +1,133 @@
+"""Options that the commands of specbench share, each bundle of them handed on as one object."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mxspec.evaluate.bench.shapes.kept import KeptBundle
+from mxspec.evaluate.bench.shapes.known import SHAPES
+from mxspec.evaluate.finish import report
+from mxspec.evaluate.result import Result
+from mxspec.formats.errors import MxspecError
+from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
+from mxspec.runtime import ops
+from mxspec.runtime.command import report_console
+
+Progress = Callable[[str], object]
+
+work_option = click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(tempfile.gettempdir()) / "mxspec-shapes",
+    show_default=True,
+    help="Bundles of random weights are kept here.",
+)
+
+
+def repetitions_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--repetitions", default=default, show_default=True, type=click.IntRange(min=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """On how many threads a benchmark runs, and where its result goes."""
+
+    threads: int | None
+    json_output: bool
+    record: Path | None
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """What says how far it is; the threads are set before."""
+        if self.threads is not None:
+            ops.set_threads(self.threads)
+        with report_console(json_output=self.json_output).status("preparing") as status:
+            yield status.update
+
+    def finish(self, result: Result) -> None:
+        report(result, self.json_output, self.record)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--threads, --json and --record, as the argument `run`."""
+
+    @click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+    @click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+    @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+    @functools.wraps(command)
+    def with_run(*, threads: int | None, json_output: bool, record: Path | None, **others: Any) -> Any:
+        return command(run=Run(threads, json_output, record), **others)
+
+    return with_run
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The bundle to measure: one that is there, or one of random weights of a known shape."""
+
+    bundle: Path | None
+    shape: str | None
+    weight_format: str | None
+    activations: Activations | None
+    work: Path
+
+    def path(self) -> Path:
+        """Of the bundle, made if it is not there yet, which one line on standard error says. Raises MxspecError."""
+        if (self.bundle is None) == (self.shape is None):
+            raise MxspecError("expected either BUNDLE or --shape")
+        if self.bundle is None:
+            return self._random_bundle()
+        if self.weight_format or self.activations:
+            raise MxspecError("--format and --activations go with --shape; a bundle has its own")
+        return self.bundle
+
+    def _random_bundle(self) -> Path:
+        try:
+            from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
+        except ModuleNotFoundError as error:
+            raise MxspecError(
+                f"--shape exports a graph, which needs {error.name}: pip install mxspec[compile]"
+            ) from None
+        assert self.shape is not None
+        weight_format, activations = named_by_user(self.weight_format or "mxfp6_e3m2"), self.activations or "int16"
+        if activations not in (taken := taken_activations(weight_format)):
+            raise MxspecError(
+                f"--activations: got {activations}, but products of {weight_format} take {', '.join(taken)}"
+            )
+        self.work.mkdir(parents=True, exist_ok=True)
+        before = set(self.work.iterdir())
+        path = random_bundle(SHAPES[self.shape], self.work, weight_format, activations=activations)
+        if path not in before:
+            click.echo(f"made {KeptBundle.of(path)}; `specbench shapes` lists and removes such bundles", err=True)
+        return path
+
+
+def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """BUNDLE, or --shape with --format, --activations and --work, as the argument `choice`."""
+
+    @click.argument("bundle", required=False, type=click.Path(path_type=Path))
+    @click.option("--shape", type=click.Choice(sorted(SHAPES)), help="A bundle of random weights, in its place.")
+    @click.option("--format", "weight_format", type=click.Choice(USER_NAMES), help="Of its matrices. [mxfp6_e3m2]")
+    @click.option("--activations", type=click.Choice(ACTIVATIONS), help="Of its products. [int16]")
+    @work_option
+    @functools.wraps(command)
+    def with_choice(
+        *,
+        bundle: Path | None,
+        shape: str | None,
+        weight_format: str | None,
+        activations: Activations | None,
+        work: Path,
+        **others: Any,
+    ) -> Any:
+        return command(choice=Choice(bundle, shape, weight_format, activations, work), **others)
+
+    return with_choice

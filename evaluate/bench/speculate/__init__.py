@@ -1,0 +1,1 @@
+"""Speculative decoding beside plain decoding."""

@@ -1,0 +1,99 @@
+"""An engine, its prompts, and what `specbench speculate` times with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mxspec.evaluate.bench.context import require_context
+from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
+from mxspec.evaluate.bench.speculate.guided import GuidedDrafter, draft_of
+from mxspec.evaluate.bench.speculate.result import StepSeconds, TurnsTrial
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Round, Token
+from mxspec.runtime.reader import Reader
+from mxspec.runtime.request import K, Request
+from mxspec.runtime.session import Session
+
+PROMPT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The rounds of one answer after its first token, which comes from reading the prompt."""
+
+    rounds: list[Round]
+
+    @property
+    def emitted(self) -> int:
+        return sum(r.emitted for r in self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        return sum(r.seconds for r in self.rounds)
+
+    @property
+    def target_seconds(self) -> float:
+        """Of one round."""
+        return sum(r.target_seconds for r in self.rounds) / len(self.rounds)
+
+
+def prompts_of(token_ids: Sequence[int], count: int) -> list[list[int]]:
+    """`count` stretches of a text, evenly spread."""
+    step = max((len(token_ids) - PROMPT_TOKENS) // count, 1)
+    found = [list(token_ids[i * step : i * step + PROMPT_TOKENS]) for i in range(count)]
+    return [prompt for prompt in found if prompt]
+
+
+class SpeculateBench:
+    """An engine, its prompts, and what to time with them."""
+
+    def __init__(
+        self, bundle: Path, prompts: Sequence[Sequence[int]], new_tokens: int, acceptance: float | None = None
+    ) -> None:
+        """Raises MxspecError for a bundle without a draft, or a context that is too short for so many new tokens."""
+        self.engine = Engine(bundle)
+        require_context(self.engine.bundle, PROMPT_TOKENS, new_tokens)
+        self.prompts = prompts
+        self.new_tokens = new_tokens
+        self.acceptance = acceptance
+        self._plain_texts: dict[tuple[int, ...], list[int]] = {}
+        draft = draft_of(self.engine)
+        self._benches = [CallBench(Reader(Session.of(self.engine.bundle, name, 1))) for name in ("target", "draft")]
+        self.guided = GuidedDrafter(draft, self._plain_texts, acceptance or 0.0)
+
+    def run(self, prompt: int, k: K, drafter: str = "model") -> Run:
+        """One greedy answer at K = k, or at the K that is chosen for each round."""
+        tokens = list(self.prompts[prompt])
+        who = self.guided if drafter == "model" and self.acceptance is not None else drafter
+        request = Request(
+            prompt=tokens,
+            temperature=0,
+            k=k,
+            max_new_tokens=self.new_tokens,
+            drafter="none" if k == 0 else who,
+            ignore_eos=True,
+        )
+        rounds, answer = [], []
+        for event in self.engine.submit(request):
+            if isinstance(event, Round):
+                rounds.append(event)
+            elif isinstance(event, Token):
+                answer.append(event.id)
+        if k == 0:
+            self._plain_texts[tuple(tokens)] = tokens + answer
+        else:
+            assert self._plain_texts[tuple(tokens)] == tokens + answer, "speculative text differs from plain text"
+        return Run(rounds[1:])
+
+    def costs(self) -> TurnsTrial:
+        """Seconds of a draft step and of a target step, each alone and both alternating."""
+        cached = PROMPT_TOKENS + self.new_tokens // 2
+        target, draft = self._benches
+        alone = StepSeconds(target=target.seconds(1, cached), draft=draft.seconds(1, cached))
+        medians = np.median(seconds_alternating((target, draft), 1, cached), axis=0)
+        turns = StepSeconds(target=float(medians[0]), draft=float(medians[1]))
+        return TurnsTrial(alone_seconds=alone, turns_seconds=turns)

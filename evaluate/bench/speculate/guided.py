@@ -1,0 +1,45 @@
+"""A drafter whose acceptance is imposed, for models whose weights are random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.drafters.drafter import Wanted
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.session import Session
+
+
+def draft_of(engine: Engine) -> Session:
+    """The draft's session; raises MxspecError for a bundle without one."""
+    if engine.draft is None:
+        raise MxspecError(f"bundle {engine.bundle.path}: holds no draft to measure; compile it with one")
+    return engine.draft
+
+
+class GuidedDrafter(ModelDrafter):
+    """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing.
+
+    `texts` are what the target alone writes, prompts included, by their prompts.
+    """
+
+    def __init__(self, session: Session, texts: Mapping[tuple[int, ...], Sequence[int]], acceptance: float) -> None:
+        super().__init__(session)
+        self._texts = texts
+        self._acceptance = acceptance
+        self.seed = 0  # of what is right: another in each repetition, so that no K is lucky in all of them
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        calls = super().propose([replace(want, worth=0.0, call_worth=0.0) for want in wanted])  # noise is never sure
+        for want in wanted:
+            length = len(want.tokens)
+            prompt = next(prompt for prompt in self._texts if tuple(want.tokens[: len(prompt)]) == prompt)
+            right = self._texts[prompt][length : length + len(want.proposal.tokens)]
+            draws = np.random.default_rng([self.seed, length, *prompt]).random(len(right))
+            for i, (token, draw) in enumerate(zip(right, draws, strict=True)):
+                want.proposal.tokens[i] = token if draw < self._acceptance else (token + 1) % self.session.real_vocab
+        return calls

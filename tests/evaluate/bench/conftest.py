@@ -1,0 +1,40 @@
+"""Benchmarks of small sizes and few repetitions; `specbench` through click's runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mxspec.evaluate.bench.cli import main
+from mxspec.evaluate.bench.model import calls
+from mxspec.evaluate.bench.ops import measure as ops_bench
+
+Specbench = Callable[..., Result]
+
+
+@pytest.fixture
+def specbench() -> Specbench:
+    return lambda *arguments: CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 1 << 16)
+    monkeypatch.setattr(ops_bench, "SHAPE", (64, 96))
+    monkeypatch.setattr(ops_bench, "CACHED", (4, 32))
+    monkeypatch.setattr(ops_bench, "PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(calls, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "CACHED", (8, 64))
+
+
+@pytest.fixture
+def in_the_middle_half() -> Callable[..., bool]:
+    """Whether medians lie between their quartiles."""
+
+    def check(row: dict[str, Any], *names: tuple[str, str]) -> bool:
+        return all(row[quartiles][0] <= row[name] <= row[quartiles][1] for name, quartiles in names)
+
+    return check
