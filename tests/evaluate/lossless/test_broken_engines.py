@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mxspec.evaluate.lossless import enumeration
 from mxspec.evaluate.lossless.effort import EFFORTS
 from mxspec.evaluate.speccheck import main
-from mxspec.runtime import sequence, verifiers
+from mxspec.runtime import sequence
 from mxspec.runtime.drafters.drafter import Choice, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.sampling.distribution import Distribution
@@ -28,7 +28,8 @@ from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.session import Part, Session
 from mxspec.runtime.slots import Slot
 from mxspec.runtime.strategy import Strategy
-from mxspec.runtime.verifiers import VERIFIERS, mrs
+from mxspec.runtime.verifiers import mrs
+from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
 
@@ -38,7 +39,7 @@ Sabotage = Callable[[MonkeyPatch], None]
 
 
 def _verify(patch: MonkeyPatch, name: str, verify: Callable[[Scored], Verdict]) -> None:
-    patch.setitem(verifiers.VERIFIERS, name, replace(VERIFIERS[name], verify=verify))
+    patch.setitem(VERIFIERS, name, replace(VERIFIERS[name], verify=verify))
 
 
 # --- caches and slots ---
@@ -196,12 +197,12 @@ def number_kept_for_the_next_place(patch: MonkeyPatch) -> None:
 
 
 def block_keyed_by_position(patch: MonkeyPatch) -> None:
-    patch.setitem(verifiers.VERIFIERS, "block", replace(VERIFIERS["block"], fresh=False))
+    patch.setitem(VERIFIERS, "block", replace(VERIFIERS["block"], fresh=False))
 
 
 def match_noise_of_the_round(patch: MonkeyPatch) -> None:
     """The noise that draft and target share depends on where the round begins: a seed is not one text."""
-    patch.setitem(verifiers.VERIFIERS, "match", replace(VERIFIERS["match"], fresh=True))
+    patch.setitem(VERIFIERS, "match", replace(VERIFIERS["match"], fresh=True))
 
 
 def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
-from mxspec.runtime.verifiers import BLOCK, MRS, VERIFIERS, mrs
+from mxspec.runtime.verifiers import mrs
+from mxspec.runtime.verifiers.known import BLOCK, MRS, VERIFIERS
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored, Verifier
 
