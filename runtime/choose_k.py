@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.costs import Costs, worth_of_first_row, worth_of_row
+from mxspec.runtime.costs import Costs
 from mxspec.runtime.events import Round
+from mxspec.runtime.worth import Worth, worth_of_first_row, worth_of_row
 
 Ks = NDArray[np.int64]  # [candidates, texts]
 
@@ -128,18 +129,11 @@ class KByLoad:
             self._stands_until = self._steps + steps
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
-    def worth(self, texts: int) -> float:
-        """The probability from which a drafted token is worth its row in a step of so many texts."""
-        return worth_of_row(self.score, texts)
-
-    def start_worth(self, texts: int) -> float:
-        """The same of the first token that is drafted in a step."""
-        return worth_of_first_row(self.score, texts)
-
-    def call_worth(self, drafter: str, texts: int) -> float:
-        """The same with a call of the drafter for so many texts."""
-        plain = self.score.seconds(texts)
-        return self.worth(texts) + (self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0)
+    def worth(self, drafter: str, texts: int) -> Worth:
+        """What a drafted token costs in a step of so many texts."""
+        row, plain = worth_of_row(self.score, texts), self.score.seconds(texts)
+        call = self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0
+        return Worth(row=row, start=worth_of_first_row(self.score, texts), call=row + call)
 
     def observe(self, cost: StepCost) -> None:
         """Learn what a step took."""

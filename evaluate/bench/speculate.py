@@ -26,6 +26,7 @@ from mxspec.runtime.events import Round, Token
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.session import Session
+from mxspec.runtime.worth import ALL_WANTED
 
 PROMPT_TOKENS = 64
 ANSWER_TOKENS = 128  # whose time Chen et al. (2023) show in figure 1
@@ -71,7 +72,7 @@ class GuidedDrafter(ModelDrafter):
         self.seed = 0  # of what is right: another in each repetition, so that no K is lucky in all of them
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        calls = super().propose([replace(want, worth=0.0, call_worth=0.0) for want in wanted])  # noise is never sure
+        calls = super().propose([replace(want, worth=ALL_WANTED) for want in wanted])  # noise is never sure
         for want in wanted:
             length = len(want.tokens)
             prompt = next(prompt for prompt in self._texts if tuple(want.tokens[: len(prompt)]) == prompt)

@@ -13,6 +13,7 @@ from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import ALL_WANTED, Worth
 
 ProposalKind = Literal["sampled", "greedy"]
 
@@ -55,7 +56,7 @@ class Choice:
         return distribution.draw(draws.uniform(place, Purpose.DRAFT))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A text, and how many tokens to propose after it; what it proposes already goes before them."""
 
@@ -66,11 +67,9 @@ class Wanted:
     draws: Draws
     k: int
     memory: Any  # what the drafter's `begin` gave for the text
-    worth: float  # a token that is kept with less than this probability costs more than it gives; 0: all are wanted
-    call_worth: float  # the same with a call of the drafter
     proposal: Proposal  # added to in place
+    worth: Worth = ALL_WANTED
     traced: bool = False
-    start_worth: float = 0.0  # as `worth`, of the first token: a call of two tokens may cost more than one more row
 
     def add_row(self, row: Logits, origin: str) -> None:
         """Propose the next token by a model's logits float32[vocab]; an error is of this text alone."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.worth import Worth
 
 # By the bit length of how many tokens matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. What comes true in source code,
 # about; a text's own figures replace it within some 16 guesses.
@@ -43,23 +44,23 @@ class Guess:
     matched: int
     kept: Kept
 
-    def chances(self, worth: float = 0.0) -> list[float]:
-        """Of each token, that it and all before it come true, while that is `worth` at least.
+    def chances(self, least: float = 0.0) -> list[float]:
+        """Of each token, that it and all before it come true, while that is `least` at least.
 
         The match grows with every token that does.
         """
         chance, chances = 1.0, []
         for place in range(len(self.tokens)):
             chance *= self.kept.share(self.matched + place)
-            if chance < worth:
+            if chance < least:
                 break
             chances.append(chance)
         return chances
 
-    def worthwhile(self, worth: float, start: float = 0.0) -> list[int]:
-        """Those with a chance of `worth` at least, or none where all of them promise less than they cost."""
-        chances = self.chances(worth)
-        return list(self.tokens[: len(chances)]) if gain(chances, worth, start) >= 0 else []
+    def worthwhile(self, worth: Worth) -> list[int]:
+        """Those that are worth their row, or none where all of them promise less than they cost."""
+        chances = self.chances(worth.row)
+        return list(self.tokens[: len(chances)]) if gain(chances, worth) >= 0 else []
 
     def compare(self, written: Sequence[int]) -> None:
         """Learn from what was written in its place."""
@@ -69,12 +70,10 @@ class Guess:
                 break
 
 
-def gain(chances: Sequence[float], worth: float, start: float) -> float:
-    """Tokens that a proposal promises, less those that its time would have given, and a margin for what is not known.
-
-    The first token costs `start`, each of the others `worth`.
-    """
-    return sum(chances) - MARGIN * (max(start, worth) + worth * (len(chances) - 1)) if chances else 0.0
+def gain(chances: Sequence[float], worth: Worth) -> float:
+    """Tokens that a proposal promises, less those that its time would have given, with a margin for what is unknown."""
+    cost = max(worth.start, worth.row) + worth.row * (len(chances) - 1)
+    return sum(chances) - MARGIN * cost if chances else 0.0
 
 
 def copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -> Iterator[int]:
@@ -100,9 +99,7 @@ class GuessingDrafter(ByText):
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
             guesser: Guesser = want.memory
-            for token in guesser.guess(want.tokens, want.proposal.tokens, want.k).worthwhile(
-                want.worth, want.start_worth
-            ):
+            for token in guesser.guess(want.tokens, want.proposal.tokens, want.k).worthwhile(want.worth):
                 if not want.add(token, Distribution.point(token), self.name):
                     break
         return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from mxspec.runtime.costs import Costs, worth_of_row
+from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix_text import SuffixText
@@ -19,6 +19,7 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import Worth, worth_of_row
 
 
 class HierarchicalDrafter(ByText):
@@ -50,14 +51,14 @@ class HierarchicalDrafter(ByText):
         while active := [
             want for want in wanted if len(want.proposal.tokens) < ends[id(want)] and not want.proposal.errors
         ]:
-            worth = worth_of_row(self._costs, len(active))
+            worth = Worth(row=worth_of_row(self._costs, len(active)))
             guesses = [self._guess(want, ends[id(want)], worth) for want in active]
             self._step(active, guesses)
             calls += 1
         most = max((want.k for want in wanted), default=0)
         return [(len(wanted), (time.perf_counter() - began) / most)] * most if calls else []
 
-    def _guess(self, want: Wanted, end: int, worth: float) -> list[int]:
+    def _guess(self, want: Wanted, end: int, worth: Worth) -> list[int]:
         """What the draft is likely to propose, but for the last token, which no call needs to read."""
         ahead = want.proposal.tokens
         most = end - len(ahead) - 1

@@ -69,7 +69,8 @@ class MixDrafter(ByText):
             want.memory.by_model = best.member is self._model
             if best.k and best.gain >= 0:
                 memory = want.memory.of[best.member.name]
-                own = replace(want, memory=memory, k=best.k, call_worth=want.worth and want.worth + self._call_share)
+                worth = replace(want.worth, call=want.worth.row + self._call_share)
+                own = replace(want, memory=memory, k=best.k, worth=worth)
                 by_member.setdefault(best.member.name, []).append(own)
         for name, wants in by_member.items():
             began = time.perf_counter()
@@ -104,26 +105,26 @@ class MixDrafter(ByText):
             if isinstance(member, ModelDrafter):
                 offers.append(self._offer_of_model(want, member))
             elif isinstance(member, NgramDrafter):
-                chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth)
+                chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth.row)
                 offers.append(_offer(member, chances, want))
             elif isinstance(member, GuessingDrafter):
                 guess = memory.guess(want.tokens, want.proposal.tokens, want.k)
-                offers.append(_offer(member, guess.chances(want.worth), want))
+                offers.append(_offer(member, guess.chances(want.worth.row), want))
         return offers
 
     def _offer_of_model(self, want: Wanted, member: ModelDrafter) -> Offer:
         """The best K by how much of its guesses was kept, and by what a call takes beside a step of the target."""
         most = min(want.k, member.limit(len(want.tokens) + len(want.proposal.tokens)))
-        if want.worth == 0 or (want.memory.rounds % TRY_EVERY == TRY_EVERY - 1 and most):
-            return Offer(member, most if want.worth == 0 else 1, float(most))
+        if want.worth.all_wanted or (want.memory.rounds % TRY_EVERY == TRY_EVERY - 1 and most):
+            return Offer(member, most if want.worth.all_wanted else 1, float(most))
         chances = [want.memory.acceptance.share**k for k in range(1, most + 1)]
-        worth, start = want.worth + self._call_share, want.start_worth + self._call_share
-        offers = [Offer(member, k, gain(chances[:k], worth, start)) for k in range(most + 1)]
+        worth = want.worth.with_calls(self._call_share)
+        offers = [Offer(member, k, gain(chances[:k], worth)) for k in range(most + 1)]
         return max(offers, key=lambda offer: offer.gain)
 
 
 def _offer(member: Drafter, chances: Sequence[float], want: Wanted) -> Offer:
-    return Offer(member, len(chances), gain(chances, want.worth, want.start_worth))
+    return Offer(member, len(chances), gain(chances, want.worth))
 
 
 def _recent(mean: float, value: float) -> float:

@@ -31,15 +31,17 @@ class _Guess:
         """Whether another call of the draft is worth its time."""
         if self.stopped or self.want.proposal.errors:
             return False
-        return self.survives * self.sureness.mean >= self.want.call_worth or not self.want.proposal.tokens
+        if self.want.worth.all_wanted or not self.want.proposal.tokens:
+            return True
+        return self.survives * self.sureness.mean >= self.want.worth.call
 
     def pays(self, row: Logits) -> bool:
         """Whether the token that a row gives is worth being scored."""
-        if self.want.call_worth == 0:
+        if self.want.worth.all_wanted:
             return True
         level = self.sureness.level(peak_probability(row))
         self.survives *= self.sureness.share(level)
-        self.stopped = self.survives < self.want.worth
+        self.stopped = self.survives < self.want.worth.row
         if not self.stopped:
             self.want.memory.append((self.sureness, level))
         return not self.stopped

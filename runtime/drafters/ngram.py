@@ -39,14 +39,14 @@ class NgramText:
         """Of the tokens guessed like this that are kept."""
         return self._shares[order][_sure(expected)]
 
-    def chances(self, tokens: Sequence[int], ahead: Sequence[int], most: int, worth: float) -> list[float]:
-        """Of up to `most` likeliest tokens, that each and all before it are kept, while that is `worth` at least."""
+    def chances(self, tokens: Sequence[int], ahead: Sequence[int], most: int, least: float) -> list[float]:
+        """Of up to `most` likeliest tokens, that each and all before it are kept, while that is `least` at least."""
         self.learn(tokens)
         last, chance = [*tokens[-2:], *ahead], 1.0
         chances: list[float] = []
         while len(chances) < most and (found := self.tables.after(last[-2:])) is not None:
             chance *= self.share(*found)
-            if chance < worth:
+            if chance < least:
                 break
             chances.append(chance)
             last.append(found[1].likeliest)
@@ -71,8 +71,8 @@ class NgramDrafter(ByText):
 
     def _propose(self, want: Wanted, memory: NgramText) -> None:
         """How many depends on the likeliest tokens, not on those that are drawn."""
-        chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth)
-        if gain(chances, want.worth, want.start_worth) < 0:
+        chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth.row)
+        if gain(chances, want.worth) < 0:
             return
         last = [*want.tokens[-2:], *want.proposal.tokens]
         for _ in chances:

@@ -52,7 +52,18 @@ class Drafting:
         for text, slot, memory, k in zip(self.texts, self.slots, self.memories, ks, strict=True):
             shaper = Shaper(self.sampling, text, vocab_size=VOCAB, eos=())
             draws = Draws(3, 0, len(text))
-            wants.append(Wanted(text, slot, shaper, self.choice, draws, k, memory, 0.0, 0.0, Proposal()))
+            wants.append(
+                Wanted(
+                    tokens=text,
+                    slot=slot,
+                    shaper=shaper,
+                    choice=self.choice,
+                    draws=draws,
+                    k=k,
+                    memory=memory,
+                    proposal=Proposal(),
+                )
+            )
         self.calls = self.drafter.propose(wants)
         return [want.proposal for want in wants]
 

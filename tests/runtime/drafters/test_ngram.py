@@ -18,6 +18,7 @@ from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import Worth
 
 VOCAB = 10
 TAUGHT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 3]
@@ -30,12 +31,19 @@ def arrays() -> Arrays:
 
 def propose(text: list[int], k: int = 3, worth: float = 0.0, choice: Choice | None = None, seed: int = 0) -> Proposal:
     drafter = NgramDrafter(NgramTables(arrays(), VOCAB))
-    shaper = Shaper(Sampling(temperature=1.0), text, vocab_size=VOCAB, eos=())
-    proposal = Proposal()
-    draws = Draws(seed, 0, len(text))
-    memory = drafter.begin(text, "")
-    drafter.propose([Wanted(text, Slot(0), shaper, choice or Choice(), draws, k, memory, worth, worth, proposal)])
-    return proposal
+    want = Wanted(
+        tokens=text,
+        slot=Slot(0),
+        shaper=Shaper(Sampling(temperature=1.0), text, vocab_size=VOCAB, eos=()),
+        choice=choice or Choice(),
+        draws=Draws(seed, 0, len(text)),
+        k=k,
+        memory=drafter.begin(text, ""),
+        worth=Worth(row=worth),
+        proposal=Proposal(),
+    )
+    drafter.propose([want])
+    return want.proposal
 
 
 def test_the_likeliest_is_proposed_token_by_token() -> None:

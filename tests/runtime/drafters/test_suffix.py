@@ -20,6 +20,7 @@ from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import Worth
 
 VOCAB = 100
 SAID = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4]  # goes on with 5, 6, …
@@ -36,8 +37,17 @@ class Text:
     def propose(self, k: int, worth: float = 0.0, ahead: Sequence[int] = ()) -> Proposal:
         shaper = Shaper(self.sampling, self.tokens, vocab_size=VOCAB, eos=())
         proposal = Proposal(list(ahead), ["grammar"] * len(ahead))
-        draws, choice = Draws(0, 0, len(self.tokens)), Choice(self.sampling.greedy)
-        want = Wanted(self.tokens, self.slot, shaper, choice, draws, k, self.memory, worth, worth, proposal)
+        want = Wanted(
+            tokens=self.tokens,
+            slot=self.slot,
+            shaper=shaper,
+            choice=Choice(self.sampling.greedy),
+            draws=Draws(0, 0, len(self.tokens)),
+            k=k,
+            memory=self.memory,
+            worth=Worth(row=worth),
+            proposal=proposal,
+        )
         assert self.drafter.propose([want]) == []
         return proposal
 
