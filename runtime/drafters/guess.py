@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.worth import Worth
 
@@ -17,23 +17,42 @@ RATE = 1 / 16  # weight of the latest
 MARGIN = 1.2  # promised over cost
 
 
-class Kept:
-    """The share of guessed tokens that came true lately, by how many tokens before them had matched.
+class Shares:
+    """The share of guessed tokens that came true lately, by kind of guess.
 
     It is learnt from every token of the text, whether its guess was proposed or not, and so needs no trials.
     """
 
+    def __init__(self, expected: Sequence[float]) -> None:
+        """`expected` is believed of each kind before anything was seen."""
+        self._shares = list(expected)
+
+    def share(self, kind: int) -> float:
+        """Of the guesses of this kind."""
+        return self._shares[kind]
+
+    def observe(self, kind: int, right: bool) -> None:
+        """A guess came true, or did not."""
+        self._shares[kind] += RATE * (right - self._shares[kind])
+
+
+class Kept:
+    """The share of copied tokens that came true, by how many tokens before them had matched."""
+
     def __init__(self) -> None:
-        self._shares = list(EXPECTED)
+        self._shares = Shares(EXPECTED)
 
     def share(self, matched: int) -> float:
         """Of the guesses after so many tokens that matched."""
-        return self._shares[min(matched.bit_length(), len(EXPECTED) - 1)]
+        return self._shares.share(_kind(matched))
 
     def observe(self, matched: int, right: bool) -> None:
         """A guess came true, or did not."""
-        index = min(matched.bit_length(), len(EXPECTED) - 1)
-        self._shares[index] += RATE * (right - self._shares[index])
+        self._shares.observe(_kind(matched), right)
+
+
+def _kind(matched: int) -> int:
+    return min(matched.bit_length(), len(EXPECTED) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,14 @@ def copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -
         beyond.append(token)
 
 
+class SaysChances(Drafter, Protocol):
+    """A drafter that knows beforehand how likely its guesses are to be kept."""
+
+    def chances(self, want: Wanted) -> list[float]:
+        """Of each token that is worth its row, that it and all before it are kept."""
+        ...
+
+
 class Guesser(Protocol):
     """What is remembered of a text, and guesses how it goes on."""
 
@@ -96,10 +123,16 @@ class Guesser(Protocol):
 class GuessingDrafter(ByText):
     """A drafter whose memory of a text is a guesser: a guess is a distribution of one token."""
 
+    def chances(self, want: Wanted) -> list[float]:
+        return self._guess(want).chances(want.worth.row)
+
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
-            guesser: Guesser = want.memory
-            for token in guesser.guess(want.tokens, want.proposal.tokens, want.k).worthwhile(want.worth):
+            for token in self._guess(want).worthwhile(want.worth):
                 if not want.add(token, Distribution.point(token), self.name):
                     break
         return []
+
+    def _guess(self, want: Wanted) -> Guess:
+        guesser: Guesser = want.memory
+        return guesser.guess(want.tokens, want.proposal.tokens, want.k)

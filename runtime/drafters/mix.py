@@ -9,9 +9,8 @@ from typing import Any
 
 from mxspec.runtime.choose_k import Acceptance
 from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
-from mxspec.runtime.drafters.guess import GuessingDrafter, gain
+from mxspec.runtime.drafters.guess import SaysChances, gain
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.ngram import NgramDrafter
 from mxspec.runtime.events import Round
 from mxspec.runtime.slots import Slot
 
@@ -44,9 +43,11 @@ class MixDrafter(ByText):
     name = "mix"
     repeatable = False
 
-    def __init__(self, members: Sequence[Drafter]) -> None:
-        self._members = {member.name: member for member in members}
-        self._model = next((member for member in members if isinstance(member, ModelDrafter)), None)
+    def __init__(self, guessing: Sequence[SaysChances], model: ModelDrafter | None = None) -> None:
+        self._guessing, self._model = guessing, model
+        self._members: dict[str, Drafter] = {member.name: member for member in guessing}
+        if model is not None:
+            self._members[model.name] = model
         self._call_seconds = 0.0  # of the draft model
         self._step_seconds = 0.0  # of the target
 
@@ -100,16 +101,11 @@ class MixDrafter(ByText):
     def _offers(self, want: Wanted) -> list[Offer]:
         """What each member promises after a text."""
         offers = []
-        for name, member in self._members.items():
-            memory = want.memory.of[name]
-            if isinstance(member, ModelDrafter):
-                offers.append(self._offer_of_model(want, member))
-            elif isinstance(member, NgramDrafter):
-                chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth.row)
-                offers.append(_offer(member, chances, want))
-            elif isinstance(member, GuessingDrafter):
-                guess = memory.guess(want.tokens, want.proposal.tokens, want.k)
-                offers.append(_offer(member, guess.chances(want.worth.row), want))
+        for member in self._guessing:
+            chances = member.chances(replace(want, memory=want.memory.of[member.name]))
+            offers.append(Offer(member, len(chances), gain(chances, want.worth)))
+        if self._model is not None:
+            offers.append(self._offer_of_model(want, self._model))
         return offers
 
     def _offer_of_model(self, want: Wanted, member: ModelDrafter) -> Offer:
@@ -121,10 +117,6 @@ class MixDrafter(ByText):
         worth = want.worth.with_calls(self._call_share)
         offers = [Offer(member, k, gain(chances[:k], worth)) for k in range(most + 1)]
         return max(offers, key=lambda offer: offer.gain)
-
-
-def _offer(member: Drafter, chances: Sequence[float], want: Wanted) -> Offer:
-    return Offer(member, len(chances), gain(chances, want.worth))
 
 
 def _recent(mean: float, value: float) -> float:

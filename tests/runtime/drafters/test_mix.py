@@ -17,7 +17,7 @@ VOCAB = 30
 
 
 def origins(toys: Any, target: Any, draft: Any, prompt: list[int], **settings: Any) -> Counter[str]:
-    made = MixDrafter([SuffixDrafter(), ModelDrafter(draft)])
+    made = MixDrafter([SuffixDrafter()], ModelDrafter(draft))
     events = toys.generate(toys.Session(target), draft, prompt, drafter=made, max_new_tokens=40, **settings)
     return Counter(event.origin for event in events if isinstance(event, Token))
 
@@ -54,6 +54,6 @@ def test_its_text_is_the_targets(toys: Any) -> None:
     plain = [e.id for e in toys.generate(toys.Session(target), None, [1], k=0) if isinstance(e, Token)]
     session = toys.Session(toys.mixed_logits(draft, target, 0.7))
     for k in (3, "auto"):
-        made = MixDrafter([SuffixDrafter(), ModelDrafter(session)])
+        made = MixDrafter([SuffixDrafter()], ModelDrafter(session))
         events = toys.generate(toys.Session(target), session, [1], drafter=made, k=k)
         assert [event.id for event in events if isinstance(event, Token)] == plain
