@@ -33,8 +33,8 @@ class Proposal:
 class Choice:
     """How a token is chosen from what a drafter expects: drawn, or the likeliest; for draws its noise may be shared.
 
-    `temperature` is that of a draft model's distribution, None for the target's; a greedy text has the likeliest token
-    and needs no distribution.
+    `temperature` is that of a draft's distribution, None for the target's; a greedy text has the likeliest token and
+    needs no distribution.
     """
 
     greedy_text: bool = True
@@ -42,9 +42,14 @@ class Choice:
     matched: bool = False
     temperature: float | None = None
 
+    @property
+    def likeliest(self) -> bool:
+        """Whether no token is drawn."""
+        return self.greedy_text or self.kind == "greedy"
+
     def of(self, distribution: Distribution, draws: Draws, place: int) -> tuple[int, Distribution]:
         """A token, and the distribution that it was drawn from."""
-        if self.greedy_text or self.kind == "greedy":
+        if self.likeliest:
             token = distribution.likeliest
             return token, Distribution.point(token)
         return self.draw(distribution, draws, place), distribution
@@ -87,7 +92,12 @@ class Wanted:
             self.proposal.errors.append(error)
 
     def add_choice(self, expected: Distribution, origin: str) -> bool:
-        """Propose a token of a distribution; False where the text cannot go on with what was chosen."""
+        """Propose a token of what is expected at temperature 1, shaped as the text is.
+
+        False where the text cannot go on with what was chosen.
+        """
+        if not self.choice.likeliest:
+            expected = self.shaper.reshape(expected, self.choice.temperature)
         return self.add(*self.choice.of(expected, self.draws, len(self.proposal.tokens)), origin)
 
     def add(self, token: int, drawn_from: Distribution, origin: str) -> bool:

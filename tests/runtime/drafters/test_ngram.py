@@ -29,12 +29,19 @@ def arrays() -> Arrays:
     return count_ngrams(np.array(TAUGHT, np.int32), VOCAB)
 
 
-def propose(text: list[int], k: int = 3, worth: float = 0.0, choice: Choice | None = None, seed: int = 0) -> Proposal:
+def propose(
+    text: list[int],
+    k: int = 3,
+    worth: float = 0.0,
+    choice: Choice | None = None,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+) -> Proposal:
     drafter = NgramDrafter(NgramTables(arrays(), VOCAB))
     want = Wanted(
         tokens=text,
         slot=Slot(0),
-        shaper=Shaper(Sampling(temperature=1.0), text, vocab_size=VOCAB, eos=()),
+        shaper=Shaper(sampling or Sampling(temperature=1.0), text, vocab_size=VOCAB, eos=()),
         choice=choice or Choice(),
         draws=Draws(seed, 0, len(text)),
         k=k,
@@ -56,7 +63,26 @@ def test_the_likeliest_is_proposed_token_by_token() -> None:
 def test_a_drawn_token_comes_with_its_distribution() -> None:
     drawn = [propose([1, 2], k=1, choice=Choice(greedy_text=False), seed=seed) for seed in range(40)]
     assert {proposal.tokens[0] for proposal in drawn} == {3, 4}
-    assert all(p.distributions[0].probability(3) == 0.75 and p.origins == ["ngram"] for p in drawn)
+    assert all(p.distributions[0].probability(3) == pytest.approx(0.75) and p.origins == ["ngram"] for p in drawn)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "own_temperature", "expected"),
+    [  # after 1, 2 came 3 three times and 4 once
+        (Sampling(temperature=0.5), None, 9 / 10),
+        (Sampling(temperature=2.0), None, 3**0.5 / (3**0.5 + 1)),
+        (Sampling(temperature=2.0), 0.5, 9 / 10),
+        (Sampling(temperature=1.0, top_k=1), None, 1.0),
+        (Sampling(temperature=1.0, top_p=0.7), None, 1.0),
+        (Sampling(temperature=1.0, min_p=0.2), None, 3 / 4),
+    ],
+)
+def test_it_is_shaped_as_the_text_is(sampling: Sampling, own_temperature: float | None, expected: float) -> None:
+    choice = Choice(greedy_text=False, temperature=own_temperature)
+    drawn = [propose([1, 2], k=1, choice=choice, seed=seed, sampling=sampling) for seed in range(400)]
+    assert all(p.distributions[0].probability(3) == pytest.approx(expected) for p in drawn)
+    share = sum(p.tokens == [3] for p in drawn) / len(drawn)
+    assert abs(share - expected) <= 4 * (expected * (1 - expected) / len(drawn)) ** 0.5
 
 
 def test_what_is_not_worth_it_is_not_proposed() -> None:
