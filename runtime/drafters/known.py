@@ -21,7 +21,7 @@ from mxspec.runtime.session import Session
 
 
 def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> dict[str, Drafter]:
-    """Those of a bundle; raises BundleError for tables that are none."""
+    """Those of a bundle; raises BundleError for tables that are none, as far as that is seen without reading them."""
     vocab_size = bundle.manifest.tokenizer.vocab_size
     suffix, ngram = bundle.guesses_path("suffix"), bundle.guesses_path("ngram")
     try:
