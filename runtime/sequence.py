@@ -48,7 +48,7 @@ class Settings:
     strategy: Strategy
     max_new_tokens: int
     eos: frozenset[int]  # tokens that end the text
-    measured: Measured | None = None  # told what draft and target expected
+    measured: Measured | None = None  # learns what draft and target expected
     logprobs: int | None = None
     logprobs_of: str = "raw"
     cache_key: str = ""
