@@ -26,8 +26,10 @@ from mxspec.runtime.drafters.ngram import NgramText
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.suffix_text import SuffixText
+from mxspec.runtime.worth import Worth
 
 K = 8
+LEAST = 0.05  # a token is proposed from this chance on
 Guess = Callable[[Sequence[int]], object]
 
 
@@ -39,15 +41,15 @@ def guessers(tokens: Sequence[int], vocab_size: int) -> dict[str, Callable[[], G
 
     def suffix(searched: SuffixCorpus | None) -> Guess:
         memory = SuffixText(0, corpus=searched)
-        return lambda text: memory.guess(text, [], K).worthwhile(0.05)
+        return lambda text: memory.guess(text, [], K).worthwhile(Worth(row=LEAST))
 
     def lookup() -> Guess:
         memory = LookupText()
-        return lambda text: memory.guess(text, [], K).worthwhile(0.05)
+        return lambda text: memory.guess(text, [], K).worthwhile(Worth(row=LEAST))
 
     def ngram() -> Guess:
         memory = NgramText(tables)
-        return lambda text: memory.chances(text, [], K, 0.05)
+        return lambda text: memory.chances(text, [], K, LEAST)
 
     return {
         "suffix": lambda: suffix(None),

@@ -58,7 +58,7 @@ def group_tensors(tensors: Sequence[TensorEntry]) -> list[TensorGroup]:
 
 
 def _group_name(tensor: TensorEntry) -> str:
-    """Such as self_attn.o_proj: without the layer, what stands before it, and the `.weight` behind it."""
+    """Such as self_attn.o_proj: without the layer, what stands before it, and the `.weight` after it."""
     if not tensor.sources:
         return "constant tables"
     if len(tensor.shape) < 2:

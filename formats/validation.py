@@ -1,4 +1,4 @@
-"""JSON and pydantic made strict and terse: no duplicate keys, no NaN, and the first mistake told in one line."""
+"""JSON and pydantic made strict and terse: no duplicate keys, no NaN, and the first mistake in one line."""
 
 from __future__ import annotations
 

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.costs import Costs, worth_of_first_row, worth_of_row
+from mxspec.runtime.costs import Costs
 from mxspec.runtime.events import Round
+from mxspec.runtime.tries import Tries
+from mxspec.runtime.worth import Worth, worth_of_first_row, worth_of_row
 
 Ks = NDArray[np.int64]  # [candidates, texts]
 
@@ -32,9 +34,7 @@ PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance counts 
 KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
 TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change with the text's length and the machine
 WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
-SHORTEST_PAUSE, LONGEST_PAUSE = 16, 2048  # steps of plain decoding until drafting is tried again,
-TRIED_ROUNDS = 4  # for so many rounds of texts,
-TRY_BUDGET = 0.005  # and so long that what tries lose is at most this share of the time
+TRIED_ROUNDS = 4  # of texts, where drafting is tried again after steps of plain decoding
 
 
 @dataclass(slots=True)
@@ -58,10 +58,16 @@ class Acceptance:
 
         A call of the draft that gave no token worth scoring counts as one whose token was not kept.
         """
-        kept = FORGET if self.evaluated > LEAST_WEIGHT else 1.0
-        self.accepted = kept * self.accepted + done.accepted
+        self.forget()
+        self.accepted += done.accepted
         in_vain = done.stopped and done.accepted == done.drafted
-        self.evaluated = kept * self.evaluated + done.evaluated + in_vain
+        self.evaluated += done.evaluated + in_vain
+
+    def forget(self) -> None:
+        """A round is over in which nothing was seen."""
+        if self.evaluated > LEAST_WEIGHT:
+            self.accepted *= FORGET
+            self.evaluated *= FORGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ class KByLoad:
     _steps: int = 0
     _plain_steps: int = 0
     _tried: int = 0
-    _pause: int = SHORTEST_PAUSE
+    _tries: Tries = field(default_factory=Tries)
     _seen: dict[int, int] = field(default_factory=dict)  # by tokens of a call, the last step that had so many
     _first: dict[int, int] = field(default_factory=dict)  # by tokens of a call, how often it was a first try
     _choice: list[int] = field(default_factory=list)
@@ -128,18 +134,11 @@ class KByLoad:
             self._stands_until = self._steps + steps
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
-    def worth(self, texts: int) -> float:
-        """The probability from which a drafted token is worth its row in a step of so many texts."""
-        return worth_of_row(self.score, texts)
-
-    def start_worth(self, texts: int) -> float:
-        """The same of the first token that is drafted in a step."""
-        return worth_of_first_row(self.score, texts)
-
-    def call_worth(self, drafter: str, texts: int) -> float:
-        """The same with a call of the drafter for so many texts."""
-        plain = self.score.seconds(texts)
-        return self.worth(texts) + (self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0)
+    def worth(self, drafter: str, texts: int) -> Worth:
+        """What a drafted token costs in a step of so many texts."""
+        row, plain = worth_of_row(self.score, texts), self.score.seconds(texts)
+        call = self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0
+        return Worth(row=row, start=worth_of_first_row(self.score, texts), call=row + call)
 
     def observe(self, cost: StepCost) -> None:
         """Learn what a step took."""
@@ -164,17 +163,16 @@ class KByLoad:
         free = np.array([load.k is None for load in loads])
         deepest = int(best[free].max())
         if deepest > 0:
-            self._pause = SHORTEST_PAUSE
+            self._tries.paid()
             if self._steps - self._tried >= TRY_EVERY:
                 self._tried = self._steps
                 others = [k for k in (0, deepest - 1, deepest + 1) if k <= self.most]
                 return self._other_than(best, uniform[others], loads).tolist(), 1
-        elif self._plain_steps >= self._pause and self._may_ever_pay(uniform, loads):
+        elif self._tries.due(self._plain_steps) and self._may_ever_pay(uniform, loads):
             tries = uniform[1:]
             choice = tries[self._speeds(tries, loads).argmax()]
             rounds = -(-TRIED_ROUNDS // int(free.sum()))
-            lost = rounds * self._steps_lost(choice, loads) / TRY_BUDGET
-            self._pause = int(min(max(2 * self._pause, lost), LONGEST_PAUSE))
+            self._tries.tried(rounds * self._steps_lost(choice, loads))
             return choice.tolist(), rounds
         return best.tolist(), KEEP_STEPS
 

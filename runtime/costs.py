@@ -9,8 +9,6 @@ from collections.abc import Sequence
 RECENT = 5  # observations kept of each size; their median counts
 REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh it
 NEAR = 1.5  # a size is known where one within this factor was seen
-WORTH_ROWS = 4  # rows over which the cost of one is averaged
-LEAST_WORTH, MOST_WORTH = 0.05, 0.9
 
 
 class Costs:
@@ -69,24 +67,6 @@ class Costs:
     def seconds(self, tokens: int) -> float:
         """What a call of so many tokens is expected to take; 0 before any was seen."""
         return interpolate(self._points, tokens) if self._points else 0.0
-
-
-def worth_of_row(costs: Costs, texts: int) -> float:
-    """The probability from which a token is worth its row in a call for so many texts.
-
-    A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
-    """
-    plain = costs.seconds(texts)
-    if costs.sizes < 2 or plain <= 0:
-        return LEAST_WORTH
-    row = (costs.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
-    return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH)
-
-
-def worth_of_first_row(costs: Costs, texts: int) -> float:
-    """The same of the first row beyond one a text."""
-    plain = costs.seconds(texts)
-    return max(costs.seconds(texts + 1) - plain, 0.0) * texts / plain if plain > 0 else 0.0
 
 
 def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:

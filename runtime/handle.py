@@ -70,7 +70,7 @@ class Mailbox:
 class Handle(Iterator[Event]):
     """An iterator over the events of a request; dropped or cancelled, its texts give their slots back within a step.
 
-    With several samples their events come mixed, told apart by `sample`. Mistakes that show only while a text is
+    With several samples their events come mixed; `sample` says whose each is. Mistakes that show only while a text is
     written are raised from the iteration.
     """
 

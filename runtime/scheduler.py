@@ -261,11 +261,8 @@ class Scheduler:
                     drafter.read([(sequence.tokens, sequence.slot, count) for sequence, count in reads])
                     self.load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
                 if works:
-                    worth, start = self.load.worth(texts), self.load.start_worth(texts)
-                    call = self.load.call_worth(drafter.name, texts)
-                    wanted = [
-                        work.sequence.wanted(work.k, work.proposal, work.draws, worth, call, start) for work in works
-                    ]
+                    worth = self.load.worth(drafter.name, texts)
+                    wanted = [work.sequence.wanted(work.k, work.proposal, work.draws, worth) for work in works]
                     calls += [(drafter.name, texts, seconds) for texts, seconds in drafter.propose(wanted)]
             except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
                 for sequence in (*(s for s, _ in reads), *(work.sequence for work in works)):

@@ -28,6 +28,7 @@ from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
+from mxspec.runtime.worth import ALL_WANTED, Worth
 
 MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one
 
@@ -47,7 +48,7 @@ class Settings:
     strategy: Strategy
     max_new_tokens: int
     eos: frozenset[int]  # tokens that end the text
-    measured: Measured | None = None  # told what draft and target expected
+    measured: Measured | None = None  # learns what draft and target expected
     logprobs: int | None = None
     logprobs_of: str = "raw"
     cache_key: str = ""
@@ -157,23 +158,18 @@ class Sequence:
         assert seed is not None  # Sampling.seeded() comes before the first token
         return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
 
-    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: float, call: float, start: float) -> Wanted:
+    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: Worth) -> Wanted:
         """What it asks of its drafter."""
-        if not self.chooses_k:
-            # As many as were asked for, so that a text with a seed is the same at every load.
-            worth = call = start = 0.0
         return Wanted(
-            self.tokens,
-            self.slot,
-            self.shaper,
-            self._choice,
-            draws,
-            k,
-            self._memory,
-            worth,
-            call,
-            proposal,
-            start_worth=start,
+            tokens=self.tokens,
+            slot=self.slot,
+            shaper=self.shaper,
+            choice=self._choice,
+            draws=draws,
+            k=k,
+            memory=self._memory,
+            worth=worth if self.chooses_k else ALL_WANTED,  # a K that was asked for is the same at every load
+            proposal=proposal,
             traced=self.settings.traced,
         )
 

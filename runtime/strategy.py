@@ -12,7 +12,7 @@ from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.drafters.known import why_missing
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.verifiers import MATCH, MRS, VERIFIERS
+from mxspec.runtime.verifiers.known import MATCH, MRS, VERIFIERS
 from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verifier import Verifier
 

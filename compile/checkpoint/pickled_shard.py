@@ -12,7 +12,6 @@ Format: torch/serialization.py, torch 2.6 and later.
 from __future__ import annotations
 
 import math
-import os
 import re
 import struct
 import warnings
@@ -24,7 +23,7 @@ from typing import IO, Any
 import torch
 
 from mxspec.compile.checkpoint.config import one_line
-from mxspec.compile.checkpoint.tensor import CheckpointTensor
+from mxspec.compile.checkpoint.tensor import CheckpointTensor, hold_open
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.safetensors_file import StoredTensor
 from mxspec.formats.validation import shorten
@@ -43,11 +42,7 @@ def open_pickle(path: Path, files: ExitStack) -> dict[str, CheckpointTensor]:
 
     Raises CheckpointError for a damaged one, for one that wants code run, and for what is no name with a tensor.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from None
-    files.callback(os.close, descriptor)
+    descriptor = hold_open(path, files)
     records = _records(path)
     _refuse_calls(path)
     with warnings.catch_warnings(action="ignore"):  # of a strange protocol

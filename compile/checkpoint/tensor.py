@@ -101,11 +101,20 @@ class CheckpointTensor:
             view, offset = view[got:], offset + got
 
 
+def hold_open(path: Path, files: ExitStack) -> int:
+    """A descriptor to read a file by, until `files` ends. Raises CheckpointError where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
+    files.callback(os.close, descriptor)
+    return descriptor
+
+
 def open_shard(path: Path, files: ExitStack) -> dict[str, CheckpointTensor]:
     """The tensors of a safetensors file, which is open until `files` ends. Raises CheckpointError for a damaged one."""
     stored = read_header(path, CheckpointError)
-    descriptor = os.open(path, os.O_RDONLY)
-    files.callback(os.close, descriptor)
+    descriptor = hold_open(path, files)
     return {name: CheckpointTensor(tensor, descriptor, path.name) for name, tensor in stored.items()}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -14,6 +13,7 @@ from tokenizers import Tokenizer
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
 from mxspec.compile.progress import Stages
+from mxspec.compile.recipe_text import RecipeText, read_recipe_text
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError
@@ -43,14 +43,14 @@ def write_guesses(
     entries: dict[GuessesName, GuessesEntry] = {}
     for name, path in recipe.guess_texts().items():
         with stages.step(f"read text for {name}"):
-            content = _read(name, path)
-            tokens = _encode(load_tokenizer(tokenizer), content.decode(), vocab_size)
+            text, text_sha256 = _read(name, path)
+            tokens = _encode(load_tokenizer(tokenizer), text, vocab_size)
             if len(tokens) < 2:
                 raise RecipeError(f"{name}: {path} holds fewer than 2 tokens; give it some pages of text")
             file = f"{name}.safetensors"
             sha256 = write_arrays(writer.folder / file, _arrays(name, tokens, vocab_size))
         contents[file] = writer.entry(file, sha256)
-        entries[name] = GuessesEntry(file=file, text_sha256=hashlib.sha256(content).hexdigest(), tokens=len(tokens))
+        entries[name] = GuessesEntry(file=file, text_sha256=text_sha256, tokens=len(tokens))
     return entries
 
 
@@ -58,17 +58,11 @@ def _arrays(name: GuessesName, tokens: NDArray[np.int32], vocab_size: int) -> di
     return count_ngrams(tokens, vocab_size) if name == "ngram" else {"tokens": tokens, "ends": suffix_order(tokens)}
 
 
-def _read(name: GuessesName, path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        content.decode()
-    except OSError as error:
-        raise RecipeError(f"{name}: {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise RecipeError(f"{name}: {path} is not text in UTF-8") from None
-    if not content.strip():
+def _read(name: GuessesName, path: Path) -> RecipeText:
+    read = read_recipe_text(name, path)
+    if not read.text.strip():
         raise RecipeError(f"{name}: {path} holds no text")
-    return content
+    return read
 
 
 def _encode(tokenizer: Tokenizer, text: str, vocab_size: int) -> NDArray[np.int32]:

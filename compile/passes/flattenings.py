@@ -13,7 +13,7 @@ _ROW_WISE_PAIRS = {"Add", "Mul"}  # where both are such views
 
 
 class DropFlattenings(GraphPass):
-    """Move such views behind the operators that treat each row alone; where one meets the view back, both vanish.
+    """Move such views after the operators that treat each row alone; where one meets the view back, both vanish.
 
     An operator that wants the flat form keeps the view, in front of it.
     """

@@ -32,14 +32,14 @@ def _fuse(model: ir.Model, node: ir.Node) -> bool:
 def _gated_unit(activated: ir.Value | None, up: ir.Value | None) -> tuple[Operator, ir.Value] | None:
     """The operator and its input, if this is a gate and what it lets through."""
     activation = _activation(activated)
-    behind = segment_of(up)
-    if activation is None or behind is None:
+    segment = segment_of(up)
+    if activation is None or segment is None:
         return None
     operator, gate = activation
-    size = behind.size
-    if gate != Segment(behind.source, 0, size) or behind.start != size or behind.width != 2 * size:
+    size = segment.size
+    if gate != Segment(segment.source, 0, size) or segment.start != size or segment.width != 2 * size:
         return None
-    return operator, behind.source
+    return operator, segment.source
 
 
 def _activation(value: ir.Value | None) -> tuple[Operator, Segment | None] | None:

@@ -21,7 +21,7 @@ class FuseProjections(GraphPass):
     """Fuse every group of PackedMatMul nodes that read one value, and add the specs of the stacked weights.
 
     They must belong to one module: where attention and MLP read the same norm (Phi), each has its own product, which
-    the operator behind it then reads whole. Only whole row tiles can be stacked, so each matrix but a group's last must
+    the operator after it then reads whole. Only whole row tiles can be stacked, so each matrix but a group's last must
     have a multiple of 16 rows. Results keep their bits: an output's sum never depends on the rows beside it.
     """
 
@@ -54,7 +54,7 @@ def _groups(model: ir.Model, specs: dict[str, WeightSpec]) -> list[list[ir.Node]
         group: list[ir.Node] = []
         for node in nodes:
             group.append(node)
-            if specs[_name(node, _WEIGHT)].shape[0] % TILE_ROWS:  # nothing can be stacked behind a ragged end
+            if specs[_name(node, _WEIGHT)].shape[0] % TILE_ROWS:  # nothing can be stacked after a ragged end
                 groups.append(group)
                 group = []
         groups.append(group)

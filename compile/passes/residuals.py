@@ -1,4 +1,4 @@
-"""Residual additions and the norms behind them become one operator."""
+"""Residual additions and the norms after them become one operator."""
 
 from __future__ import annotations
 

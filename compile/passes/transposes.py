@@ -11,7 +11,7 @@ _LAST_AXIS_OPS = {"RMSNormalization", "LayerNormalization", "Slice", "Split", "C
 
 
 class CancelTransposes(GraphPass):
-    """Move head transposes behind operators that only look along the last axis; two that meet there vanish."""
+    """Move head transposes after operators that only look along the last axis; two that meet there vanish."""
 
     def change(self, model: ir.Model) -> int:
         return sum(_step(model, node) for node in list(model.graph))

@@ -32,7 +32,7 @@ PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
 
 Sources = Mapping[str, Source]  # by parameter name
 Piece = TypeVar("Piece")
-Advance = Callable[[int], object]  # told the bytes of the checkpoint that are done
+Advance = Callable[[int], object]  # gets the bytes of the checkpoint that are done
 
 
 @dataclass(frozen=True, slots=True)

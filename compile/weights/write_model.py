@@ -29,7 +29,7 @@ def write_model(
     rounded: RoundedModel = TO_NEAREST,
     journal: Path | None = None,
 ) -> WrittenModel:
-    """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` is told the checkpoint bytes that are done.
+    """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` gets the checkpoint bytes that are done.
 
     With a `journal`, a run that was killed is gone on with.
     """

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.commands.one_answer import answer_once
 from mxspec.runtime.commands.option_groups import GroupedCommand, option
 from mxspec.runtime.commands.prompt import read_prompt
 from mxspec.runtime.commands.settings import parse_bias, parse_k, request_for, request_settings
 from mxspec.runtime.commands.trace_file import check_trace_path
-from mxspec.runtime.drafters import NAMES
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
@@ -65,11 +65,16 @@ FILE = click.Path(path_type=Path)
     metavar="INTEGER|auto",
     help="Tokens to draft a round; auto: by what it costs.  [default: auto where no text changes by it, else 4]",
 )
-@option(SPEED, "--drafter", type=click.Choice(NAMES), help="Who guesses.  [default: model, or suffix without a draft]")
+@option(
+    SPEED,
+    "--drafter",
+    type=click.Choice(drafters.NAMES),
+    help="Who guesses.  [default: model, or suffix without a draft]",
+)
 @option(
     SPEED,
     "--verifier",
-    type=click.Choice(["auto", "mrs", "block", "match"]),
+    type=click.Choice(["auto", *verifiers.NAMES]),
     help="Which guesses sampled text keeps; match: a seed means one text.  [default: auto]",
 )
 @option(

@@ -13,6 +13,7 @@ from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import ALL_WANTED, Worth
 
 ProposalKind = Literal["sampled", "greedy"]
 
@@ -32,8 +33,8 @@ class Proposal:
 class Choice:
     """How a token is chosen from what a drafter expects: drawn, or the likeliest; for draws its noise may be shared.
 
-    `temperature` is that of a draft model's distribution, None for the target's; a greedy text has the likeliest token
-    and needs no distribution.
+    `temperature` is that of a draft's distribution, None for the target's; a greedy text has the likeliest token and
+    needs no distribution.
     """
 
     greedy_text: bool = True
@@ -41,9 +42,14 @@ class Choice:
     matched: bool = False
     temperature: float | None = None
 
+    @property
+    def likeliest(self) -> bool:
+        """Whether no token is drawn."""
+        return self.greedy_text or self.kind == "greedy"
+
     def of(self, distribution: Distribution, draws: Draws, place: int) -> tuple[int, Distribution]:
         """A token, and the distribution that it was drawn from."""
-        if self.greedy_text or self.kind == "greedy":
+        if self.likeliest:
             token = distribution.likeliest
             return token, Distribution.point(token)
         return self.draw(distribution, draws, place), distribution
@@ -55,7 +61,7 @@ class Choice:
         return distribution.draw(draws.uniform(place, Purpose.DRAFT))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A text, and how many tokens to propose after it; what it proposes already goes before them."""
 
@@ -66,11 +72,9 @@ class Wanted:
     draws: Draws
     k: int
     memory: Any  # what the drafter's `begin` gave for the text
-    worth: float  # a token that is kept with less than this probability costs more than it gives; 0: all are wanted
-    call_worth: float  # the same with a call of the drafter
     proposal: Proposal  # added to in place
+    worth: Worth = ALL_WANTED
     traced: bool = False
-    start_worth: float = 0.0  # as `worth`, of the first token: a call of two tokens may cost more than one more row
 
     def add_row(self, row: Logits, origin: str) -> None:
         """Propose the next token by a model's logits float32[vocab]; an error is of this text alone."""
@@ -88,7 +92,12 @@ class Wanted:
             self.proposal.errors.append(error)
 
     def add_choice(self, expected: Distribution, origin: str) -> bool:
-        """Propose a token of a distribution; False where the text cannot go on with what was chosen."""
+        """Propose a token of what is expected at temperature 1, shaped as the text is.
+
+        False where the text cannot go on with what was chosen.
+        """
+        if not self.choice.likeliest:
+            expected = self.shaper.reshape(expected, self.choice.temperature)
         return self.add(*self.choice.of(expected, self.draws, len(self.proposal.tokens)), origin)
 
     def add(self, token: int, drawn_from: Distribution, origin: str) -> bool:

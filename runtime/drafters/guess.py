@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
 from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.worth import Worth
 
 # By the bit length of how many tokens matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. What comes true in source code,
 # about; a text's own figures replace it within some 16 guesses.
@@ -16,23 +17,42 @@ RATE = 1 / 16  # weight of the latest
 MARGIN = 1.2  # promised over cost
 
 
-class Kept:
-    """The share of guessed tokens that came true lately, by how many tokens before them had matched.
+class Shares:
+    """The share of guessed tokens that came true lately, by kind of guess.
 
     It is learnt from every token of the text, whether its guess was proposed or not, and so needs no trials.
     """
 
+    def __init__(self, expected: Sequence[float]) -> None:
+        """`expected` is believed of each kind before anything was seen."""
+        self._shares = list(expected)
+
+    def share(self, kind: int) -> float:
+        """Of the guesses of this kind."""
+        return self._shares[kind]
+
+    def observe(self, kind: int, right: bool) -> None:
+        """A guess came true, or did not."""
+        self._shares[kind] += RATE * (right - self._shares[kind])
+
+
+class Kept:
+    """The share of copied tokens that came true, by how many tokens before them had matched."""
+
     def __init__(self) -> None:
-        self._shares = list(EXPECTED)
+        self._shares = Shares(EXPECTED)
 
     def share(self, matched: int) -> float:
         """Of the guesses after so many tokens that matched."""
-        return self._shares[min(matched.bit_length(), len(EXPECTED) - 1)]
+        return self._shares.share(_kind(matched))
 
     def observe(self, matched: int, right: bool) -> None:
         """A guess came true, or did not."""
-        index = min(matched.bit_length(), len(EXPECTED) - 1)
-        self._shares[index] += RATE * (right - self._shares[index])
+        self._shares.observe(_kind(matched), right)
+
+
+def _kind(matched: int) -> int:
+    return min(matched.bit_length(), len(EXPECTED) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +63,23 @@ class Guess:
     matched: int
     kept: Kept
 
-    def chances(self, worth: float = 0.0) -> list[float]:
-        """Of each token, that it and all before it come true, while that is `worth` at least.
+    def chances(self, least: float = 0.0) -> list[float]:
+        """Of each token, that it and all before it come true, while that is `least` at least.
 
         The match grows with every token that does.
         """
         chance, chances = 1.0, []
         for place in range(len(self.tokens)):
             chance *= self.kept.share(self.matched + place)
-            if chance < worth:
+            if chance < least:
                 break
             chances.append(chance)
         return chances
 
-    def worthwhile(self, worth: float, start: float = 0.0) -> list[int]:
-        """Those with a chance of `worth` at least, or none where all of them promise less than they cost."""
-        chances = self.chances(worth)
-        return list(self.tokens[: len(chances)]) if gain(chances, worth, start) >= 0 else []
+    def worthwhile(self, worth: Worth) -> list[int]:
+        """Those that are worth their row, or none where all of them promise less than they cost."""
+        chances = self.chances(worth.row)
+        return list(self.tokens[: len(chances)]) if gain(chances, worth) >= 0 else []
 
     def compare(self, written: Sequence[int]) -> None:
         """Learn from what was written in its place."""
@@ -69,12 +89,10 @@ class Guess:
                 break
 
 
-def gain(chances: Sequence[float], worth: float, start: float) -> float:
-    """Tokens that a proposal promises, less those that its time would have given, and a margin for what is not known.
-
-    The first token costs `start`, each of the others `worth`.
-    """
-    return sum(chances) - MARGIN * (max(start, worth) + worth * (len(chances) - 1)) if chances else 0.0
+def gain(chances: Sequence[float], worth: Worth) -> float:
+    """Tokens that a proposal promises, less those that its time would have given, with a margin for what is unknown."""
+    cost = max(worth.start, worth.row) + worth.row * (len(chances) - 1)
+    return sum(chances) - MARGIN * cost if chances else 0.0
 
 
 def copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -> Iterator[int]:
@@ -84,6 +102,14 @@ def copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -
         token = tokens[at] if at < len(tokens) else beyond[at - len(tokens)]
         yield token
         beyond.append(token)
+
+
+class SaysChances(Drafter, Protocol):
+    """A drafter that knows beforehand how likely its guesses are to be kept."""
+
+    def chances(self, want: Wanted) -> list[float]:
+        """Of each token that is worth its row, that it and all before it are kept."""
+        ...
 
 
 class Guesser(Protocol):
@@ -97,12 +123,16 @@ class Guesser(Protocol):
 class GuessingDrafter(ByText):
     """A drafter whose memory of a text is a guesser: a guess is a distribution of one token."""
 
+    def chances(self, want: Wanted) -> list[float]:
+        return self._guess(want).chances(want.worth.row)
+
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
-            guesser: Guesser = want.memory
-            for token in guesser.guess(want.tokens, want.proposal.tokens, want.k).worthwhile(
-                want.worth, want.start_worth
-            ):
+            for token in self._guess(want).worthwhile(want.worth):
                 if not want.add(token, Distribution.point(token), self.name):
                     break
         return []
+
+    def _guess(self, want: Wanted) -> Guess:
+        guesser: Guesser = want.memory
+        return guesser.guess(want.tokens, want.proposal.tokens, want.k)

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from mxspec.runtime.costs import Costs, worth_of_row
+from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffix_text import SuffixText
+from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import Worth, worth_of_row
 
 
 class HierarchicalDrafter(ByText):
-    """The draft model of a bundle, sped up by suffix decoding; K is drafted to its end, however sure the draft is."""
+    """The draft model of a bundle, sped up by suffix decoding; it stops where the model alone would."""
 
     name = "hierarchical"
     cheap = False
@@ -41,49 +45,85 @@ class HierarchicalDrafter(ByText):
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         self._model.read(pieces)
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> SuffixText:
-        return SuffixText(len(tokens))
+    def begin(self, tokens: Sequence[int], cache_key: str) -> _Memory:
+        return _Memory(SuffixText(len(tokens)))
+
+    def observe(self, memory: _Memory, done: Round) -> None:
+        self._model.observe(memory.judged, done)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        began, calls = time.perf_counter(), 0
-        ends = {id(want): len(want.proposal.tokens) + want.k for want in wanted}
-        while active := [
-            want for want in wanted if len(want.proposal.tokens) < ends[id(want)] and not want.proposal.errors
-        ]:
-            worth = worth_of_row(self._costs, len(active))
-            guesses = [self._guess(want, ends[id(want)], worth) for want in active]
-            self._step(active, guesses)
-            calls += 1
-        most = max((want.k for want in wanted), default=0)
-        return [(len(wanted), (time.perf_counter() - began) / most)] * most if calls else []
+        began = time.perf_counter()
+        drafts = [
+            _Draft(want, len(want.proposal.tokens) + want.k, self._model.stopping(want, want.memory.judged))
+            for want in wanted
+        ]
+        while active := [draft for draft in drafts if draft.goes_on]:
+            worth = Worth(row=worth_of_row(self._costs, len(active)))
+            self._step(active, [draft.guess(worth) for draft in active])
+        places = max((draft.places for draft in drafts), default=0)
+        return [(len(wanted), (time.perf_counter() - began) / max(places, 1))] * places
 
-    def _guess(self, want: Wanted, end: int, worth: float) -> list[int]:
-        """What the draft is likely to propose, but for the last token, which no call needs to read."""
-        ahead = want.proposal.tokens
-        most = end - len(ahead) - 1
-        return want.memory.guess(want.tokens, ahead, most).worthwhile(worth) if most > 0 else []
-
-    def _step(self, active: Sequence[Wanted], guesses: Sequence[list[int]]) -> None:
+    def _step(self, active: Sequence[_Draft], guesses: Sequence[list[int]]) -> None:
         """One call of the draft, and what it proposes along the guesses."""
         began = time.perf_counter()
         parts = []
-        for want, guess in zip(active, guesses, strict=True):
+        for draft, guess in zip(active, guesses, strict=True):
+            want = draft.want
             beyond = max(want.slot.draft_length - len(want.tokens), 0)  # of the proposal it has read so much
             unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens[beyond:]]
             parts.append(Part(want.slot.index, want.slot.draft_length, unread + guess, len(guess) + 1))
         rows = self._session.run(parts)
         self._costs.add(sum(part.rows for part in parts), time.perf_counter() - began)
-        prepare([(want.shaper, want.proposal.tokens) for want in active])
+        prepare([(draft.want.shaper, draft.want.proposal.tokens) for draft in active])
         first = 0
-        for want, part, guess in zip(active, parts, guesses, strict=True):
-            want.slot.draft_length += len(part.tokens) - len(guess)
-            self._follow(want, rows[first : first + part.rows], guess)
+        for draft, part, guess in zip(active, parts, guesses, strict=True):
+            draft.want.slot.draft_length += len(part.tokens) - len(guess)
+            draft.follow(rows[first : first + part.rows], guess)
             first += part.rows
 
-    def _follow(self, want: Wanted, rows: Logits, guess: Sequence[int]) -> None:
-        """Propose the draft's tokens as long as they are those that it has read."""
+
+@dataclass(slots=True)
+class _Memory:
+    """What it remembers of a text, and the levels of a round's guesses."""
+
+    text: SuffixText
+    judged: list[Judged] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A text in a round: where its proposal ends at the latest, and whether it ends before."""
+
+    want: Wanted
+    end: int
+    stopping: Stopping
+    places: int = 0  # at which the draft was asked
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another token is to be drafted."""
+        return len(self.want.proposal.tokens) < self.end and self.stopping.goes_on
+
+    def guess(self, worth: Worth) -> list[int]:
+        """What the draft is likely to propose, but for the last token, which no call needs to read."""
+        ahead = self.want.proposal.tokens
+        most = self.end - len(ahead) - 1
+        return self.want.memory.text.guess(self.want.tokens, ahead, most).worthwhile(worth) if most > 0 else []
+
+    def follow(self, rows: Logits, guess: Sequence[int]) -> None:
+        """Propose the draft's tokens as long as they are those that it has read.
+
+        Where they end is asked before every place, as if each took a call: where only calls were counted, a guess that
+        is the token drawn would decide what is drafted.
+        """
+        tokens = self.want.proposal.tokens
         for place, row in enumerate(rows):
-            want.add_row(row, self.name)
-            if want.proposal.errors or place == len(guess) or want.proposal.tokens[-1] != guess[place]:
+            if not self.goes_on:
                 break
-            want.slot.draft_length += 1
+            self.places += 1
+            if not self.stopping.pays(row):
+                break
+            self.want.add_row(row, HierarchicalDrafter.name)
+            if self.want.proposal.errors or place == len(guess) or tokens[-1] != guess[place]:
+                break
+            self.want.slot.draft_length += 1

@@ -6,6 +6,7 @@ from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.drafters.guess import SaysChances
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.mix import MixDrafter
@@ -20,7 +21,7 @@ from mxspec.runtime.session import Session
 
 
 def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> dict[str, Drafter]:
-    """Those of a bundle; raises BundleError for tables that are none."""
+    """Those of a bundle; raises BundleError for tables that are none, as far as that is seen without reading them."""
     vocab_size = bundle.manifest.tokenizer.vocab_size
     suffix, ngram = bundle.guesses_path("suffix"), bundle.guesses_path("ngram")
     try:
@@ -40,15 +41,15 @@ def make_drafters(
 ) -> dict[str, Drafter]:
     """Those that there can be: one that guesses by a model needs a draft, one by tables the tables."""
     suffix = SuffixDrafter(shared_suffixes, corpus)
-    mixed: list[Drafter] = [SuffixDrafter(0, corpus)]
+    mixed: list[SaysChances] = [SuffixDrafter(0, corpus)]
     drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size), suffix, LookupDrafter()]
     if ngrams is not None:
-        drafters.append(NgramDrafter(ngrams))
-        mixed.append(drafters[-1])
+        mixed.append(NgramDrafter(ngrams))
+        drafters.append(mixed[-1])
     if draft is not None:
         drafters += [ModelDrafter(draft), HierarchicalDrafter(draft)]
-        mixed.append(ModelDrafter(draft))
-    return {drafter.name: drafter for drafter in (*drafters, MixDrafter(mixed))}
+    drafters.append(MixDrafter(mixed, None if draft is None else ModelDrafter(draft)))
+    return {drafter.name: drafter for drafter in drafters}
 
 
 def why_missing(name: str) -> GenerationError:

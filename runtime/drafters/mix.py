@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mxspec.runtime.choose_k import Acceptance
 from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
-from mxspec.runtime.drafters.guess import GuessingDrafter, gain
+from mxspec.runtime.drafters.guess import SaysChances, gain
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.ngram import NgramDrafter
 from mxspec.runtime.events import Round
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.tries import Tries
 
-TRY_EVERY = 64  # rounds until the model is tried again: what is kept of its guesses may have changed
 RECENT = 0.1  # weight of the latest call's seconds
 
 
@@ -24,16 +22,16 @@ class _Memory:
     """What each member remembers of a text, and how the model did."""
 
     of: dict[str, Any]
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    by_model: bool = False  # the last proposal
-    rounds: int = 0
+    acceptance: Acceptance
+    asked: int = 0  # tokens that a round has if the model, which was asked, gives as many as it was asked for
+    since: int = 0  # rounds in which the model was not asked
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """How many tokens a member would propose, and the tokens gained less those that the time would have given."""
 
-    member: Drafter
+    member: Drafter | None
     k: int
     gain: float
 
@@ -44,9 +42,13 @@ class MixDrafter(ByText):
     name = "mix"
     repeatable = False
 
-    def __init__(self, members: Sequence[Drafter]) -> None:
-        self._members = {member.name: member for member in members}
-        self._model = next((member for member in members if isinstance(member, ModelDrafter)), None)
+    def __init__(self, guessing: Sequence[SaysChances], model: ModelDrafter | None = None) -> None:
+        self._guessing, self._model = guessing, model
+        self._members: dict[str, Drafter] = {member.name: member for member in guessing}
+        if model is not None:
+            self._members[model.name] = model
+        self._kept = Acceptance()  # of the model's guesses, in all texts
+        self._tries = Tries()  # of the model, where it does not pay
         self._call_seconds = 0.0  # of the draft model
         self._step_seconds = 0.0  # of the target
 
@@ -60,30 +62,38 @@ class MixDrafter(ByText):
         self._model.read(pieces)
 
     def begin(self, tokens: Sequence[int], cache_key: str) -> _Memory:
-        return _Memory({name: member.begin(tokens, cache_key) for name, member in self._members.items()})
+        members = {name: member.begin(tokens, cache_key) for name, member in self._members.items()}
+        return _Memory(members, Acceptance.like(self._kept))
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         by_member: dict[str, list[Wanted]] = {}
         for want in wanted:
-            best = max(self._offers(want), key=lambda offer: offer.gain)
-            want.memory.by_model = best.member is self._model
-            if best.k and best.gain >= 0:
+            best = self._best(want)
+            if best.member is not None:
+                if best.member is self._model:
+                    want.memory.asked = len(want.proposal.tokens) + best.k
                 memory = want.memory.of[best.member.name]
-                own = replace(want, memory=memory, k=best.k, call_worth=want.worth and want.worth + self._call_share)
+                worth = replace(want.worth, call=want.worth.row + self._call_share)
+                own = replace(want, memory=memory, k=best.k, worth=worth)
                 by_member.setdefault(best.member.name, []).append(own)
         for name, wants in by_member.items():
-            began = time.perf_counter()
-            calls = self._members[name].propose(wants)
+            reads = any(self._members[name].lag(want.tokens, want.slot) > 2 for want in wants)  # what it has missed
+            calls = self._members[name].propose(wants)[1 if reads else 0 :]
             if calls:
-                self._call_seconds = _recent(self._call_seconds, (time.perf_counter() - began) / len(calls))
+                seconds = sum(seconds for _, seconds in calls) / len(calls)
+                self._call_seconds = _recent(self._call_seconds, seconds)
         return []
 
     def observe(self, memory: _Memory, done: Round) -> None:
-        memory.rounds += 1
+        memory.since = 0 if memory.asked else memory.since + 1
         self._step_seconds = _recent(self._step_seconds, done.target_seconds)
-        if memory.by_model and done.drafted:
-            memory.acceptance.observe(done)
-        memory.by_model = False
+        if memory.asked:
+            judged = replace(done, stopped=done.drafted < memory.asked)
+            memory.acceptance.observe(judged)
+            self._kept.observe(judged)
+        else:
+            memory.acceptance.forget()
+        memory.asked = 0
         for name, member in self._members.items():
             member.observe(memory.of[name], done)
 
@@ -96,34 +106,38 @@ class MixDrafter(ByText):
         """What a call of the model takes, in steps of the target."""
         return self._call_seconds / self._step_seconds if self._step_seconds else 0.0
 
-    def _offers(self, want: Wanted) -> list[Offer]:
-        """What each member promises after a text."""
-        offers = []
-        for name, member in self._members.items():
-            memory = want.memory.of[name]
-            if isinstance(member, ModelDrafter):
-                offers.append(self._offer_of_model(want, member))
-            elif isinstance(member, NgramDrafter):
-                chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth)
-                offers.append(_offer(member, chances, want))
-            elif isinstance(member, GuessingDrafter):
-                guess = memory.guess(want.tokens, want.proposal.tokens, want.k)
-                offers.append(_offer(member, guess.chances(want.worth), want))
-        return offers
+    def _best(self, want: Wanted) -> Offer:
+        """What promises the most after a text; or the model, where it is time to see whether it pays by now."""
+        best = NOTHING
+        for member in self._guessing:
+            chances = member.chances(replace(want, memory=want.memory.of[member.name]))
+            best = max(best, Offer(member, len(chances), gain(chances, want.worth)), key=_gain)
+        if self._model is None or not (by_model := self._offers_of_model(want, self._model)):
+            return best
+        if (best_by_model := max(by_model, key=_gain)).gain > best.gain:
+            self._tries.paid()
+            return best_by_model
+        lost = best.gain - by_model[0].gain
+        if self._tries.due(want.memory.since, lost):
+            self._tries.tried(lost)
+            return by_model[0]
+        return best
 
-    def _offer_of_model(self, want: Wanted, member: ModelDrafter) -> Offer:
-        """The best K by how much of its guesses was kept, and by what a call takes beside a step of the target."""
-        most = min(want.k, member.limit(len(want.tokens) + len(want.proposal.tokens)))
-        if want.worth == 0 or (want.memory.rounds % TRY_EVERY == TRY_EVERY - 1 and most):
-            return Offer(member, most if want.worth == 0 else 1, float(most))
+    def _offers_of_model(self, want: Wanted, model: ModelDrafter) -> list[Offer]:
+        """Each K by how much of its guesses was kept, and by what a call takes beside a step of the target."""
+        most = min(want.k, model.limit(len(want.tokens) + len(want.proposal.tokens)))
+        if want.worth.all_wanted and most:
+            return [Offer(model, most, float(most))]
         chances = [want.memory.acceptance.share**k for k in range(1, most + 1)]
-        worth, start = want.worth + self._call_share, want.start_worth + self._call_share
-        offers = [Offer(member, k, gain(chances[:k], worth, start)) for k in range(most + 1)]
-        return max(offers, key=lambda offer: offer.gain)
+        worth = want.worth.with_calls(self._call_share)
+        return [Offer(model, k, gain(chances[:k], worth)) for k in range(1, most + 1)]
 
 
-def _offer(member: Drafter, chances: Sequence[float], want: Wanted) -> Offer:
-    return Offer(member, len(chances), gain(chances, want.worth, want.start_worth))
+NOTHING = Offer(None, 0, 0.0)
+
+
+def _gain(offer: Offer) -> float:
+    return offer.gain
 
 
 def _recent(mean: float, value: float) -> float:

@@ -4,45 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.sureness import Sureness, peak_probability
+from mxspec.runtime.drafters.stopping import Judged, Stopping, learn
+from mxspec.runtime.drafters.sureness import Sureness
 from mxspec.runtime.events import Round
-from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
 from mxspec.runtime.slots import Slot
-
-Judged = tuple[Sureness, int]  # whose a level is, and the level
-
-
-@dataclass(slots=True)
-class _Guess:
-    """How far a round has guessed for one text, and whether it is worth going on."""
-
-    want: Wanted
-    sureness: Sureness
-    survives: float = 1.0  # the probability that all guesses so far are kept
-    stopped: bool = False
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether another call of the draft is worth its time."""
-        if self.stopped or self.want.proposal.errors:
-            return False
-        return self.survives * self.sureness.mean >= self.want.call_worth or not self.want.proposal.tokens
-
-    def pays(self, row: Logits) -> bool:
-        """Whether the token that a row gives is worth being scored."""
-        if self.want.call_worth == 0:
-            return True
-        level = self.sureness.level(peak_probability(row))
-        self.survives *= self.sureness.share(level)
-        self.stopped = self.survives < self.want.worth
-        if not self.stopped:
-            self.want.memory.append((self.sureness, level))
-        return not self.stopped
 
 
 class ModelDrafter(ByText):
@@ -64,10 +33,11 @@ class ModelDrafter(ByText):
         return []
 
     def observe(self, memory: list[Judged], done: Round) -> None:
-        for place, (sureness, level) in enumerate(memory):
-            if place < done.evaluated:
-                sureness.observe(level, kept=place < done.accepted)
-        memory.clear()
+        learn(memory, done)
+
+    def stopping(self, want: Wanted, judged: list[Judged]) -> Stopping:
+        """What decides in a round how far to guess for a text."""
+        return Stopping(want, self._sureness[want.choice.greedy_text], judged)
 
     def limit(self, length: int) -> int:
         return max(self.session.capacity - length + 1, 0)
@@ -87,7 +57,7 @@ class ModelDrafter(ByText):
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = []
         unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
-        guesses = {id(want): _Guess(want, self._sureness[want.choice.greedy_text]) for want in wanted}
+        guesses = {id(want): self.stopping(want, want.memory) for want in wanted}
         for position in range(max((want.k for want in wanted), default=0)):
             active = [want for want in wanted if want.k > position and guesses[id(want)].goes_on]
             if not active:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.guess import gain
+from mxspec.runtime.drafters.guess import Shares, gain
 from mxspec.runtime.drafters.ngram_tables import ORDERS, NgramTables
 from mxspec.runtime.sampling.distribution import Distribution
 
 LEARN_FROM = 128  # last tokens of what was not looked at yet: a look-up takes some microseconds
 SURE = (0.2, 0.4, 0.6, 0.8)  # of the likeliest token: what is kept is learnt apart between these
 EXPECTED = (0.1, 0.2, 0.35, 0.5, 0.7)  # is kept, before anything was seen
-RATE = 1 / 16  # weight of the latest
 
 
 class NgramText:
@@ -24,29 +23,28 @@ class NgramText:
     def __init__(self, tables: NgramTables) -> None:
         self.tables = tables
         self._seen = 0
-        self._shares = [list(EXPECTED) for _ in ORDERS]
+        self._shares = [Shares(EXPECTED) for _ in ORDERS]
 
     def learn(self, tokens: Sequence[int]) -> None:
         """The text has grown."""
         for place in range(max(self._seen, len(tokens) - LEARN_FROM), len(tokens)):
             if (found := self.tables.after(tokens[max(place - 2, 0) : place])) is not None:
                 order, expected = found
-                shares, sure = self._shares[order], _sure(expected)
-                shares[sure] += RATE * ((expected.likeliest == tokens[place]) - shares[sure])
+                self._shares[order].observe(_sure(expected), expected.likeliest == tokens[place])
         self._seen = len(tokens)
 
     def share(self, order: int, expected: Distribution) -> float:
         """Of the tokens guessed like this that are kept."""
-        return self._shares[order][_sure(expected)]
+        return self._shares[order].share(_sure(expected))
 
-    def chances(self, tokens: Sequence[int], ahead: Sequence[int], most: int, worth: float) -> list[float]:
-        """Of up to `most` likeliest tokens, that each and all before it are kept, while that is `worth` at least."""
+    def chances(self, tokens: Sequence[int], ahead: Sequence[int], most: int, least: float) -> list[float]:
+        """Of up to `most` likeliest tokens, that each and all before it are kept, while that is `least` at least."""
         self.learn(tokens)
         last, chance = [*tokens[-2:], *ahead], 1.0
         chances: list[float] = []
         while len(chances) < most and (found := self.tables.after(last[-2:])) is not None:
             chance *= self.share(*found)
-            if chance < worth:
+            if chance < least:
                 break
             chances.append(chance)
             last.append(found[1].likeliest)
@@ -64,19 +62,23 @@ class NgramDrafter(ByText):
     def begin(self, tokens: Sequence[int], cache_key: str) -> NgramText:
         return NgramText(self._tables)
 
+    def chances(self, want: Wanted) -> list[float]:
+        memory: NgramText = want.memory
+        return memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth.row)
+
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
-            self._propose(want, want.memory)
+            self._propose(want)
         return []
 
-    def _propose(self, want: Wanted, memory: NgramText) -> None:
+    def _propose(self, want: Wanted) -> None:
         """How many depends on the likeliest tokens, not on those that are drawn."""
-        chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth)
-        if gain(chances, want.worth, want.start_worth) < 0:
+        chances = self.chances(want)
+        if gain(chances, want.worth) < 0:
             return
         last = [*want.tokens[-2:], *want.proposal.tokens]
         for _ in chances:
-            found = memory.tables.after(last[-2:])
+            found = self._tables.after(last[-2:])
             if found is None or not want.add_choice(found[1], self.name):
                 break
             last.append(want.proposal.tokens[-1])

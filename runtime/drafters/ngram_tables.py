@@ -18,6 +18,7 @@ from mxspec.formats.errors import BundleError
 from mxspec.runtime.sampling.distribution import Distribution
 
 ORDERS = (2, 1, 0)  # tokens of context, the longest first
+EACH_CONTEXT = "expected entries for each context, one after another"
 MOST_FOLLOWING = 64  # entries of a context; the rarest of more are worth no guess
 
 
@@ -33,18 +34,26 @@ class NgramTables:
     """Tables over the token ids of a vocabulary, for contexts of two tokens, one, and none."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> None:
-        """Raises BundleError where the arrays are not such tables."""
+        """Raises BundleError where the arrays cannot be such tables; what they hold is looked at as it is used."""
         self._arrays, self._vocab = arrays, vocab_size
         for order in ORDERS:
             if (fault := self._fault(order)) is not None:
-                raise BundleError(f"n-gram table {order}: {fault}; compile the bundle again")
+                raise _damaged(order, fault)
 
     def after(self, last: Sequence[int]) -> tuple[int, Distribution] | None:
-        """What follows the longest known of the last two tokens, one or none, and how many that were."""
+        """What follows the longest known of the last two tokens, one or none, and how many that were.
+
+        Raises BundleError for entries that are none.
+        """
         for order in ORDERS:
             if len(last) >= order and (entries := self._entries(order, last[len(last) - order :])) is not None:
                 ids = self._arrays[f"ids.{order}"][entries].astype(np.int64)
-                return order, Distribution.of(self._arrays[f"counts.{order}"][entries].astype(np.float64), ids)
+                counts = self._arrays[f"counts.{order}"][entries].astype(np.float64)
+                if ids[0] < 0 or ids[-1] >= self._vocab or not (ids[1:] > ids[:-1]).all():
+                    raise _damaged(order, f"expected rising ids from 0 to {self._vocab - 1}")
+                if counts.min() < 1:
+                    raise _damaged(order, "expected a count of at least 1 for each id")
+                return order, Distribution.of(counts, ids)
         return None
 
     def _entries(self, order: int, last: Sequence[int]) -> slice | None:
@@ -55,7 +64,10 @@ class NgramTables:
         if place == len(contexts) or contexts[place] != key:
             return None
         starts = self._arrays[f"starts.{order}"]
-        return slice(int(starts[place]), int(starts[place + 1]))
+        start, end = int(starts[place]), int(starts[place + 1])
+        if not 0 <= start < end <= len(self._arrays[f"ids.{order}"]):
+            raise _damaged(order, EACH_CONTEXT)
+        return slice(start, end)
 
     def _fault(self, order: int) -> str | None:
         names = ("ids", "counts") if order == 0 else ("contexts", "starts", "ids", "counts")
@@ -63,13 +75,13 @@ class NgramTables:
         if missing:
             return f"{missing[0]} are missing"
         ids, counts = self._arrays[f"ids.{order}"], self._arrays[f"counts.{order}"]
-        if len(ids) != len(counts) or (len(counts) and counts.min() < 1):
-            return "expected a count of at least 1 for each id"
-        if len(ids) and not 0 <= ids.min() <= ids.max() < self._vocab:
-            return f"ids from {ids.min()} to {ids.max()}, but the vocabulary has {self._vocab}"
+        if len(ids) != len(counts):
+            return "expected a count for each id"
         if order == 0:
             return None
         contexts, starts = self._arrays[f"contexts.{order}"], self._arrays[f"starts.{order}"]
-        if len(starts) != len(contexts) + 1 or starts[0] != 0 or starts[-1] != len(ids) or (np.diff(starts) < 1).any():
-            return "expected entries for each context, one after another"
-        return None if (np.diff(contexts) > 0).all() else "expected contexts in rising order"
+        return None if len(starts) == len(contexts) + 1 and starts[-1] == len(ids) else EACH_CONTEXT
+
+
+def _damaged(order: int, fault: str) -> BundleError:
+    return BundleError(f"n-gram table {order}: {fault}; compile the bundle again")

@@ -20,31 +20,33 @@ from mxspec.formats.suffix_order import COMPARED
 class SuffixCorpus:
     """The corpus of a bundle, mapped from its file: `tokens` int32[n] and `ends` int32[n]."""
 
-    def __init__(self, tokens: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
-        self._tokens, self._ends = tokens, ends
+    def __init__(self, tokens: NDArray[np.int32], ends: NDArray[np.int32], vocab_size: int) -> None:
+        self._tokens, self._ends, self._vocab = tokens, ends, vocab_size
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> SuffixCorpus:
-        """Of the arrays of a file; raises BundleError where they are not such."""
+        """Of the arrays of a file, not read yet; raises BundleError where they are not such."""
         tokens, ends = arrays.get("tokens"), arrays.get("ends")
         if tokens is None or ends is None or not len(tokens) or ends.shape != tokens.shape:
             raise BundleError("corpus: expected tokens and as many ends; compile the bundle again")
-        if not 0 <= tokens.min() <= tokens.max() < vocab_size:
-            raise BundleError(
-                f"corpus: tokens from {tokens.min()} to {tokens.max()}, but the vocabulary has {vocab_size}; "
-                "compile the bundle again"
-            )
-        return cls(tokens, ends)
+        return cls(tokens, ends, vocab_size)
 
     def continuation(self, text: Sequence[int], most: int) -> tuple[int, list[int]]:
         """How many last tokens of the text stand in the corpus, COMPARED at most, and up to `most` that follow there.
 
-        Where the longest ending stands several times it is one of those places.
+        Where the longest ending stands several times it is one of those places. Raises BundleError for what follows
+        and is no token.
         """
         wanted = list(text[: -COMPARED - 1 : -1])
         place = bisect_left(range(len(self._ends)), wanted, key=self._before)
         matched, end = max((self._shared(wanted, near), self._end(near)) for near in (place - 1, place))
-        return (matched, self._tokens[end : end + most].tolist()) if matched else (0, [])
+        following = self._tokens[end : end + most].tolist() if matched else []
+        for token in following:
+            if not 0 <= token < self._vocab:
+                raise BundleError(
+                    f"corpus: token {token}, but the vocabulary has {self._vocab}; compile the bundle again"
+                )
+        return matched, following
 
     def _before(self, place: int) -> list[int]:
         """What stands before the end at this place of the order, the last token first."""

@@ -1,8 +1,4 @@
-"""How often a draft model is right, by how sure it is: what decides where a round stops guessing.
-
-Whether a place is drafted depends on distributions and on what was kept before, never on the token drawn there: that
-would bias the text.
-"""
+"""How often a draft model is right, by how sure it is: what decides where a round stops guessing."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ namespace mxspec {
 // Adds up the bytes as 64-bit words (zeros after the last), modulo 2^64, so that no read can be left out.
 using ReadLoop = uint64_t (*)(const uint8_t* bytes, size_t count);
 
-// The hardware fetches ahead by itself, on some machines better than it can be told, and more streams are more misses
+// The hardware fetches ahead by itself, on some machines better than by hints, and more streams are more misses
 // under way: which of these is fastest depends on the machine, its pages and its load.
 struct ReadKind {
   const char* name;

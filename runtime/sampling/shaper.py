@@ -82,8 +82,18 @@ class Shaper:
         With a `temperature` of a draft's own, it is shaped at that one.
         """
         row, ids = self._narrow(logits, ahead)
-        sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
-        return shape(row, sampling, ids)
+        return shape(row, self._at(temperature), ids)
+
+    def reshape(self, expected: Distribution, temperature: float | None = None) -> Distribution:
+        """What a distribution at temperature 1 becomes, of few tokens: temperature and truncation, and nothing else.
+
+        Bias, penalties and masks are of rows of a model; `allows` says what the text cannot go on with.
+        """
+        return shape(np.log(expected.weights).astype(np.float32), self._at(temperature), expected.ids)
+
+    def _at(self, temperature: float | None) -> Sampling:
+        """The settings, at a draft's own temperature where it has one."""
+        return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
         """Whether grammar and minimum length let the text go on with this token."""

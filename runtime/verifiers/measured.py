@@ -8,7 +8,7 @@ import numpy as np
 
 from mxspec.runtime.drafters.drafter import ProposalKind
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.verifiers import BLOCK, MRS
+from mxspec.runtime.verifiers.known import BLOCK, MRS
 from mxspec.runtime.verifiers.verifier import Verifier
 
 FORGET = 0.99  # weight of what was seen so far, a token later

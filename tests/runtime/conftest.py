@@ -22,7 +22,7 @@ from mxspec.runtime.scheduler import Scheduler
 from mxspec.runtime.session import Part
 from mxspec.runtime.strategy import Strategy
 from mxspec.runtime.text.stream import TextStream
-from mxspec.runtime.verifiers import VERIFIERS
+from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verifier import Verifier
 
 Logits = NDArray[np.float32]

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime import verifiers
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.strategy import Strategy, choose_strategy
+from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.measured import ENOUGH, Measured
 
 K_MAX = 6
@@ -55,6 +57,10 @@ def chosen(**settings: Any) -> tuple[str, Any, str, str]:
 )
 def test_what_is_taken_for_sampled_text(settings: dict[str, Any], expected: tuple[str, Any, str, str]) -> None:
     assert chosen(**settings) == expected
+
+
+def test_every_verifier_that_can_be_asked_for_is_there() -> None:
+    assert tuple(VERIFIERS) == verifiers.NAMES
 
 
 def test_greedy_text_drafts_by_cost() -> None:

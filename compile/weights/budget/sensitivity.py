@@ -51,7 +51,7 @@ from mxspec.recipes.recipe import Rounding
 
 _LOGITS = 16 << 20  # made at once
 
-Advance = Callable[[int], object]  # told how many multiplications are done
+Advance = Callable[[int], object]  # gets how many multiplications are done
 Losses = dict[str, dict[str, float]]  # nats a token, by parameter name and format
 
 

@@ -24,9 +24,9 @@ _PIECE = 4 << 20  # weights converted at once
 
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
 _LayerOutput = Tensor | tuple[Tensor, None]
-OnInput = Callable[[str, Tensor], None]  # told a matrix's parameter name and its inputs [..., k]
+OnInput = Callable[[str, Tensor], None]  # gets a matrix's parameter name and its inputs [..., k]
 Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-OnProduct = Callable[[str, Tensor, Tensor], None]  # told also what it makes of them [..., n]
+OnProduct = Callable[[str, Tensor, Tensor], None]  # gets also what it makes of them [..., n]
 
 
 class _Reached(Exception):
@@ -41,7 +41,7 @@ class LayeredModel:
     """Runs embedding, a decoder layer, what comes before the head, or the head, by themselves.
 
     The model's own forward pass runs each time, so that masks, positions and rotations are its own; layers before the
-    wanted one hand on the given hidden states, and the pass ends behind it. Raises UnsupportedModelError for a model
+    wanted one hand on the given hidden states, and the pass ends after it. Raises UnsupportedModelError for a model
     without a list of decoder layers.
     """
 
@@ -74,7 +74,7 @@ class LayeredModel:
                 self._load(module)
 
     def matrices(self, index: int) -> Matrices:
-        """The linear layers of a decoder layer; of the head where `index` is behind the last layer."""
+        """The linear layers of a decoder layer; of the head where `index` is after the last layer."""
         if index == len(self.layers):
             head = self._model.get_output_embeddings()
             return {self._parameters[id(head), "weight"]: head}
@@ -110,7 +110,7 @@ class LayeredModel:
         self._forget_embedding()
 
     def run(self, index: int, hidden: Tensor, on_input: OnInput | None = None) -> Tensor:
-        """What a loaded layer makes of hidden states, or, where `index` is behind the last, what the head gets."""
+        """What a loaded layer makes of hidden states, or, where `index` is after the last, what the head gets."""
         self._hidden = hidden
         ids = torch.zeros(hidden.shape[:2], dtype=torch.int64)
         with ExitStack() as hooks:

@@ -19,7 +19,7 @@ from mxspec.compile.weights.rounding.rounded import RoundedMatrix
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
 
-Advance = Callable[[int], object]  # told how many multiplications are done
+Advance = Callable[[int], object]  # gets how many multiplications are done
 
 WIDE_BYTES = 256 << 20  # of moments: matrices with more are rounded after the others of their layer, in their memory
 

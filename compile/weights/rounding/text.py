@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from mxspec.compile.recipe_text import read_recipe_text
 from mxspec.formats.errors import RecipeError
 
 WINDOW = 1024  # tokens at most that are read as one text
@@ -35,20 +35,14 @@ def read_calibration(path: Path, tokenizer: Tokenizer, tokens: int, length: int,
     Each window begins with the token that the tokenizer begins every text with, if there is one. Raises RecipeError
     for a file that cannot be read or holds no two tokens.
     """
-    try:
-        content = path.read_bytes()
-        text = content.decode("utf-8")
-    except OSError as error:
-        raise RecipeError(f"calibrate: {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise RecipeError(f"calibrate: {path} is not text in UTF-8") from None
+    text, sha256 = read_recipe_text("calibrate", path)
     length = min(length, WINDOW, tokens)
     begin = _begin(tokenizer)
     stretches = _stretches(tokenizer, text, max(1, tokens // length), length - len(begin), seed)
     if not stretches or len(stretches[0]) < 2:
         raise RecipeError(f"calibrate: {path} holds fewer than 2 tokens; give it some pages of text")
     windows = np.array([begin + stretch for stretch in stretches], np.int64)
-    return CalibrationText(windows, hashlib.sha256(content).hexdigest())
+    return CalibrationText(windows, sha256)
 
 
 def _begin(tokenizer: Tokenizer) -> list[int]:

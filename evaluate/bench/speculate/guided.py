@@ -12,6 +12,7 @@ from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.session import Session
+from mxspec.runtime.worth import ALL_WANTED
 
 
 def draft_of(engine: Engine) -> Session:
@@ -34,7 +35,7 @@ class GuidedDrafter(ModelDrafter):
         self.seed = 0  # of what is right: another in each repetition, so that no K is lucky in all of them
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        calls = super().propose([replace(want, worth=0.0, call_worth=0.0) for want in wanted])  # noise is never sure
+        calls = super().propose([replace(want, worth=ALL_WANTED) for want in wanted])  # noise is never sure
         for want in wanted:
             length = len(want.tokens)
             prompt = next(prompt for prompt in self._texts if tuple(want.tokens[: len(prompt)]) == prompt)

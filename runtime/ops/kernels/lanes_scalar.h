@@ -40,7 +40,7 @@ struct ScalarLanes {
     return each([](int i) { return static_cast<float>(i); });
   }
 
-  // Memory. The forms with a count touch only that many values and give zeros behind them.
+  // Memory. The forms with a count touch only that many values and give zeros after them.
   static Vector load(const float* from) {
     return each([&](int i) { return from[i]; });
   }

@@ -48,7 +48,7 @@ using DecodeBlocks = void (*)(const uint8_t* codes, const uint8_t* weight_scales
 using MultiplyDecoded = void (*)(Decoded decoded, size_t blocks, QuantisedGroup group, float* acc);
 
 // Adds k_count values of k of `tiles` row tiles, tile_bytes apart, to acc float[rows][tiles][16]. The weights of the
-// next call begin `next` bytes behind the end of these (to fetch them early).
+// next call begin `next` bytes after the end of these (to fetch them early).
 using MultiplyFp16 = void (*)(const uint8_t* weights, size_t tile_bytes, size_t next, size_t k_count,
                               const float* values, float* acc);
 

@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from mxspec.evaluate.lossless import enumeration
 from mxspec.evaluate.lossless.effort import EFFORTS
 from mxspec.evaluate.speccheck import main
-from mxspec.runtime import sequence, verifiers
+from mxspec.runtime import sequence
 from mxspec.runtime.drafters.drafter import Choice, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
-from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shape import shape
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.session import Part, Session
 from mxspec.runtime.slots import Slot
 from mxspec.runtime.strategy import Strategy
-from mxspec.runtime.verifiers import VERIFIERS, mrs
+from mxspec.runtime.verifiers import mrs
+from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
+from tests.broken import unprocessed_draft, verify_with_a_late_bonus
 
 Logits = NDArray[np.float32]
 MonkeyPatch = pytest.MonkeyPatch
@@ -38,7 +38,7 @@ Sabotage = Callable[[MonkeyPatch], None]
 
 
 def _verify(patch: MonkeyPatch, name: str, verify: Callable[[Scored], Verdict]) -> None:
-    patch.setitem(verifiers.VERIFIERS, name, replace(VERIFIERS[name], verify=verify))
+    patch.setitem(VERIFIERS, name, replace(VERIFIERS[name], verify=verify))
 
 
 # --- caches and slots ---
@@ -138,17 +138,7 @@ def wrong_tokens_probability(patch: MonkeyPatch) -> None:
 
 
 def bonus_one_late(patch: MonkeyPatch) -> None:
-    """The bonus comes from the row that judged the last drafted token, as one well-known engine has it."""
-
-    def verify(scored: Scored) -> Verdict:
-        verdict = mrs.verify_mrs(scored)
-        count = len(scored.drafted)
-        if count and verdict.accepted == count:
-            late = scored.target(count - 1).draw(scored.draws.uniform(count, Purpose.RESAMPLE))
-            return replace(verdict, next_token=late)
-        return verdict
-
-    _verify(patch, "mrs", verify)
+    _verify(patch, "mrs", verify_with_a_late_bonus)
 
 
 def distributions_of_the_round_before(patch: MonkeyPatch) -> None:
@@ -162,18 +152,6 @@ def distributions_of_the_round_before(patch: MonkeyPatch) -> None:
         return mrs.verify_mrs(replace(scored, drafts=before if len(before) == count else drafts))
 
     _verify(patch, "mrs", verify)
-
-
-def unprocessed_draft(patch: MonkeyPatch) -> None:
-    """The draft's token is drawn from the shaped distribution and judged by the plain softmax."""
-    add_row = Wanted.add_row
-
-    def add(want: Wanted, row: Logits, origin: str) -> None:
-        add_row(want, row, origin)
-        if want.proposal.distributions:
-            want.proposal.distributions[-1] = shape(row, Sampling(1.0))
-
-    patch.setattr(Wanted, "add_row", add)
 
 
 # --- random numbers ---
@@ -196,12 +174,12 @@ def number_kept_for_the_next_place(patch: MonkeyPatch) -> None:
 
 
 def block_keyed_by_position(patch: MonkeyPatch) -> None:
-    patch.setitem(verifiers.VERIFIERS, "block", replace(VERIFIERS["block"], fresh=False))
+    patch.setitem(VERIFIERS, "block", replace(VERIFIERS["block"], fresh=False))
 
 
 def match_noise_of_the_round(patch: MonkeyPatch) -> None:
     """The noise that draft and target share depends on where the round begins: a seed is not one text."""
-    patch.setitem(verifiers.VERIFIERS, "match", replace(VERIFIERS["match"], fresh=True))
+    patch.setitem(VERIFIERS, "match", replace(VERIFIERS["match"], fresh=True))
 
 
 def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:

@@ -12,10 +12,12 @@ from mxspec.runtime.drafters import hierarchical
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import ALL_WANTED, Worth
 
 VOCAB, PERIOD = 12, 5
 CHOICES = {
@@ -47,43 +49,67 @@ class Drafting:
         self.slots = [Slot(0), Slot(1)]
         self.memories = [drafter.begin(text, "") for text in self.texts]
 
-    def round(self, ks: list[int]) -> list[Proposal]:
+    def round(self, ks: list[int], worth: Worth = ALL_WANTED) -> list[Proposal]:
         wants = []
         for text, slot, memory, k in zip(self.texts, self.slots, self.memories, ks, strict=True):
             shaper = Shaper(self.sampling, text, vocab_size=VOCAB, eos=())
             draws = Draws(3, 0, len(text))
-            wants.append(Wanted(text, slot, shaper, self.choice, draws, k, memory, 0.0, 0.0, Proposal()))
+            wants.append(
+                Wanted(
+                    tokens=text,
+                    slot=slot,
+                    shaper=shaper,
+                    choice=self.choice,
+                    draws=draws,
+                    k=k,
+                    memory=memory,
+                    worth=worth,
+                    proposal=Proposal(),
+                )
+            )
         self.calls = self.drafter.propose(wants)
         return [want.proposal for want in wants]
 
-    def keep(self, kept: list[list[int]]) -> None:
-        for text, slot, new in zip(self.texts, self.slots, kept, strict=True):
+    def keep(self, kept: list[list[int]], counts: list[tuple[int, int]]) -> None:
+        """Some of what was proposed, and so much of it was drafted and accepted."""
+        rounds = zip(self.texts, self.slots, self.memories, kept, counts, strict=True)
+        for text, slot, memory, new, (drafted, accepted) in rounds:
             text += new
             slot.rollback(len(text) - 1)
+            evaluated = min(accepted + 1, drafted)
+            self.drafter.observe(memory, Round(drafted, evaluated, accepted, accepted + 1, 0.0, 0.0, 0.0))
 
 
+@pytest.mark.parametrize("worth", [ALL_WANTED, Worth(row=0.2, start=0.2, call=0.35)], ids=["all", "worthwhile"])
 @pytest.mark.parametrize("name", CHOICES)
-def test_it_proposes_what_the_model_alone_does(toys: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_proposes_what_the_model_alone_does(
+    toys: Any, name: str, worth: Worth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it stops where the model stops, which asks distributions alone: by a token drawn, the text would be biased."""
     monkeypatch.setattr(hierarchical, "worth_of_row", lambda costs, texts: 0.1)  # not by the clock
     choice, sampling = CHOICES[name]
     alone, sped = (toys.Session(copying, capacity=300, slots=2) for _ in range(2))
     model = Drafting(ModelDrafter(alone), choice, sampling)
     both = Drafting(HierarchicalDrafter(sped), choice, sampling)
-    rng = random.Random(2)
+    rng, lengths, wished = random.Random(2), list[int](), list[int]()
     for _ in range(30):
         ks = [rng.randrange(0, 6), rng.randrange(1, 6)]
-        expected, proposals = model.round(ks), both.round(ks)
-        kept = []
+        wished += ks
+        expected, proposals = model.round(ks, worth), both.round(ks, worth)
+        kept, counts = [], []
         for mine, theirs in zip(proposals, expected, strict=True):
             assert mine.tokens == theirs.tokens
             for ours, reference in zip(mine.distributions, theirs.distributions, strict=True):
                 np.testing.assert_array_equal(ours.weights, reference.weights)
             accepted = mine.tokens[: rng.randrange(len(mine.tokens) + 1)]
+            counts.append((len(mine.tokens), len(accepted)))
+            lengths.append(len(mine.tokens))
             kept.append([*accepted, copied(both.texts[len(kept)] + accepted)])
-        assert len(both.calls) == max(ks)
+        assert len(both.calls) == len(model.calls)
         for drafting in (model, both):
-            drafting.keep(kept)
+            drafting.keep(kept, counts)
     assert len(sped.calls) < 0.8 * len(alone.calls)
+    assert (sum(lengths) == sum(wished)) == worth.all_wanted
 
 
 def test_the_last_token_proposed_may_lie_one_beyond_the_cache(toys: Any) -> None:

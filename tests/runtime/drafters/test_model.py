@@ -16,6 +16,7 @@ from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import Worth
 
 VOCAB = 12
 TEXT = [1, 2, 3]
@@ -26,18 +27,16 @@ def wanted(
 ) -> Wanted:
     sampling = sampling or Sampling()
     shaper = Shaper(sampling, text, vocab_size=VOCAB, eos=())
-    draws = Draws(sampling.seed or 0, sample, len(text))
     return Wanted(
-        text,
-        slot,
-        shaper,
-        Choice(sampling.greedy),
-        draws,
-        k,
-        [],
-        worth,
-        0.0 if worth == 0 else worth + 0.05,
-        Proposal(),
+        tokens=text,
+        slot=slot,
+        shaper=shaper,
+        choice=Choice(sampling.greedy),
+        draws=Draws(sampling.seed or 0, sample, len(text)),
+        k=k,
+        memory=[],
+        worth=Worth(row=worth, call=worth + 0.05),
+        proposal=Proposal(),
     )
 
 

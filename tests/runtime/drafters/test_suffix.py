@@ -20,6 +20,7 @@ from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.slots import Slot
+from mxspec.runtime.worth import Worth
 
 VOCAB = 100
 SAID = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4]  # goes on with 5, 6, …
@@ -36,8 +37,17 @@ class Text:
     def propose(self, k: int, worth: float = 0.0, ahead: Sequence[int] = ()) -> Proposal:
         shaper = Shaper(self.sampling, self.tokens, vocab_size=VOCAB, eos=())
         proposal = Proposal(list(ahead), ["grammar"] * len(ahead))
-        draws, choice = Draws(0, 0, len(self.tokens)), Choice(self.sampling.greedy)
-        want = Wanted(self.tokens, self.slot, shaper, choice, draws, k, self.memory, worth, worth, proposal)
+        want = Wanted(
+            tokens=self.tokens,
+            slot=self.slot,
+            shaper=shaper,
+            choice=Choice(self.sampling.greedy),
+            draws=Draws(0, 0, len(self.tokens)),
+            k=k,
+            memory=self.memory,
+            worth=Worth(row=worth),
+            proposal=proposal,
+        )
         assert self.drafter.propose([want]) == []
         return proposal
 
@@ -178,6 +188,8 @@ def test_a_corpus_that_is_none_is_refused() -> None:
         SuffixCorpus.of({"tokens": ids}, VOCAB)
     with pytest.raises(BundleError, match="expected tokens"):
         SuffixCorpus.of({"tokens": ids, "ends": ids[:2]}, VOCAB)
-    with pytest.raises(BundleError, match="corpus: tokens from 0 to 2, but the vocabulary has 2"):
-        SuffixCorpus.of({"tokens": ids, "ends": ids}, 2)
-    assert SuffixCorpus(ids, np.array([-9, 99, 7], np.int32)).continuation([1], 2)[0] <= 1  # whatever it says
+    damaged = SuffixCorpus.of({"tokens": ids, "ends": ids}, 2)  # seen where it is met: a large one is not read through
+    with pytest.raises(BundleError, match="corpus: token 2, but the vocabulary has 2"):
+        damaged.continuation([1], 2)
+    lost = {"tokens": ids, "ends": np.array([-9, 99, 7], np.int32)}
+    assert SuffixCorpus.of(lost, VOCAB).continuation([1], 2)[0] <= 1  # whatever it says

@@ -20,18 +20,17 @@ from scipy.stats import chi2
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
 from mxspec.formats.suffix_order import suffix_order
-from mxspec.runtime.drafters.drafter import Drafter, Wanted
+from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 from mxspec.runtime.events import Token
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
-from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shape import shape
-from mxspec.runtime.verifiers import BLOCK, MRS, VERIFIERS, mrs
-from mxspec.runtime.verifiers.verdict import Verdict
+from mxspec.runtime.verifiers import mrs
+from mxspec.runtime.verifiers.known import BLOCK, MRS, VERIFIERS
 from mxspec.runtime.verifiers.verifier import Scored, Verifier
+from tests.broken import unprocessed_draft, verify_with_a_late_bonus
 
 VOCAB, LENGTH, PROMPT = 4, 4, [1, 2]
 SAMPLES = 2500
@@ -187,30 +186,9 @@ def test_acceptance_with_the_wrong_tokens_probability_is_caught(toys: Any, monke
 
 
 def test_a_bonus_token_drawn_one_position_late_is_caught(toys: Any) -> None:
-    """The bonus comes from the row that judged the last drafted token, as one well-known engine has it."""
-
-    def verify(scored: Scored) -> Verdict:
-        verdict = MRS.verify(scored)
-        count = len(scored.drafted)
-        if count and verdict.accepted == count:
-            late = scored.target(count - 1).draw(scored.draws.uniform(count, Purpose.RESAMPLE))
-            return Verdict(verdict.accepted, verdict.evaluated, late)
-        return verdict
-
-    assert surprise(toys, 2, verifier=replace(MRS, verify=verify)) < FALSE_ALARM
+    assert surprise(toys, 2, verifier=replace(MRS, verify=verify_with_a_late_bonus)) < FALSE_ALARM
 
 
 def test_an_unprocessed_draft_distribution_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The draft's token is drawn from the shaped distribution and judged by the plain softmax."""
-    plain: list[Distribution] = []
-    add_row = Wanted.add_row
-
-    def add_row_and_note(want: Wanted, row: NDArray[np.float32], origin: str) -> None:
-        plain.append(shape(row, Sampling(1.0)))
-        add_row(want, row, origin)
-
-    def verify(scored: Scored) -> Verdict:
-        return MRS.verify(replace(scored, drafts=plain[len(plain) - len(scored.drafts) :]))
-
-    monkeypatch.setattr(Wanted, "add_row", add_row_and_note)
-    assert surprise(toys, 2, verifier=replace(MRS, verify=verify)) < FALSE_ALARM
+    unprocessed_draft(monkeypatch)
+    assert surprise(toys, 2) < FALSE_ALARM
