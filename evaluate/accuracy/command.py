@@ -101,7 +101,8 @@ def accuracy(
         result = measure_accuracy(opened, documents, skipped, asked, advance)
     report(result, json_output, record)
     if not result.passed:
-        raise CheckFailed("; ".join([*result.reasons, *result.advice[:1]]))
+        advice = result.advice[:1] if result.verdict == "failed" else ()
+        raise CheckFailed("; ".join([*result.reasons, *advice]))
 
 
 def checkpoint_recipe(checkpoint: str, adapter: str | None, from_pickle: bool) -> Recipe:

@@ -111,7 +111,7 @@ class Accuracy(Figures, Result):
         yield "verdict", self.verdict
 
 
-_BESIDE = ("format", "perplexity", "ratio", "±", "KL", "KL, 99%", "KL, worst", "same top")
+_BESIDE = ("format", "perplexity", "ratio", "±", "KL", "99%", "worst", "same top")
 _TENSORS = ("tensor", "format", "error", "more MB in fp16")
 
 
@@ -148,7 +148,8 @@ def _number(value: float, digits: int) -> str:
 def _table(title: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
     table = Table(title=title, title_justify="left", show_header=any(columns))
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", overflow="fold")
+        narrow = column == "format"  # a name that is folded cannot be copied
+        table.add_column(column, justify="right" if index else "left", overflow="fold", no_wrap=narrow)
     for row in rows:
         table.add_row(*row)
     return table
