@@ -1,4 +1,4 @@
-"""The logits of a bundle's model against transformers' float32 forward of the checkpoint that it was made from.
+"""`speccheck logits`: a bundle's model against transformers' float32 forward of the checkpoint that it was made from.
 
 Accuracy compares a packed target with its fp16 twin on the same runtime, so that an export that is wrong for both does
 not show there; it shows here.
@@ -9,16 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from typing import get_args
 
+import click
 from rich.table import Table
 
+from mxspec.evaluate.accuracy.command import checkpoint_recipe
+from mxspec.evaluate.finish import report
 from mxspec.evaluate.result import Result
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.command import Command, read_text
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
+MODELS: tuple[ModelName, ...] = get_args(ModelName)
 TEXTS = 4  # two, and what they become after a rollback
 
 
@@ -49,6 +56,44 @@ class LogitsResult(Result):
         for name, value in rows.items():
             table.add_row(name, value)
         return [table]
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("checkpoint")
+@click.option("--adapter", metavar="ADAPTER", help="The LoRA adapter that was merged: a folder or a hub id.")
+@click.option("--from-pickle", is_flag=True, help="Read weights that are there as pickles alone; no code is run.")
+@click.option("--model", type=click.Choice(MODELS), default="target", show_default=True, help="Of the bundle.")
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text.  [default: random tokens]")
+@click.option("--tokens", type=click.IntRange(min=2), help="Length of each of the four texts.  [default: 72]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+def logits(
+    bundle: Path,
+    checkpoint: str,
+    adapter: str | None,
+    from_pickle: bool,
+    model: ModelName,
+    text_file: Path | None,
+    tokens: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, which it was made from.
+
+    CHECKPOINT is a folder or a hub id. The largest difference of the logits as a share of the largest, read as prompts,
+    steps, scored rows and after a rollback; exit code 2 when it is beyond what half-precision caches explain. Needs
+    memory for the checkpoint's weights in float32, and all processor cores.
+    """
+    text = None if text_file is None else read_text(text_file, "--text")
+    origin = checkpoint_recipe(checkpoint, adapter, from_pickle)
+    result = measure_logits(Bundle.open(bundle), model, origin, text, tokens)
+    report(result, json_output, record)
+    if not result.passed:
+        raise CheckFailed(
+            f"{model}: differs from transformers with the same weights by {result.error_stored_weights:.1e} of the "
+            f"largest logit, expected at most {result.tolerance:g}: the bundle is wrong"
+        )
 
 
 def measure_logits(

@@ -70,12 +70,18 @@ def oracle(model: PreTrainedModel, first_position: int) -> Oracle:
 
     def logits(text: Text) -> Logits:
         if text not in known:
-            positions = torch.arange(first_position, first_position + len(text))
-            with torch.no_grad():
-                outputs = model(torch.tensor([text]), position_ids=positions[None], use_cache=False)
-            known[text] = outputs.logits[0].numpy()
+            known[text] = forward(model, text, first_position)
         return known[text]
 
+    return logits
+
+
+def forward(model: PreTrainedModel, text: Text, first_position: int) -> Logits:
+    """float32[tokens, vocab], logits after each token of a text that begins at a position."""
+    positions = torch.arange(first_position, first_position + len(text))
+    with torch.no_grad():
+        outputs = model(torch.tensor([text]), position_ids=positions[None], use_cache=False)
+    logits: Logits = outputs.logits[0].numpy()
     return logits
 
 

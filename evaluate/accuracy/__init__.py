@@ -1,0 +1,1 @@
+"""How far the packed target is from the fp16 one: `speccheck accuracy`."""

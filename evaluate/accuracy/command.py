@@ -1,0 +1,112 @@
+"""`speccheck accuracy`: how far is the packed target from the fp16 one?"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mxspec.evaluate.accuracy.documents import FIELD, read_documents
+from mxspec.evaluate.accuracy.judge import MAX_RATIO
+from mxspec.evaluate.accuracy.ranks import SHOWN
+from mxspec.evaluate.accuracy.repack import Wanted
+from mxspec.evaluate.accuracy.run import Asked, measure_accuracy
+from mxspec.evaluate.accuracy.windows import LONGEST
+from mxspec.evaluate.finish import report
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import CheckFailed
+from mxspec.recipes.recipe import Recipe, from_here
+from mxspec.runtime import ops
+from mxspec.runtime.command import Command, report_console
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--text",
+    "sources",
+    required=True,
+    multiple=True,
+    metavar="PATH",
+    help="UTF-8 text: a file, .jsonl, .parquet, a folder, or hf://datasets/OWNER/NAME/FILE; repeatable.",
+)
+@click.option("--field", default=FIELD, show_default=True, help="Which field of a row of .jsonl or .parquet is text.")
+@click.option("--join", is_flag=True, help="The rows of a table are one text, not a text each.")
+@click.option("--max-tokens", type=click.IntRange(min=2), help="Read no more than the first N tokens.")
+@click.option("--window", type=int, help=f"Tokens a window.  [default: the context, at most {LONGEST:,}]")
+@click.option("--stride", type=click.IntRange(min=1), help="Tokens from window to window.  [default: no overlap]")
+@click.option(
+    "--max-ratio", type=click.FloatRange(min=1.0), help=f"Most that passes. [the bundle's own budget, or {MAX_RATIO}]"
+)
+@click.option("--format", "formats", multiple=True, metavar="NAME", help="Show this format beside it; repeatable.")
+@click.option("--referee", metavar="CHECKPOINT", help="Compare fp16 with transformers in float32: a folder or hub id.")
+@click.option("--adapter", metavar="ADAPTER", help="The LoRA adapter that was merged into the referee's checkpoint.")
+@click.option("--from-pickle", is_flag=True, help="Read the referee's weights out of pickles; no code is run.")
+@click.option(
+    "--tensors", type=click.IntRange(min=0), help=f"Show the N worst tensors.  [default: {SHOWN} beyond --max-ratio]"
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+def accuracy(
+    bundle: Path,
+    sources: tuple[str, ...],
+    field: str,
+    join: bool,
+    max_tokens: int | None,
+    window: int | None,
+    stride: int | None,
+    max_ratio: float | None,
+    formats: tuple[str, ...],
+    referee: str | None,
+    adapter: str | None,
+    from_pickle: bool,
+    tensors: int | None,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Compare the packed target with the fp16 one that `speccompile --with-baseline` put beside it.
+
+    Perplexity of both on a text, KL divergence and share of equal top tokens. Exit code 2 unless the whole confidence
+    interval of the ratio of perplexities is within --max-ratio: beyond it, too short a text to tell, or not finite.
+    docs/accuracy.md says how texts are cut, and what the interval is.
+    """
+    if (adapter is not None or from_pickle) and referee is None:
+        raise click.UsageError("--adapter and --from-pickle are of a --referee")
+    asked = Asked(
+        max_tokens,
+        window,
+        stride,
+        max_ratio,
+        tuple(map(Wanted.parse, formats)),
+        None if referee is None else checkpoint_recipe(referee, adapter, from_pickle),
+        tensors,
+    )
+    documents, skipped = read_documents(sources, field, join=join)
+    opened = Bundle.open(bundle)
+    if threads is not None:
+        ops.set_threads(threads)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = report_console(json_output=json_output)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("opening the models", total=None)
+
+        def advance(done: int, total: int, difference: float) -> None:
+            ratio = f", ratio {math.exp(difference):.5f}" if done and abs(difference) < 1 else ""
+            bar.update(task, completed=done, total=total, description=f"scoring tokens{ratio}")
+
+        result = measure_accuracy(opened, documents, skipped, asked, advance)
+    report(result, json_output, record)
+    if not result.passed:
+        advice = result.advice[:1] if result.verdict == "failed" else ()
+        raise CheckFailed("; ".join([*result.reasons, *advice]))
+
+
+def checkpoint_recipe(checkpoint: str, adapter: str | None, from_pickle: bool) -> Recipe:
+    """The checkpoint that a bundle was made from, as its recipe would name it."""
+    return Recipe.of_checkpoints(checkpoint).with_changes(
+        from_pickle=from_pickle or None, target={"adapter": None if adapter is None else from_here(adapter)}
+    )

@@ -1,0 +1,117 @@
+"""The texts to score: a file, all files of a folder, rows of a table, or a file of a dataset on the hub."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxspec.evaluate.accuracy.hub import HUB, fetch
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.command import read_text
+
+FIELD = "text"
+_TABLES = (".jsonl", ".parquet")
+_BETWEEN_ROWS = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with windows of its own; no token of another is before it. `name` says where it came from."""
+
+    name: str
+    text: str
+
+
+def read_documents(sources: Sequence[str], field: str, *, join: bool) -> tuple[list[Document], int]:
+    """The documents of all sources in their order, without empty ones, and how many files of folders are no text.
+
+    Rows of a table (.jsonl, .parquet) are documents by their `field`; `join` makes one of each table. Raises
+    MxspecError for what cannot be read or holds nothing.
+    """
+    documents, skipped = [], 0
+    for source in sources:
+        path = fetch(source) if source.startswith(HUB) else Path(source)
+        found: list[Document] = []
+        for file, name in _files(path, source):
+            try:
+                found += _read(file, name, field, join)
+            except UnicodeDecodeError:
+                skipped += 1
+        if not found:
+            raise MxspecError(f"--text {source}: holds no text, expected UTF-8 that is not empty")
+        documents += found
+    return documents, skipped
+
+
+def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
+    """The file, or those in a folder and below it, sorted, without hidden ones; and their names."""
+    if not path.is_dir():
+        if path.suffix not in _TABLES:
+            read_text(path, "--text")  # which says what is wrong
+        yield path, source
+        return
+    below = (file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    for file in sorted(file for file in below if file.is_file()):
+        yield file, str(file.relative_to(path))
+
+
+def _read(path: Path, name: str, field: str, join: bool) -> list[Document]:
+    """Raises UnicodeDecodeError for what is no text, and MxspecError."""
+    try:
+        match path.suffix:
+            case ".jsonl":
+                rows = [_of_row(row, field, name) for row in _json_lines(path, name)]
+            case ".parquet":
+                rows = _read_parquet(path, name, field)
+            case _:
+                rows = [path.read_text(encoding="utf-8")]
+    except OSError as error:
+        raise MxspecError(f"--text {name}: cannot be read: {error.strerror or error}") from None
+    if join and path.suffix in _TABLES:
+        rows = [_BETWEEN_ROWS.join(rows)]
+    numbered = path.suffix in _TABLES and not join
+    return [
+        Document(f"{name}:{number}" if numbered else name, row) for number, row in enumerate(rows, 1) if row.strip()
+    ]
+
+
+def _json_lines(path: Path, name: str) -> Iterator[Any]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise MxspecError(f"--text {name}: line {number} is not JSON: {error}") from None
+
+
+def _of_row(row: Any, field: str, name: str) -> str:
+    value = row.get(field) if isinstance(row, dict) else row
+    if not isinstance(value, str):
+        held = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+        raise MxspecError(f"--text {name}: a row has no text named {field!r}, only {held}: name one with --field")
+    return value
+
+
+def _read_parquet(path: Path, name: str, field: str) -> list[str]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise MxspecError(
+            f"--text {name}: reading parquet needs pyarrow: pip install pyarrow, or give text or .jsonl"
+        ) from None
+    try:
+        table = parquet.read_table(path)
+    except OSError:
+        raise
+    except Exception as error:  # pyarrow's own are ValueErrors, and others
+        raise MxspecError(f"--text {name}: cannot be read as parquet: {' '.join(str(error).split())}") from None
+    if field not in table.column_names:
+        raise MxspecError(
+            f"--text {name}: has no column {field!r}, only {', '.join(table.column_names)}: name one with --field"
+        )
+    return [_of_row({field: value}, field, name) for value in table.column(field).to_pylist()]

@@ -1,0 +1,134 @@
+"""From scores to figures, and from figures to a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mxspec.evaluate.accuracy.interval import BLOCK, FEWEST_BLOCKS, Interval, mean_interval
+from mxspec.evaluate.accuracy.referee import MOST_OFF
+from mxspec.evaluate.accuracy.result import Figures, RefereeFigures, Verdict
+from mxspec.evaluate.accuracy.statistics import Floats, Scores
+from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.weight_format import Activations
+
+MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict, and why it is not "passed"."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+
+
+def figures_of(
+    scores: Scores, baseline: Scores, starts: list[int], weight_format: str, activations: Activations
+) -> Figures:
+    """One model against the baseline; `starts` are those of the blocks of tokens."""
+    found = ratio_interval(scores, baseline, starts)
+    known = scores.divergence[~np.isnan(scores.divergence)]
+    whole = len(known) == len(scores.divergence)
+    return Figures(
+        format=weight_format,
+        activations=activations,
+        target_perplexity=perplexity(scores.loss),
+        ratio=_exp(found.mean),
+        ratio_low=_exp(found.low) if math.isfinite(found.low) else math.nan,
+        ratio_high=_exp(found.high),
+        mean_kl_divergence=float(scores.divergence.mean()),
+        kl_divergence_p99=float(np.percentile(known, 99, method="higher")) if whole else math.nan,
+        worst_kl_divergence=float(known.max()) if whole else math.nan,
+        same_top_share=float(scores.same_top.mean()),
+        not_finite_tokens=int((~scores.finite).sum()),
+    )
+
+
+def ratio_interval(scores: Scores, baseline: Scores, starts: list[int]) -> Interval:
+    """The logarithm of the ratio of perplexities."""
+    with np.errstate(invalid="ignore"):
+        return mean_interval(scores.loss - baseline.loss, starts)
+
+
+def perplexity(losses: Floats) -> float:
+    """exp of the mean loss; infinite where that is too large for a float, as means beyond 709 nats are."""
+    return _exp(float(losses.mean()))
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def judge_referee(checkpoint: str, referee: Scores, baseline: Scores) -> RefereeFigures:
+    """Whether the baseline's perplexity is that of transformers."""
+    with np.errstate(invalid="ignore"):
+        ratio = _exp(float((baseline.loss - referee.loss).mean()))
+    return RefereeFigures(
+        checkpoint=checkpoint,
+        perplexity=perplexity(referee.loss),
+        ratio=ratio,
+        most_off=MOST_OFF,
+        mean_kl_divergence=float(referee.divergence.mean()),
+        passed=abs(ratio - 1) <= MOST_OFF,
+    )
+
+
+def bar_of(target: ModelEntry, asked: float | None) -> float:
+    """The largest ratio that passes: as asked, or the one that the target's formats were chosen for, or MAX_RATIO."""
+    budget = target.budget
+    return asked or (budget and budget.max_ratio) or MAX_RATIO
+
+
+def judge(
+    target: Figures, baseline: Scores, interval: Interval, max_ratio: float, referee: RefereeFigures | None
+) -> Judgement:
+    """Passed where even the upper end of the interval is within `max_ratio`, failed where its lower end is beyond.
+
+    Whatever is not finite fails, and so does a baseline that is not what transformers makes of the checkpoint.
+    """
+    reasons = [*_not_finite(target, baseline)]
+    if referee is not None and not referee.passed:
+        reasons.append(
+            f"fp16 perplexity over transformers' in float32: got {referee.ratio:.5f}, expected at most "
+            f"{MOST_OFF:.1%} off 1: the bundle is wrong, or was made from another checkpoint"
+        )
+    if reasons:
+        return Judgement("failed", tuple(reasons))
+    tokens = len(baseline.loss)
+    if interval.blocks < FEWEST_BLOCKS:
+        least = f"fewer than the {FEWEST_BLOCKS} stretches of {BLOCK} that an interval needs"
+        return Judgement("too short", (f"too short to judge: {tokens:,} tokens, {least}: give a longer text",))
+    between = f"interval {target.ratio_low:.5f} to {target.ratio_high:.5f}"
+    if target.ratio_high <= max_ratio:
+        return Judgement("passed")
+    if target.ratio_low > max_ratio:
+        return Judgement("failed", (f"perplexity ratio: got {target.ratio:.5f}, expected at most {max_ratio:g}",))
+    line = f"too short to judge: {tokens:,} tokens, {between} spans {max_ratio:g}: give a longer text"
+    return Judgement("too short", (line,))
+
+
+def _not_finite(target: Figures, baseline: Scores) -> Sequence[str]:
+    tokens = len(baseline.loss)
+    counts = {"target": target.not_finite_tokens, "fp16 baseline": int((~baseline.finite).sum())}
+    wrong = [
+        f"{name}: got logits that are not finite for {count:,} of {tokens:,} tokens"
+        for name, count in counts.items()
+        if count
+    ]
+    values = {
+        "fp16 perplexity": perplexity(baseline.loss),
+        "packed perplexity": target.target_perplexity,
+        "perplexity ratio": target.ratio,
+        "KL divergence": target.mean_kl_divergence,
+    }
+    overflows = [name for name, value in values.items() if not math.isfinite(value)]
+    if overflows and not wrong:
+        wrong.append(f"{' and '.join(overflows)}: too large for a number")
+    return wrong

@@ -1,0 +1,71 @@
+"""Which packed tensors are furthest from the checkpoint, and what may help."""
+
+from __future__ import annotations
+
+import shlex
+
+from pydantic import BaseModel, ConfigDict
+
+from mxspec.formats.manifest import ModelEntry, TensorEntry
+from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
+
+SHOWN = 5  # where accuracy is not enough and nobody said how many
+_NAMED = 2  # tensors that the advice names
+
+
+class TensorError(BaseModel):
+    """A packed tensor: its relative root-mean-square error, and the bytes that fp16 would add.
+
+    `sources` are the checkpoint's names, for --keep-fp16; `predicted_loss` is in nats a token where formats were chosen
+    by a budget.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    sources: tuple[str, ...]
+    format: str
+    error: float
+    added_bytes: int
+    predicted_loss: float | None = None
+
+
+def rank_tensors(entry: ModelEntry, count: int) -> tuple[TensorError, ...]:
+    """The worst `count` packed tensors, by error."""
+    losses = {} if entry.budget is None else {product.name: product.loss for product in entry.budget.products}
+    packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS and tensor.format != FP16_TILES]
+    known = [(tensor.error, tensor) for tensor in packed if tensor.error is not None]
+    worst = sorted(known, key=lambda each: (-each[0], each[1].name))[:count]
+    return tuple(
+        TensorError(
+            name=tensor.name,
+            sources=tensor.sources,
+            format=tensor.format,
+            error=error,
+            added_bytes=_fp16_bytes(tensor) - tensor.bytes,
+            predicted_loss=losses.get(tensor.name),
+        )
+        for error, tensor in worst
+    )
+
+
+def _fp16_bytes(tensor: TensorEntry) -> int:
+    rows, width = packed_shape(FP16_TILES, *tensor.shape)
+    return rows * width
+
+
+def advise(entry: ModelEntry, worst: tuple[TensorError, ...]) -> tuple[str, ...]:
+    """What may make the target more accurate, the cheapest first: each a sentence."""
+    advice = []
+    if entry.rounding is None or entry.rounding.method != "gptq":
+        advice.append("the same bytes lose less when rounded with care: speccompile --rounding gptq --calibrate TEXT")
+    if entry.format == "mxfp6_e3m2":
+        advice.append("mxfp6_e2m3 takes the same bytes and is mostly nearer: speccompile --target-format mxfp6_e2m3")
+    if entry.budget is None:
+        advice.append("formats chosen for every matrix: speccompile --max-ratio RATIO --calibrate TEXT")
+    if worst:
+        sources = [source for tensor in worst[:_NAMED] for source in tensor.sources]
+        kept = " ".join(f"--keep-fp16 {shlex.quote(source)}" for source in sources)
+        added = sum(tensor.added_bytes for tensor in worst[:_NAMED])
+        advice.append(f"the worst tensors in fp16 add {added / 1e6:.2f} MB: speccompile {kept}")
+    return tuple(advice)

@@ -1,0 +1,159 @@
+"""`speccheck accuracy` from a bundle and texts to a result: the steps in their order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from mxspec.evaluate.accuracy.documents import Document
+from mxspec.evaluate.accuracy.interval import block_starts
+from mxspec.evaluate.accuracy.judge import bar_of, figures_of, judge, judge_referee, perplexity, ratio_interval
+from mxspec.evaluate.accuracy.models import BundleModel, Model
+from mxspec.evaluate.accuracy.ranks import SHOWN, advise, rank_tensors
+from mxspec.evaluate.accuracy.referee import Referee
+from mxspec.evaluate.accuracy.repack import Wanted, repack
+from mxspec.evaluate.accuracy.result import Accuracy
+from mxspec.evaluate.accuracy.score import score_window
+from mxspec.evaluate.accuracy.statistics import Scores
+from mxspec.evaluate.accuracy.windows import Cut, Window, choose_cut, cut_text, encode_text, leading_tokens
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import BundleError, MxspecError
+from mxspec.formats.manifest import ModelEntry
+from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.reader import Reader
+from mxspec.runtime.session import Session
+from mxspec.runtime.text.tokenizer import check_ids, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is wanted: None is the default of choose_cut() and bar_of(); `referee` is a recipe of the checkpoint."""
+
+    max_tokens: int | None = None
+    window: int | None = None
+    stride: int | None = None
+    max_ratio: float | None = None
+    formats: tuple[Wanted, ...] = ()
+    referee: Recipe | None = None
+    tensors: int | None = None
+
+
+Progress = Callable[[int, int, float], object]
+"""Called with the tokens that are scored, those to score, and the mean difference of losses so far."""
+
+
+def measure_accuracy(
+    bundle: Bundle, documents: Sequence[Document], skipped: int, asked: Asked, progress: Progress
+) -> Accuracy:
+    """Score the documents with target, baseline, other formats and referee. Raises MxspecError."""
+    bundle_entries = bundle.manifest.models
+    if "baseline" not in bundle_entries:
+        raise BundleError(
+            f"{bundle.path}: got no baseline model, expected the fp16 target beside the packed one: "
+            "compile it with speccompile --with-baseline"
+        )
+    target = bundle_entries["target"]
+    tokenizer = load_tokenizer(bundle.tokenizer_path)
+    cut, windows = cut_documents(bundle, tokenizer, documents, asked)
+    with ExitStack() as files:
+        models, chunk = open_models(bundle, asked, cut.length, files)
+        baseline, of_target, *others = score_all(models, windows, chunk, progress)
+
+    counts = np.bincount([window.document for window in windows], [window.scored for window in windows])
+    starts = block_starts(int(count) for count in counts)
+    figures = figures_of(of_target, baseline, starts, target.format, target.activations)
+    beside = [
+        figures_of(scores, baseline, starts, wanted.weight_format, wanted.activations)
+        for wanted, scores in zip(asked.formats, others, strict=False)
+    ]
+    referee = None if asked.referee is None else judge_referee(asked.referee.target.checkpoint, others[-1], baseline)
+    max_ratio = bar_of(target, asked.max_ratio)
+    judgement = judge(figures, baseline, ratio_interval(of_target, baseline, starts), max_ratio, referee)
+    beyond = figures.ratio > max_ratio
+    worst = rank_tensors(target, (SHOWN if beyond else 0) if asked.tensors is None else asked.tensors)
+    return Accuracy(
+        **figures.model_dump(),
+        bundle=bundle.manifest.name,
+        documents=len(documents),
+        skipped_files=skipped,
+        tokens=len(baseline.loss),
+        window=cut.length,
+        stride=cut.stride,
+        windows_begin_with=tuple(str(tokenizer.id_to_token(token)) for token in cut.lead),
+        baseline_perplexity=perplexity(baseline.loss),
+        baseline_not_finite_tokens=int((~baseline.finite).sum()),
+        blocks=len(starts),
+        predicted_ratio=None if target.budget is None else target.budget.predicted_ratio,
+        max_ratio=max_ratio,
+        worst_at=worst_place(of_target, windows, documents),
+        beside=tuple(beside),
+        referee=referee,
+        tensors=worst,
+        advice=advise(target, worst) if worst or beyond else (),
+        verdict=judgement.verdict,
+        reasons=judgement.reasons,
+        passed=judgement.verdict == "passed",
+    )
+
+
+def cut_documents(
+    bundle: Bundle, tokenizer: Tokenizer, documents: Sequence[Document], asked: Asked
+) -> tuple[Cut, list[Window]]:
+    """How documents are cut, and their windows. Raises MxspecError where there is nothing to score."""
+    entry = bundle.manifest.tokenizer
+    lead = leading_tokens(tokenizer, entry.bos_token_id)
+    cut = choose_cut(lead, bundle.manifest.models["target"].context_length, asked.window, asked.stride)
+    windows: list[Window] = []
+    left = asked.max_tokens
+    for number, document in enumerate(documents):
+        tokens = check_ids(encode_text(tokenizer, document.text, lead), entry.vocab_size)[:left]
+        left = None if left is None else left - len(tokens)
+        windows += cut_text(tokens, cut, number)
+    if not windows:
+        raise MxspecError("--text: got fewer than 2 tokens, expected at least 2: give a longer text")
+    return cut, windows
+
+
+def open_models(bundle: Bundle, asked: Asked, longest: int, files: ExitStack) -> tuple[list[Model], int]:
+    """The baseline, the target, other formats and the referee, until `files` closes; and the tokens of a call."""
+    entries, vocab = bundle.manifest.models, bundle.manifest.tokenizer.vocab_size
+    referee = None if asked.referee is None else Referee.open(asked.referee, entries["baseline"], vocab, longest)
+    places: list[tuple[Path, ModelEntry]] = [(bundle.path, entries["baseline"]), (bundle.path, entries["target"])]
+    for wanted in asked.formats:
+        folder = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="mxspec-accuracy-")))
+        places.append((folder, repack(bundle, wanted, folder)))
+    sessions = [Session(folder, entry, vocab, 1) for folder, entry in places]
+    for session in sessions:
+        session.first_position = 0 if referee is None else referee.first_position
+    models: list[Model] = [BundleModel(Reader(session)) for session in sessions]
+    return models + ([] if referee is None else [referee]), min(session.chunk for session in sessions)
+
+
+def score_all(models: Sequence[Model], windows: Sequence[Window], chunk: int, progress: Progress) -> list[Scores]:
+    """Scores of every model over all windows."""
+    total, done, difference = sum(window.scored for window in windows), 0, 0.0
+    parts = []
+    progress(0, total, 0.0)
+    for window in windows:
+        parts.append(score_window(models, window, chunk))
+        baseline, target, *_ = parts[-1]
+        done += window.scored
+        difference += float((target.loss - baseline.loss).sum())
+        progress(done, total, difference / done)
+    return [Scores.joined(of_model) for of_model in zip(*parts, strict=True)]
+
+
+def worst_place(scores: Scores, windows: Sequence[Window], documents: Sequence[Document]) -> str:
+    """`NAME, token 123`: where the divergence is largest, or is no number."""
+    worst = int(scores.divergence.argmax())
+    for window in windows:
+        if worst < window.scored:
+            return f"{documents[window.document].name}, token {window.first + worst:,}"
+        worst -= window.scored
+    raise AssertionError("no window has that token")
