@@ -198,7 +198,7 @@ def speculate(name: str, drafter: str = "model") -> str:
         for r in of_drafter.rows
     ]
     auto = of_drafter.auto
-    if not math.isnan(auto.speedup):  # records of before K could be chosen by cost
+    if auto is not None and not math.isnan(auto.speedup):  # records of before K could be chosen by cost
         drafted, measured = f"auto ({auto.drafted_per_round:.1f})", f"{auto.speedup:.2f}"
         shares = f"{auto.acceptance:.3f}", f"{auto.tokens_per_round:.2f}"
         rows.append([drafted, *shares, "", measured, "", f"{auto.outside_models:.1%}"])

@@ -11,12 +11,23 @@ from mxspec.evaluate.bench.options import Choice, Run, choice_options, repetitio
 from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, SpeculateBench, prompts_of
 from mxspec.evaluate.bench.speculate.measure import measure
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import MxspecError
 from mxspec.runtime.command import Command, read_text
+from mxspec.runtime.commands.settings import parse_k
 from mxspec.runtime.drafters import NAMES
+from mxspec.runtime.request import K
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 SPEAKING = tuple(name for name in NAMES if name != "none")  # drafters that propose anything
 MOST_K = 8
+
+
+def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[K, ...]:
+    """Each a number of tokens, or auto."""
+    found = [parse_k(context, parameter, value) for value in values]
+    if 0 in found:
+        raise click.BadParameter("got 0, which is plain decoding: that is measured beside all others")
+    return tuple(k for k in found if k is not None)
 
 
 @click.command("speculate", cls=Command)
@@ -28,6 +39,9 @@ MOST_K = 8
 @click.option(
     "--drafter", "drafters", multiple=True, type=click.Choice(SPEAKING), help="May be repeated.  [default: model]"
 )
+@click.option(
+    "--k", "ks", multiple=True, callback=parse_ks, metavar="INTEGER|auto", help="Likewise.  [default: 1 to 8, auto]"
+)
 @repetitions_option(3)
 @run_options
 def bench_speculate(
@@ -37,21 +51,27 @@ def bench_speculate(
     new_tokens: int,
     acceptance: float | None,
     drafters: tuple[str, ...],
+    ks: tuple[K, ...],
     repetitions: int,
     run: Run,
 ) -> None:
-    """Time speculative against plain decoding for K = 1 to 8, beside what the formula predicts.
+    """Time speculative against plain decoding for every K, beside what the formula predicts.
 
     Texts are greedy and go on after an end of text. c and v are what a drafted token and a scored round cost over a
     plain step, in the rounds themselves; ideal and predicted are (1 - a^(K+1)) / (1 - a) tokens a round, and that over
-    cK + v.
+    cK + v, for the acceptance a of each answer and the K that each of its rounds drafted.
     """
     with run.progress() as progress:
         path = choice.path()
         token_ids = read_tokens(path, text_file, prompts)
         bench = SpeculateBench(path, prompts_of(token_ids, prompts), new_tokens, acceptance)
-        ks = range(1, min(MOST_K, bench.engine.bundle.manifest.k_max) + 1)
-        result = measure(bench, ks, repetitions, drafters or ("model",), progress)
+        most = bench.engine.bundle.manifest.k_max
+        if any(k > most for k in ks if k != "auto"):
+            raise MxspecError(
+                f"--k: got {max(k for k in ks if k != 'auto')}, but the bundle was compiled for at most {most}"
+            )
+        every = ks or (*range(1, min(MOST_K, most) + 1), "auto")
+        result = measure(bench, every, repetitions, drafters or ("model",), progress)
     run.finish(result)
 
 

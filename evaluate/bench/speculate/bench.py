@@ -12,6 +12,8 @@ from mxspec.evaluate.bench.context import require_context
 from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
 from mxspec.evaluate.bench.speculate.guided import GuidedDrafter, draft_of
 from mxspec.evaluate.bench.speculate.result import StepSeconds, TurnsTrial
+from mxspec.formats.manifest import ModelName
+from mxspec.runtime.choose_k import expected_tokens
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.reader import Reader
@@ -40,6 +42,23 @@ class Run:
         """Of one round."""
         return sum(r.target_seconds for r in self.rounds) / len(self.rounds)
 
+    @property
+    def draft_seconds(self) -> float:
+        """Of one drafted token; 0 where none was."""
+        drafted = sum(r.drafted for r in self.rounds)
+        return sum(r.draft_seconds for r in self.rounds) / drafted if drafted else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted of those evaluated; 0 where there were none."""
+        evaluated = sum(r.evaluated for r in self.rounds)
+        return sum(r.accepted for r in self.rounds) / evaluated if evaluated else 0.0
+
+    @property
+    def ideal_tokens(self) -> float:
+        """As many as the rounds would give if each guess were right with the same probability, whatever came before."""
+        return sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
+
 
 def prompts_of(token_ids: Sequence[int], count: int) -> list[list[int]]:
     """`count` stretches of a text, evenly spread."""
@@ -54,21 +73,24 @@ class SpeculateBench:
     def __init__(
         self, bundle: Path, prompts: Sequence[Sequence[int]], new_tokens: int, acceptance: float | None = None
     ) -> None:
-        """Raises MxspecError for a bundle without a draft, or a context that is too short for so many new tokens."""
+        """Raises MxspecError for acceptance imposed on a bundle without a draft, or a context that is too short."""
         self.engine = Engine(bundle)
         require_context(self.engine.bundle, PROMPT_TOKENS, new_tokens)
         self.prompts = prompts
         self.new_tokens = new_tokens
         self.acceptance = acceptance
         self._plain_texts: dict[tuple[int, ...], list[int]] = {}
-        draft = draft_of(self.engine)
-        self._benches = [CallBench(Reader(Session.of(self.engine.bundle, name, 1))) for name in ("target", "draft")]
-        self.guided = GuidedDrafter(draft, self._plain_texts, acceptance or 0.0)
+        self.has_draft = self.engine.draft is not None
+        models: tuple[ModelName, ...] = ("target", "draft") if self.has_draft else ("target",)
+        self._benches = [CallBench(Reader(Session.of(self.engine.bundle, name, 1))) for name in models]
+        self.guided: GuidedDrafter | None = None
+        if acceptance is not None:
+            self.guided = GuidedDrafter(draft_of(self.engine), self._plain_texts, acceptance)
 
     def run(self, prompt: int, k: K, drafter: str = "model") -> Run:
         """One greedy answer at K = k, or at the K that is chosen for each round."""
         tokens = list(self.prompts[prompt])
-        who = self.guided if drafter == "model" and self.acceptance is not None else drafter
+        who = self.guided if drafter == "model" and self.guided is not None else drafter
         request = Request(
             prompt=tokens,
             temperature=0,

@@ -1,14 +1,18 @@
 """Does speculation pay, and as much as the formula says? Plain and speculative decoding alternating, for every K.
 
 Leviathan et al. (2023), theorem 3.8, with the cost v of scoring K + 1 tokens in one call, over that of one step, in the
-place of 1: speedup = (1 - a^(K+1)) / ((1 - a) (c K + v)). c and v are those of the rounds themselves, beside the plain
-rounds of the same prompt and repetition.
+place of 1: speedup = (1 - a^(K+1)) / ((1 - a) (c K + v)). Each answer is compared with the formula for its own
+acceptance, for as many tokens as each of its rounds drafted (the last drafts no more than is left to write, and who
+guesses by text often fewer), and for c and v of its own rounds beside the plain rounds of the same prompt and
+repetition. What is left is what the formula misses: that a rejection makes the next one likelier, and the time outside
+the models.
 """
 
 from __future__ import annotations
 
+import operator
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,31 +29,26 @@ from mxspec.evaluate.bench.speculate.result import (
     TurnsTrial,
 )
 from mxspec.runtime import ops
-from mxspec.runtime.choose_k import expected_tokens
 from mxspec.runtime.request import K
-
-
-def formula(acceptance: float, k: int, c: float, v: float) -> float:
-    """The expected speedup over plain decoding."""
-    return expected_tokens(acceptance, k) / (c * k + v)
 
 
 def measure(
     bench: SpeculateBench,
-    ks: Sequence[int],
+    ks: Sequence[K],
     repetitions: int,
     drafters: Sequence[str] = ("model",),
     progress: Callable[[str], object] = lambda text: None,
 ) -> SpeculateResult:
     """All drafters and K alternating for each prompt and repetition, plain decoding first; medians over the pairs."""
-    every: list[K] = [*ks, "auto"]
-    choices = [(drafter, k) for drafter in drafters for k in every]
+    choices = [(drafter, k) for drafter in drafters for k in ks]
     plain: list[Run] = []
     runs: dict[tuple[str, K], list[Run]] = {choice: [] for choice in choices}
     costs = []
     for repetition in range(repetitions):
-        costs.append(bench.costs())
-        bench.guided.seed = repetition
+        if bench.has_draft:
+            costs.append(bench.costs())
+        if bench.guided is not None:
+            bench.guided.seed = repetition
         for prompt in range(len(bench.prompts)):
             progress(f"repetition {repetition + 1} of {repetitions}, prompt {prompt + 1} of {len(bench.prompts)}")
             plain.append(bench.run(prompt, 0))
@@ -65,11 +64,11 @@ def measure(
             seconds_per_token=sum(run.seconds for run in plain) / sum(run.emitted for run in plain),
             answer_seconds=_answer_seconds(plain),
         ),
-        turns=_turns(costs),
+        turns=_turns(costs) if costs else None,
         drafters={
             drafter: OfDrafter(
-                rows=tuple(_row(k, plain, runs[drafter, k]) for k in ks),
-                auto=_measured(plain, runs[drafter, "auto"]),
+                rows=tuple(_row(k, plain, runs[drafter, k]) for k in ks if k != "auto"),
+                auto=_measured(plain, runs[drafter, "auto"]) if "auto" in ks else None,
             )
             for drafter in drafters
         },
@@ -95,30 +94,36 @@ def _median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _row(k: int, plain: Sequence[Run], runs: Sequence[Run]) -> MeasuredK:
-    found = _measured(plain, runs)
-    predicted = formula(found.acceptance, k, found.c, found.v)
+    pairs = _pairs(plain, runs)
+    predicted = [_formula_of_rounds(run, v, before.target_seconds) for run, before, v in pairs]
+    speedups = [_speedup(run, before) for run, before, _ in pairs]
+    rounds = sum(len(run.rounds) for run, _, _ in pairs)
     return MeasuredK(
         k=k,
-        ideal_tokens_per_round=expected_tokens(found.acceptance, k),
-        predicted=predicted,
-        measured_over_predicted=found.speedup / predicted,
-        **dict(found),
+        ideal_tokens_per_round=sum(run.ideal_tokens for run, _, _ in pairs) / rounds,
+        predicted=statistics.median(predicted),
+        measured_over_predicted=statistics.median(map(operator.truediv, speedups, predicted)),
+        **dict(_measured(plain, runs)),
     )
 
 
+def _formula_of_rounds(run: Run, v: float, step: float) -> float:
+    """The expected speedup over plain decoding: ideal tokens a round over (c K + v)."""
+    drafted = sum(r.drafted for r in run.rounds) / len(run.rounds)
+    return run.ideal_tokens / len(run.rounds) / (run.draft_seconds / step * drafted + v)
+
+
 def _measured(plain: Sequence[Run], runs: Sequence[Run]) -> Measured:
-    rounds = [r for run in runs for r in run.rounds]
+    pairs = _pairs(plain, runs)
+    rounds = [r for run, _, _ in pairs for r in run.rounds]
     evaluated, drafted = sum(r.evaluated for r in rounds), sum(r.drafted for r in rounds)
-    draft_seconds = sum(r.draft_seconds for r in rounds)
-    models = draft_seconds + sum(r.target_seconds for r in rounds)
-    speedups = tuple(_speedups(plain, runs))
-    step = statistics.median(run.target_seconds for run in plain if run.rounds)
-    beside = [(run, before) for run, before in zip(runs, plain, strict=True) if run.rounds and before.rounds]
+    models = sum(r.draft_seconds + r.target_seconds for r in rounds)
+    speedups = tuple(_speedup(run, before) for run, before, _ in pairs)
     return Measured(
         acceptance=sum(r.accepted for r in rounds) / evaluated if evaluated else 0.0,
         drafted_per_round=drafted / len(rounds),
-        c=draft_seconds / drafted / step if drafted else 0.0,
-        v=statistics.median(run.target_seconds / before.target_seconds for run, before in beside),
+        c=statistics.median(run.draft_seconds / before.target_seconds for run, before, _ in pairs),
+        v=statistics.median(v for _, _, v in pairs),
         tokens_per_round=sum(r.emitted for r in rounds) / len(rounds),
         speedup=statistics.median(speedups),
         outside_models=1 - models / sum(r.seconds for r in rounds),
@@ -127,14 +132,20 @@ def _measured(plain: Sequence[Run], runs: Sequence[Run]) -> Measured:
     )
 
 
+def _pairs(plain: Sequence[Run], runs: Sequence[Run]) -> list[tuple[Run, Run, float]]:
+    """Each answer, the plain one of the same prompt and repetition, and what a round's scoring costs over a step."""
+    return [
+        (run, before, run.target_seconds / before.target_seconds)
+        for run, before in zip(runs, plain, strict=True)
+        if run.rounds and before.rounds
+    ]
+
+
+def _speedup(run: Run, before: Run) -> float:
+    return (before.seconds / before.emitted) / (run.seconds / run.emitted)
+
+
 def _answer_seconds(runs: Sequence[Run]) -> AnswerSeconds:
     trials = [run.seconds / run.emitted * ANSWER_TOKENS for run in runs if run.emitted]
     median, high = np.percentile(trials, (50, 90)).tolist()
     return AnswerSeconds(median=median, p90=high)
-
-
-def _speedups(plain: Sequence[Run], runs: Sequence[Run]) -> Iterator[float]:
-    """Speedup of each answer over the plain one of the same prompt and repetition."""
-    for before, after in zip(plain, runs, strict=True):
-        if before.emitted and after.emitted:
-            yield (before.seconds / before.emitted) / (after.seconds / after.emitted)

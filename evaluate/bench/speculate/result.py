@@ -77,7 +77,7 @@ class OfDrafter(Value):
     """One drafter, at every K and at the K that is chosen for each round by what it costs."""
 
     rows: tuple[MeasuredK, ...]
-    auto: Measured
+    auto: Measured | None = None
 
 
 class SpeculateResult(Result):
@@ -89,12 +89,13 @@ class SpeculateResult(Result):
     prompts: int
     imposed_acceptance: float | None
     plain: Plain
-    turns: Turns
+    turns: Turns | None  # None without a draft
     drafters: dict[str, OfDrafter]
 
     def tables(self) -> Sequence[Table]:
         of_drafters = [speculate_table(self.bundle, name, found) for name, found in self.drafters.items()]
-        return [plain_table(self), *of_drafters, turns_table(self.turns)]
+        turns = [] if self.turns is None else [turns_table(self.turns)]
+        return [plain_table(self), *of_drafters, *turns]
 
 
 def plain_table(result: SpeculateResult) -> Table:
@@ -113,7 +114,8 @@ def speculate_table(bundle: str, drafter: str, found: OfDrafter) -> Table:
         over = (f"{row.predicted:.2f}", f"{row.measured_over_predicted:.2f}")
         _add(table, str(row.k), row, f"{row.ideal_tokens_per_round:.2f}", over)
     table.add_section()
-    _add(table, f"auto ({found.auto.drafted_per_round:.1f})", found.auto, "", ("", ""))
+    if found.auto is not None:
+        _add(table, f"auto ({found.auto.drafted_per_round:.1f})", found.auto, "", ("", ""))
     return table
 
 

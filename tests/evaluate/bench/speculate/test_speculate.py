@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from mxspec.evaluate.bench.speculate.measure import formula
+from mxspec.evaluate.bench.speculate.bench import Run
+from mxspec.evaluate.bench.speculate.measure import _row
 from mxspec.evaluate.bench.speculate.result import SpeculateResult
+from mxspec.runtime.events import Round
 
 Specbench = Callable[..., Result]
 
@@ -29,7 +32,7 @@ def test_speculation_is_compared_with_the_formula(tiny_bundles: dict[str, Path],
     assert len(found["auto"]["trials_speedup"]) == 2
     assert max(row["acceptance"] for row in report["drafters"]["random"]["rows"]) < 0.5
     for row in rows:
-        assert row["predicted"] == pytest.approx(formula(row["acceptance"], row["k"], row["c"], row["v"]))
+        assert row["speedup"] / row["predicted"] == pytest.approx(row["measured_over_predicted"], rel=0.5)
         assert 1 <= row["tokens_per_round"] <= row["k"] + 1
         assert 0 < row["answer_seconds"]["median"] <= row["answer_seconds"]["p90"]
 
@@ -61,10 +64,48 @@ def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path], 
         assert {row["acceptance"] for row in json.loads(result.stdout)["drafters"]["model"]["rows"]} == {imposed}
 
 
-def test_the_formula_at_its_ends() -> None:
-    assert formula(0.0, 4, 0.1, 1.2) == pytest.approx(1 / 1.6)  # every round emits one token
-    assert formula(1.0, 4, 0.1, 1.2) == pytest.approx(5 / 1.6)  # every round emits K + 1
-    assert formula(0.5, 1, 0.0, 1.0) == pytest.approx(1.5)
+def one_round(drafted: int, accepted: int, *, draft: float, target: float, outside: float = 0.0) -> Round:
+    evaluated = min(accepted + 1, drafted)
+    return Round(drafted, evaluated, accepted, accepted + 1, draft, target, draft + target + outside)
+
+
+def test_an_answer_is_compared_with_the_formula_for_its_own_rounds() -> None:
+    """Two texts at K = 2, one twice as slow: its own plain rounds are as slow. Leviathan et al. (2023), theorem 3.8."""
+    plain, runs = [], []
+    for slow, kept in ((1.0, (2, 2, 0, 1)), (2.0, (0, 0, 1, 0))):
+        plain.append(Run([one_round(0, 0, draft=0, target=slow) for _ in range(7)]))
+        runs.append(Run([one_round(2, n, draft=2 * 0.1 * slow, target=1.2 * slow) for n in kept]))
+    row = _row(2, plain, runs)
+    alphas = (5 / 7, 1 / 5)
+    predicted = [(1 - a**3) / ((1 - a) * (2 * 0.1 + 1.2)) for a in alphas]
+    speedups = [9 / 4 / 1.4, 5 / 4 / 1.4]
+    assert (row.c, row.v) == (pytest.approx(0.1), pytest.approx(1.2))
+    assert row.predicted == pytest.approx(statistics.median(predicted))
+    assert row.speedup == pytest.approx(statistics.median(speedups))
+    ratios = [speedup / formula for speedup, formula in zip(speedups, predicted, strict=True)]
+    assert row.measured_over_predicted == pytest.approx(statistics.median(ratios))
+    assert row.ideal_tokens_per_round == pytest.approx(statistics.mean((1 - a**3) / (1 - a) for a in alphas))
+
+
+def test_a_bundle_without_a_draft_is_measured_with_a_drafter_that_needs_none(
+    tiny_bundles: dict[str, Path], specbench: Specbench, tmp_path: Path
+) -> None:
+    alone = tmp_path / "alone.bundle"
+    shutil.copytree(tiny_bundles["near"], alone)
+    manifest = json.loads((alone / "manifest.json").read_text())
+    draft = manifest["models"].pop("draft")
+    manifest["recipe"].pop("draft")
+    for name in (draft["graph"], draft["weights"]):
+        (alone / name).unlink()
+        del manifest["files"][name]
+    (alone / "manifest.json").write_text(json.dumps(manifest))
+    options = ("--prompts", "1", "--new-tokens", "8", "--repetitions", "1", "--json")
+    done = specbench("speculate", str(alone), *options, "--drafter", "suffix")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["turns"] is None
+    refused = specbench("speculate", str(alone), *options, "--acceptance", "0.5")
+    assert refused.exit_code == 1
+    assert "holds no draft" in refused.stderr
 
 
 @pytest.mark.parametrize(("command", "prompt"), [("speculate", 64), ("batch", 128)])
