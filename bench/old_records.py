@@ -6,6 +6,7 @@ What such a record does not say is nan or empty here, and has no place in a tabl
 from __future__ import annotations
 
 import math
+from types import UnionType
 from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel
@@ -18,12 +19,14 @@ Found = TypeVar("Found", bound=Result)
 def read_result(kind: type[Found], result: dict[str, Any]) -> Found:
     """A record's result, of today or of before."""
     if "rows" in result and "drafters" in kind.model_fields:
-        result = result | {"drafters": {"model": {"rows": result["rows"], "auto": result.get("auto", {})}}}
+        result = result | {"drafters": {"model": {"rows": result["rows"], "auto": result.get("auto")}}}
     return kind.model_validate(_completed(kind, result))
 
 
 def _completed(kind: Any, value: Any) -> Any:
     """A value of a type, with all fields of it and no others."""
+    if get_origin(kind) is UnionType:  # of a type or None
+        return _completed(kind.__args__[0], value) if value else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         fields = kind.model_fields
         return {

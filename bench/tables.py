@@ -198,7 +198,7 @@ def speculate(name: str, drafter: str = "model") -> str:
         for r in of_drafter.rows
     ]
     auto = of_drafter.auto
-    if auto is not None and not math.isnan(auto.speedup):  # records of before K could be chosen by cost
+    if auto is not None:  # not in records of before K could be chosen by cost
         drafted, measured = f"auto ({auto.drafted_per_round:.1f})", f"{auto.speedup:.2f}"
         shares = f"{auto.acceptance:.3f}", f"{auto.tokens_per_round:.2f}"
         rows.append([drafted, *shares, "", measured, "", f"{auto.outside_models:.1%}"])
@@ -256,9 +256,9 @@ def soak() -> str:
     return markdown(header, [row]) + source(found)
 
 
-def turns(found: Turns) -> str:
+def turns(found: Turns | None) -> str:
     """What target and draft cost when they alternate; nothing for records of before this was measured."""
-    if math.isnan(found.over_alone):
+    if found is None:
         return ""
     return f"\n\nA step of the target and one of the draft take {found.over_alone:.2f} x as long alternating as alone."
 
