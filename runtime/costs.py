@@ -5,18 +5,28 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain, pairwise, repeat
 
 RECENT = 5  # observations kept of each size; their median counts
 REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh it
+FORGET = 0.97  # weight of what was seen, a call later
 NEAR = 1.5  # a size is known where one within this factor was seen
 
 
 class Costs:
-    """Seconds of calls of one model by how many tokens they hold."""
+    """Seconds of calls of one model by how many tokens they hold.
+
+    A call of more tokens never takes less. Where medians say so, the machine was slower when the smaller ones were
+    seen: then all of them are what they say together (isotonic regression by pooling adjacent violators), those that
+    were seen lately more than others.
+    """
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
         self._points: list[tuple[int, float]] = []  # size and median, by rising size
+        self._seen: dict[int, int] = {}  # when a size was seen last, counted in calls
+        self._calls = 0
+        self._curve: list[tuple[int, float]] | None = None  # the points, none below the one before; None: to be made
 
     def add(self, tokens: int, seconds: float) -> None:
         """A call of `tokens` took so long. The first of a size also prepares it, and does not count."""
@@ -25,7 +35,10 @@ class Costs:
             self._recent[tokens] = deque(maxlen=RECENT)
             return
         known.append(seconds)
+        self._calls += 1
+        self._seen[tokens] = self._calls
         median = sorted(known)[(len(known) - 1) // 2]
+        self._curve = None
         index = bisect_left(self._points, (tokens,))
         if index < len(self._points) and self._points[index][0] == tokens:
             self._points[index] = tokens, median
@@ -66,7 +79,25 @@ class Costs:
 
     def seconds(self, tokens: int) -> float:
         """What a call of so many tokens is expected to take; 0 before any was seen."""
-        return interpolate(self._points, tokens) if self._points else 0.0
+        if not self._points:
+            return 0.0
+        if self._curve is None:
+            self._curve = self._risen()
+        return interpolate(self._curve, tokens)
+
+    def _risen(self) -> list[tuple[int, float]]:
+        if all(one[1] <= other[1] for one, other in pairwise(self._points)):
+            return self._points
+        pools: list[tuple[float, float, int]] = []  # seconds, weight, sizes
+        for size, seconds in self._points:
+            weight, sizes = FORGET ** (self._calls - self._seen[size]), 1
+            while pools and pools[-1][0] > seconds:
+                before, known, count = pools.pop()
+                seconds = (before * known + seconds * weight) / (known + weight)
+                weight, sizes = known + weight, count + sizes
+            pools.append((seconds, weight, sizes))
+        risen = chain.from_iterable(repeat(seconds, sizes) for seconds, _, sizes in pools)
+        return list(zip((size for size, _ in self._points), risen, strict=True))
 
 
 def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
