@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import chain, pairwise, repeat
 
 RECENT = 5  # observations kept of each size; their median counts
+BELIEVED = 1.5  # an earlier run's figure is wrong where the first of this run is off by more than this factor
+LONG_AGO = 200  # calls since an earlier run, for the weight of what it saw
 REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh it
 FORGET = 0.97  # weight of what was seen, a call later
 NEAR = 1.5  # a size is known where one within this factor was seen
@@ -25,6 +27,8 @@ class Costs:
         self._recent: dict[int, deque[float]] = {}
         self._points: list[tuple[int, float]] = []  # size and median, by rising size
         self._seen: dict[int, int] = {}  # when a size was seen last, counted in calls
+        self._remembered: set[int] = set()  # sizes that an earlier run has seen, and this one not yet,
+        self._believed = True  # which this run has not found wrong: one of the two may have shared its cores
         self._calls = 0
         self._curve: list[tuple[int, float]] | None = None  # the points, none below the one before; None: to be made
 
@@ -34,10 +38,15 @@ class Costs:
         if known is None:
             self._recent[tokens] = deque(maxlen=RECENT)
             return
+        if tokens in self._remembered:
+            self._remembered.discard(tokens)
+            if not 1 / BELIEVED < seconds / _median(known) < BELIEVED:
+                known.clear()
+                self._believed = False
         known.append(seconds)
         self._calls += 1
         self._seen[tokens] = self._calls
-        median = sorted(known)[(len(known) - 1) // 2]
+        median = _median(known)
         self._curve = None
         index = bisect_left(self._points, (tokens,))
         if index < len(self._points) and self._points[index][0] == tokens:
@@ -51,10 +60,12 @@ class Costs:
         return list(self._points)
 
     def remember(self, points: Sequence[tuple[int, float]]) -> None:
-        """What an earlier run has seen, as if it had just been seen often enough to count."""
+        """What an earlier run has seen, as if it had just been seen often enough, until this run finds it wrong."""
         for tokens, seconds in points:
             for _ in range(REMEMBERED):
                 self.add(tokens, seconds)
+        self._remembered = {size for size, _ in self._points}
+        self._calls += LONG_AGO
 
     @property
     def sizes(self) -> int:
@@ -63,8 +74,9 @@ class Costs:
 
     def count(self, tokens: int) -> int:
         """How many calls of about this size were seen."""
-        near = (len(seen) for size, seen in self._recent.items() if tokens <= size * NEAR and size <= tokens * NEAR)
-        return max(near, default=0)
+        near = (size for size in self._recent if tokens <= size * NEAR and size <= tokens * NEAR)
+        known = (size for size in near if self._believed or size not in self._remembered)
+        return max((len(self._recent[size]) for size in known), default=0)
 
     def affordable(self, tokens: int, seconds: float, most: int) -> int:
         """How many tokens, 1 to `most`, may join a call of `tokens` so that it takes at most `seconds` longer."""
@@ -98,6 +110,11 @@ class Costs:
             pools.append((seconds, weight, sizes))
         risen = chain.from_iterable(repeat(seconds, sizes) for seconds, _, sizes in pools)
         return list(zip((size for size, _ in self._points), risen, strict=True))
+
+
+def _median(values: Sequence[float]) -> float:
+    """Of an even number the smaller."""
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:

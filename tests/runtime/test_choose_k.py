@@ -204,13 +204,13 @@ def test_a_call_of_the_draft_in_vain_counts() -> None:
 
 def test_costs_are_medians_and_lines_between_them() -> None:
     costs = Costs()
-    for seconds in (9.0, 1.0, 1.1, 0.9, 5.0):
+    for seconds in (9.0, 1.0, 1.1, 0.9, 1.0):
         costs.add(1, seconds)
     for seconds in (30.0, 3.0):
         costs.add(5, seconds)
     assert costs.seconds(1) == 1.0
     assert costs.seconds(3) == 2.0
-    assert costs.seconds(0) == 1.0
+    assert costs.seconds(0) == costs.seconds(1)
     assert costs.count(1) > 0
     assert costs.count(100) == 0
     assert costs.affordable(1, 2.0, 100) == 4  # 5 tokens take 3 seconds, 2 more than one
@@ -258,3 +258,21 @@ def test_expected_tokens_is_the_sum_over_prefixes(acceptance: float, k: int) -> 
 )
 def test_interpolate(points: list[tuple[int, float]], x: int, y: float) -> None:
     assert interpolate(points, x) == pytest.approx(y)
+
+
+LOADED = [(1, 0.070), (2, 0.260), (3, 0.292), (4, 0.305), (5, 0.233), (6, 0.275), (7, 0.293), (64, 0.503)]
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.6, 0.8])
+def test_costs_that_an_earlier_run_saw_beside_other_work_do_not_last(acceptance: float) -> None:
+    """As a run wrote them that shared its cores; alone, five rows take hardly more than one."""
+    pair = Pair(acceptance, 0.0005, lambda k: 0.037 + 0.0006 * k)
+    auto = KByLoad(MOST)
+    auto.score.remember(LOADED)
+    auto.draft["model"].remember([(1, 0.0006)])
+    auto.pair["model"] = Acceptance.like(Acceptance(0.25, 1.0))
+    texts = Texts(auto, pair)
+    texts.acceptances = [Acceptance.like(auto.pair["model"])]
+    best = max(pair.tokens_per_second(k) for k in range(MOST + 1))
+    assert speed(texts.run(256)) >= 0.9 * best
+    assert speed(texts.run(1000)) >= 0.95 * best
