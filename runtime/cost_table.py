@@ -39,9 +39,9 @@ class CostTable(BaseModel):
     def of(cls, load: KByLoad) -> CostTable:
         """What was learnt."""
         return cls(
-            score=load.score.points,
-            draft={name: costs.points for name, costs in load.draft.items()},
-            draft_read=load.draft_read.points,
+            score=load.score.recent_points,
+            draft={name: costs.recent_points for name, costs in load.draft.items()},
+            draft_read=load.draft_read.recent_points,
             acceptance={name: acceptance.share for name, acceptance in load.pair.items()},
         )
 

@@ -9,6 +9,7 @@ from itertools import chain, pairwise, repeat
 
 RECENT = 5  # observations kept of each size; their median counts
 BELIEVED = 1.5  # an earlier run's figure is wrong where the first of this run is off by more than this factor
+FRESH = 200  # calls that a figure stays fresh
 LONG_AGO = 200  # calls since an earlier run, for the weight of what it saw
 REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh it
 FORGET = 0.97  # weight of what was seen, a call later
@@ -59,13 +60,17 @@ class Costs:
         """Each size that was seen, and its seconds."""
         return list(self._points)
 
+    @property
+    def recent_points(self) -> list[tuple[int, float]]:
+        """Those that the next run can believe: seen lately, so that all of them saw the machine as it is now."""
+        return [point for point in self._points if self._calls - self._seen[point[0]] <= FRESH]
+
     def remember(self, points: Sequence[tuple[int, float]]) -> None:
         """What an earlier run has seen, as if it had just been seen often enough, until this run finds it wrong."""
         for tokens, seconds in points:
             for _ in range(REMEMBERED):
                 self.add(tokens, seconds)
         self._remembered = {size for size, _ in self._points}
-        self._calls += LONG_AGO
 
     @property
     def sizes(self) -> int:
@@ -102,7 +107,8 @@ class Costs:
             return self._points
         pools: list[tuple[float, float, int]] = []  # seconds, weight, sizes
         for size, seconds in self._points:
-            weight, sizes = FORGET ** (self._calls - self._seen[size]), 1
+            age = self._calls - self._seen[size] + (LONG_AGO if size in self._remembered else 0)
+            weight, sizes = FORGET**age, 1
             while pools and pools[-1][0] > seconds:
                 before, known, count = pools.pop()
                 seconds = (before * known + seconds * weight) / (known + weight)

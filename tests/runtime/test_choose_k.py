@@ -216,6 +216,17 @@ def test_costs_are_medians_and_lines_between_them() -> None:
     assert costs.affordable(1, 2.0, 100) == 4  # 5 tokens take 3 seconds, 2 more than one
 
 
+def test_the_next_run_is_left_what_was_seen_lately() -> None:
+    costs = Costs()
+    costs.remember([(1, 1.0), (2, 7.0), (5, 8.0)])
+    for _ in range(150):
+        costs.add(1, 1.0)
+    assert [size for size, _ in costs.recent_points] == [1, 2, 5]
+    for _ in range(100):
+        costs.add(1, 1.0)
+    assert costs.recent_points == [(1, 1.0)]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_call_of_more_tokens_never_costs_less(seed: int) -> None:
     rng, costs = random.Random(seed), Costs()
