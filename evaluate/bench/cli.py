@@ -6,6 +6,7 @@ import click
 
 from mxspec.evaluate.bench.commands.batch import bench_batch
 from mxspec.evaluate.bench.commands.columns import bench_columns
+from mxspec.evaluate.bench.commands.compare import bench_compare
 from mxspec.evaluate.bench.commands.grow import bench_grow
 from mxspec.evaluate.bench.commands.model import bench_model
 from mxspec.evaluate.bench.commands.ops import bench_ops
@@ -28,6 +29,7 @@ for command in (
     bench_speculate,
     bench_columns,
     bench_batch,
+    bench_compare,
     bench_grow,
     bench_shapes,
 ):
