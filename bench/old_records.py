@@ -14,13 +14,26 @@ from pydantic import BaseModel
 from mxspec.evaluate.result import Result
 
 Found = TypeVar("Found", bound=Result)
+TRIALS_OF_TEXTS = {  # of specbench batch, before they were named like their figures
+    "plain": "tokens_per_second",
+    "outside": "outside_models",
+    "outside_sampled": "outside_models_sampled",
+    "loop_over_plain": "time_over_plain_loop",
+    "by_k": "tokens_per_second_by_k",
+}
 
 
 def read_result(kind: type[Found], result: dict[str, Any]) -> Found:
     """A record's result, of today or of before."""
     if "rows" in result and "drafters" in kind.model_fields:
         result = result | {"drafters": {"model": {"rows": result["rows"], "auto": result.get("auto")}}}
+    if "second_turn" in kind.model_fields:
+        result = result | {"rows": [row | {"trials": _renamed(row["trials"])} for row in result["rows"]]}
     return kind.model_validate(_completed(kind, result))
+
+
+def _renamed(trials: dict[str, Any]) -> dict[str, Any]:
+    return {TRIALS_OF_TEXTS.get(name, name): values for name, values in trials.items()}
 
 
 def _completed(kind: Any, value: Any) -> Any:

@@ -1,9 +1,11 @@
-"""Write the tables of README.md and docs/performance.md from the records, so that no figure there is typed by hand.
+"""Write the tables and pictures of the documents from the records, so that no figure there is typed by hand.
 
-    python bench/tables.py           # rewrite the tables
-    python bench/tables.py --check   # exit with 1 where a table is not what the records say
+    python bench/tables.py           # rewrite tables and pictures
+    python bench/tables.py --check   # exit with 1 where one is not what the records say
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; TABLES says which records make it.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; TABLES says which records make it. A picture stands
+between `<!-- picture: NAME -->` and `<!-- end -->`, as a link to docs/images/bench/NAME.svg; PICTURES says which record
+makes it, and which of that one's pictures it is.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import json
 import math
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +24,11 @@ from typing import Any, TypeVar
 from mxspec.evaluate.bench.batch.result import BatchResult
 from mxspec.evaluate.bench.model.result import ModelResult
 from mxspec.evaluate.bench.ops.result import OpsResult
+from mxspec.evaluate.bench.plots.draw import pictures_of
+from mxspec.evaluate.bench.plots.style import save
 from mxspec.evaluate.bench.profile.result import ProfileResult
 from mxspec.evaluate.bench.read_ceiling import PairedTimes, Quartiles
+from mxspec.evaluate.bench.records import Record
 from mxspec.evaluate.bench.speculate.result import SpeculateResult, Turns
 from mxspec.evaluate.result import Result
 
@@ -33,7 +40,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 from old_records import read_result  # noqa: E402  # of this folder, which is no package
 
 Found = TypeVar("Found", bound=Result)
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "benchmarks.md")
+DRAWN = ROOT / "docs" / "images" / "bench"
 
 
 def record(name: str) -> dict[str, Any]:
@@ -332,23 +340,80 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def render(text: str) -> str:
-    """The text with every table made anew."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture of a record, and what a reader is told who does not see it."""
+
+    record: str
+    kind: type[Result]
+    name: str
+    shows: str
+
+    def draw(self, path: Path) -> None:
+        """As an SVG file."""
+        found = record(self.record)
+        result = read_result(self.kind, found["result"])
+        known = Record(path.name, found["command"], found["commit"], found["machine"], found["versions"], result)
+        save(path, known, pictures_of(result)[self.name], ("svg",))
+
+
+# A record that the README or docs/benchmarks.md shows gets its line here, and `<!-- picture: NAME -->` there.
+PICTURES: dict[str, Picture] = {
+    "speculate_tinyllama_speedup": Picture(
+        "avx2/speculate_tinyllama", SpeculateResult, "speedup", "Speedup over K, measured and by the formula"
+    ),
+    "speculate_demo_speedup": Picture(
+        "avx2/speculate_demo", SpeculateResult, "speedup", "Speedup over K, measured and by the formula"
+    ),
+}
+
+
+def render(text: str, document: Path) -> str:
+    """The text with every table made anew, and links to its pictures."""
 
     def replace(match: re.Match[str]) -> str:
-        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
+        kind, name = match[1], match[2]
+        return f"<!-- {kind}: {name} -->\n{TABLES[name]() if kind == 'table' else link(name, document)}\n<!-- end -->"
 
-    return re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
+    return re.sub(r"<!-- (table|picture): (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
+
+
+def link(name: str, document: Path) -> str:
+    path = (DRAWN / f"{name}.svg").relative_to(document.parent)
+    return f"![{PICTURES[name].shows}]({path.as_posix()})"
+
+
+def stale_pictures(shown: Sequence[str], check: bool) -> bool:
+    """Draw the pictures that the documents show; whether one was not what its record says, or is shown nowhere."""
+    stale = False
+    with tempfile.TemporaryDirectory() as folder:
+        for name in shown:
+            made, kept = Path(folder) / f"{name}.svg", DRAWN / f"{name}.svg"
+            PICTURES[name].draw(made)
+            if not kept.exists() or kept.read_bytes() != made.read_bytes():
+                stale = True
+                if not check:
+                    DRAWN.mkdir(parents=True, exist_ok=True)
+                    kept.write_bytes(made.read_bytes())
+    for path in DRAWN.glob("*.svg"):
+        if path.stem not in shown:
+            stale = True
+            if not check:
+                path.unlink()
+    return stale
 
 
 def main() -> int:
     check, stale = "--check" in sys.argv[1:], False
+    shown: list[str] = []
     for document in DOCUMENTS:
         text = document.read_text()
-        made = render(text)
+        made = render(text, document)
+        shown += re.findall(r"<!-- picture: (\w+) -->", made)
         stale |= made != text
         if not check:
             document.write_text(made)
+    stale |= stale_pictures(shown, check)
     return int(check and stale)
 
 

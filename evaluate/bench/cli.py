@@ -6,12 +6,15 @@ import click
 
 from mxspec.evaluate.bench.commands.batch import bench_batch
 from mxspec.evaluate.bench.commands.columns import bench_columns
+from mxspec.evaluate.bench.commands.compare import bench_compare
 from mxspec.evaluate.bench.commands.grow import bench_grow
 from mxspec.evaluate.bench.commands.model import bench_model
 from mxspec.evaluate.bench.commands.ops import bench_ops
+from mxspec.evaluate.bench.commands.plot import bench_plot
 from mxspec.evaluate.bench.commands.profile import bench_profile
 from mxspec.evaluate.bench.commands.shapes import bench_shapes
 from mxspec.evaluate.bench.commands.speculate import bench_speculate
+from mxspec.evaluate.bench.commands.sweep import bench_sweep
 from mxspec.runtime.command import Group
 
 
@@ -28,6 +31,9 @@ for command in (
     bench_speculate,
     bench_columns,
     bench_batch,
+    bench_sweep,
+    bench_plot,
+    bench_compare,
     bench_grow,
     bench_shapes,
 ):

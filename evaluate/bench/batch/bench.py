@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,33 @@ class Answered:
     model_seconds: float
     tokens: int
     texts: list[list[int]]
+    rounds: list[list[Round]]  # of each text, the one that gives its first token among them
+
+    @property
+    def longest(self) -> list[Round]:
+        """The rounds of the text that took most of them: whose steps all others share."""
+        return max(self.rounds, key=len)
 
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
+
+
+def write_together(
+    engine: Engine, prompts: Sequence[Sequence[int]], texts: int, settings: Mapping[str, Any]
+) -> Answered:
+    """Write the first `texts` of some prompts together; all prompts, but for the last token, have been read before."""
+    reading = {**settings, "max_new_tokens": 1}
+    for handle in engine.submit_all([Request(prompt=prompt, **reading) for prompt in prompts]):
+        handle.result()
+    requests = [Request(prompt=prompt, **settings) for prompt in prompts[:texts]]
+    began = time.perf_counter()
+    events = [list(handle) for handle in engine.submit_all(requests)]
+    seconds = time.perf_counter() - began
+    rounds = [[event for event in found if isinstance(event, Round)] for found in events]
+    models = sum(event.draft_seconds + event.target_seconds for event in max(rounds, key=len))
+    answers = [[event.id for event in found if isinstance(event, Token)] for found in events]
+    return Answered(seconds, models, sum(map(len, answers)), answers, rounds)
 
 
 class BatchBench:
@@ -59,19 +82,9 @@ class BatchBench:
         self.guided = GuidedDrafter(draft_of(self.engine), self._plain, acceptance)
 
     def write(self, texts: int, k: K = 0, *, drafter: Drafter | None = None, **settings: Any) -> Answered:
-        """Write so many texts together; their prompts, but for the last token, have been read before."""
+        """Write so many texts together."""
         shared = {"k": k, "drafter": drafter, "ignore_eos": True, **({"temperature": 0} | settings)}
-        for handle in self.engine.submit_all([Request(prompt=p, max_new_tokens=1, **shared) for p in self.prompts]):
-            handle.result()
-        requests = [Request(prompt=p, max_new_tokens=self.new_tokens, **shared) for p in self.prompts[:texts]]
-        began = time.perf_counter()
-        handles = self.engine.submit_all(requests)
-        events = [list(handle) for handle in handles]
-        seconds = time.perf_counter() - began
-        longest = max(events, key=lambda found: sum(isinstance(event, Round) for event in found))
-        models = sum(event.draft_seconds + event.target_seconds for event in longest if isinstance(event, Round))
-        answers = [[event.id for event in found if isinstance(event, Token)] for found in events]
-        return Answered(seconds, models, sum(map(len, answers)), answers)
+        return write_together(self.engine, self.prompts, texts, {"max_new_tokens": self.new_tokens, **shared})
 
     def plain(self, texts: int) -> Answered:
         """Without drafting; what was written is what a guided drafter guesses."""

@@ -74,31 +74,34 @@ def _repeat(bench: BatchBench, found: Trials) -> None:
     done = bench.plain(found.texts)
     if found.texts == 1:  # each between two of the other, as the machine's speed moves
         pairs = [(bench.loop(), bench.plain(1).tokens_per_second) for _ in range(PAIRS)]
-        found.loop_over_plain.append(statistics.median(loop / plain for loop, plain in pairs))
-    found.plain.append(done.tokens_per_second)
-    found.outside.append(1 - done.model_seconds / done.seconds)
+        found.time_over_plain_loop.append(statistics.median(loop / plain for loop, plain in pairs))
+    found.tokens_per_second.append(done.tokens_per_second)
+    found.outside_models.append(1 - done.model_seconds / done.seconds)
     sampled = bench.write(found.texts, temperature=0.8, top_p=0.5, seed=0)
-    found.outside_sampled.append(1 - sampled.model_seconds / sampled.seconds)
+    found.outside_models_sampled.append(1 - sampled.model_seconds / sampled.seconds)
     for k in (*KS, "auto"):
         done = bench.speculative(found.texts, k)
-        found.by_k.setdefault(str(k), []).append(done.tokens_per_second)
+        found.tokens_per_second_by_k.setdefault(str(k), []).append(done.tokens_per_second)
 
 
 def _row(found: Trials, one: Trials) -> TextsTimes:
-    by_k = {k: statistics.median(values) for k, values in found.by_k.items()}
+    by_k = {k: statistics.median(values) for k, values in found.tokens_per_second_by_k.items()}
     best = max((k for k in by_k if k != "auto"), key=lambda k: by_k[k])
-    ratios = list(_ratios(found.by_k, best))
+    ratios = list(_ratios(found.tokens_per_second_by_k, best))
     return TextsTimes(
         texts=found.texts,
         call_seconds=statistics.median(found.call_seconds),
-        tokens_per_second=statistics.median(found.plain),
-        over_one_text=statistics.median(a / b for a, b in zip(found.plain, one.plain, strict=True)),
-        of_what_the_call_allows=statistics.median(
-            rate * seconds / found.texts for rate, seconds in zip(found.plain, found.call_seconds, strict=True)
+        tokens_per_second=statistics.median(found.tokens_per_second),
+        over_one_text=statistics.median(
+            a / b for a, b in zip(found.tokens_per_second, one.tokens_per_second, strict=True)
         ),
-        outside_models=statistics.median(found.outside),
-        outside_models_sampled=statistics.median(found.outside_sampled),
-        time_over_plain_loop=statistics.median(found.loop_over_plain) if found.loop_over_plain else None,
+        of_what_the_call_allows=statistics.median(
+            rate * seconds / found.texts
+            for rate, seconds in zip(found.tokens_per_second, found.call_seconds, strict=True)
+        ),
+        outside_models=statistics.median(found.outside_models),
+        outside_models_sampled=statistics.median(found.outside_models_sampled),
+        time_over_plain_loop=statistics.median(found.time_over_plain_loop) if found.time_over_plain_loop else None,
         best_k=int(best),
         tokens_per_second_by_k=by_k,
         by_load_over_best_k=statistics.median(ratio[0] for ratio in ratios),

@@ -16,11 +16,11 @@ class Trials:
 
     texts: int
     call_seconds: list[float] = field(default_factory=list)  # of a call of one token of each
-    plain: list[float] = field(default_factory=list)  # tokens/s without drafting
-    outside: list[float] = field(default_factory=list)  # share of the time outside the models
-    outside_sampled: list[float] = field(default_factory=list)
-    loop_over_plain: list[float] = field(default_factory=list)  # speed of a bare loop over calls over that, one text
-    by_k: dict[str, list[float]] = field(default_factory=dict)  # tokens/s at each K with imposed acceptance
+    tokens_per_second: list[float] = field(default_factory=list)  # without drafting
+    outside_models: list[float] = field(default_factory=list)  # share of the time outside the models
+    outside_models_sampled: list[float] = field(default_factory=list)
+    time_over_plain_loop: list[float] = field(default_factory=list)  # of one text
+    tokens_per_second_by_k: dict[str, list[float]] = field(default_factory=dict)  # acceptance imposed
 
 
 class TextsTimes(Value):

@@ -39,6 +39,18 @@ class ColumnTrial(Value):
     read_bytes: int
     joules: float | None
 
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.decode_seconds
+
+    @property
+    def answer_seconds(self) -> float:
+        return ANSWER_TOKENS / self.tokens_per_second
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.read_bytes / self.decode_seconds
+
 
 class ColumnResult(Value):
     """What one column did."""

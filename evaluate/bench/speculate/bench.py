@@ -60,10 +60,10 @@ class Run:
         return sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
 
 
-def prompts_of(token_ids: Sequence[int], count: int) -> list[list[int]]:
-    """`count` stretches of a text, evenly spread."""
-    step = max((len(token_ids) - PROMPT_TOKENS) // count, 1)
-    found = [list(token_ids[i * step : i * step + PROMPT_TOKENS]) for i in range(count)]
+def prompts_of(token_ids: Sequence[int], count: int, length: int = PROMPT_TOKENS) -> list[list[int]]:
+    """`count` stretches of a text, each of `length` tokens, evenly spread."""
+    step = max((len(token_ids) - length) // count, 1)
+    found = [list(token_ids[i * step : i * step + length]) for i in range(count)]
     return [prompt for prompt in found if prompt]
 
 

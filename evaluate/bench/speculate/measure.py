@@ -67,8 +67,8 @@ def measure(
         turns=_turns(costs) if costs else None,
         drafters={
             drafter: OfDrafter(
-                rows=tuple(_row(k, plain, runs[drafter, k]) for k in ks if k != "auto"),
-                auto=_measured(plain, runs[drafter, "auto"]) if "auto" in ks else None,
+                rows=tuple(measured_at(k, plain, runs[drafter, k]) for k in ks if k != "auto"),
+                auto=measured(plain, runs[drafter, "auto"]) if "auto" in ks else None,
             )
             for drafter in drafters
         },
@@ -93,7 +93,8 @@ def _median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.median(over / under for over, under in pairs)
 
 
-def _row(k: int, plain: Sequence[Run], runs: Sequence[Run]) -> MeasuredK:
+def measured_at(k: int, plain: Sequence[Run], runs: Sequence[Run]) -> MeasuredK:
+    """Answers at K = k beside the plain ones of the same prompts and repetitions, and beside the formula."""
     pairs = _pairs(plain, runs)
     predicted = [_formula_of_rounds(run, v, before.target_seconds) for run, before, v in pairs]
     speedups = [_speedup(run, before) for run, before, _ in pairs]
@@ -103,7 +104,7 @@ def _row(k: int, plain: Sequence[Run], runs: Sequence[Run]) -> MeasuredK:
         ideal_tokens_per_round=sum(run.ideal_tokens for run, _, _ in pairs) / rounds,
         predicted=statistics.median(predicted),
         measured_over_predicted=statistics.median(map(operator.truediv, speedups, predicted)),
-        **dict(_measured(plain, runs)),
+        **dict(measured(plain, runs)),
     )
 
 
@@ -113,7 +114,8 @@ def _formula_of_rounds(run: Run, v: float, step: float) -> float:
     return run.ideal_tokens / len(run.rounds) / (run.draft_seconds / step * drafted + v)
 
 
-def _measured(plain: Sequence[Run], runs: Sequence[Run]) -> Measured:
+def measured(plain: Sequence[Run], runs: Sequence[Run]) -> Measured:
+    """Answers beside the plain ones of the same prompts and repetitions."""
     pairs = _pairs(plain, runs)
     rounds = [r for run, _, _ in pairs for r in run.rounds]
     evaluated, drafted = sum(r.evaluated for r in rounds), sum(r.drafted for r in rounds)

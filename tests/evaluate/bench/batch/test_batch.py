@@ -33,7 +33,7 @@ def test_many_texts_are_timed_beside_what_their_calls_allow(
     assert [row["texts"] for row in got["rows"]] == [1, 2, 4, 8]
     for row in got["rows"]:
         assert set(row["tokens_per_second_by_k"]) == {"0", "2", "auto"}
-        assert all(len(trials) == 2 for trials in row["trials"]["by_k"].values())
+        assert all(len(trials) == 2 for trials in row["trials"]["tokens_per_second_by_k"].values())
         assert 0 < row["outside_models"] < 1
     assert got["rows"][0]["over_one_text"] == 1
     assert got["second_turn"]["seconds"] > 0

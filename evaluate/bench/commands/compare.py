@@ -1,0 +1,40 @@
+"""specbench compare: what moved between two records of a benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mxspec.evaluate.bench.compare.compare import compare
+from mxspec.evaluate.bench.records import read_record
+from mxspec.evaluate.finish import report
+from mxspec.formats.errors import CheckFailed
+from mxspec.runtime.command import Command
+
+
+@click.command("compare", cls=Command)
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--least-move",
+    default=0.02,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Smaller moves are noise, whatever the trials say: two runs differ by more than the trials of one.",
+)
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+def bench_compare(old: Path, new: Path, least_move: float, json_output: bool) -> None:
+    """Say which figures of two records of one benchmark moved beyond noise; exit code 2 where one became slower.
+
+    Judged by the records' trials: Welch's t-test of their logarithms, by pairs where the record says of which prompt
+    and repetition each is, with Holm's correction over all figures (5 %).
+    """
+    result = compare(read_record(old), read_record(new), least_move)
+    report(result, json_output, None)
+    if slower := result.slower:
+        worst = max(slower, key=lambda figure: abs((figure.ratio or 1) - 1))
+        raise CheckFailed(
+            f"{len(slower)} of {len(result.figures)} figures became slower beyond noise, most of all {worst.figure}: "
+            f"{worst.ratio:.3f} of what it was"
+        )

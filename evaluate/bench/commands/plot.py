@@ -1,0 +1,30 @@
+"""specbench plot: pictures of records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mxspec.evaluate.bench.plots.draw import draw_all
+from mxspec.evaluate.bench.records import read_record
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.command import Command
+
+
+@click.command("plot", cls=Command)
+@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RECORD...")
+@click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="A folder.")
+def bench_plot(records: tuple[Path, ...], output: Path) -> None:
+    """Draw records of sweep, speculate, columns and batch, as PNG and SVG.
+
+    Speedup over K beside the formula's, acceptance by position, time for 128 tokens, speed over prompt tokens and over
+    texts at once, columns as bars. The same record gives the same SVG.
+    """
+    found = [read_record(path) for path in records]
+    stems = [path.stem for path in records]
+    if len(set(stems)) < len(stems):
+        raise MxspecError(f"RECORD: got {', '.join(stems)}; expected names that tell their pictures apart")
+    for record in found:
+        for path in draw_all(record, output):
+            click.echo(path)

@@ -1,0 +1,66 @@
+"""Whether trials moved beyond their noise.
+
+Welch's t-test of the logarithms of the trials, two-sided: speeds differ by factors, and a test by ranks cannot tell 3
+trials from 3 others (its least p is 0.1). Trials of the same prompts and repetitions are compared by pairs, which takes
+out what prompts differ by. Holm's correction holds the chance that any of all figures is called moved by chance to 5 %.
+Two runs differ by more than the trials within one tell, so that a move is called one from a given size on only.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxspec.evaluate.bench.compare.figures import Series
+from mxspec.formats.errors import MxspecError
+
+LEAST_TRIALS = 3
+LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The new trials over the old ones: ratio of geometric means with its interval (95 %), and p of no move."""
+
+    ratio: float
+    interval: tuple[float, float]
+    p: float
+
+
+def move_of(old: Series, new: Series) -> Move | None:
+    """None where there are fewer than LEAST_TRIALS of either, or a trial that is not positive."""
+    if min(old.values + new.values) <= 0 or min(len(old.values), len(new.values)) < LEAST_TRIALS:
+        return None
+    before, after = ([math.log(value) for value in series.values] for series in (old, new))
+    if old.keys is not None and new.keys is not None and set(old.keys) == set(new.keys):
+        of_key = dict(zip(new.keys, after, strict=True))
+        moves = [of_key[key] - value for key, value in zip(old.keys, before, strict=True)]
+        return _move(statistics.fmean(moves), statistics.variance(moves) / len(moves), len(moves) - 1)
+    errors = [statistics.variance(logs) / len(logs) for logs in (before, after)]
+    shares = sum(error**2 / (len(logs) - 1) for error, logs in zip(errors, (before, after), strict=True))
+    freedom = sum(errors) ** 2 / shares if shares else math.inf
+    return _move(statistics.fmean(after) - statistics.fmean(before), sum(errors), freedom)
+
+
+def _move(mean: float, squared_error: float, freedom: float) -> Move:
+    try:
+        from scipy.stats import t as student
+    except ModuleNotFoundError:
+        raise MxspecError("comparing trials needs scipy: pip install mxspec[evaluate]") from None
+    error = math.sqrt(squared_error)
+    if error == 0:
+        return Move(math.exp(mean), (math.exp(mean), math.exp(mean)), float(mean == 0))
+    half = float(student.ppf(1 - LEVEL / 2, freedom)) * error
+    p = 2 * float(student.sf(abs(mean) / error, freedom))
+    return Move(math.exp(mean), (math.exp(mean - half), math.exp(mean + half)), p)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Each p corrected for all of them (Holm 1979): those below LEVEL hold together."""
+    corrected, highest = [0.0] * len(ps), 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        highest = max(highest, min((len(ps) - rank) * ps[index], 1.0))
+        corrected[index] = highest
+    return corrected

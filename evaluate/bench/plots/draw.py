@@ -1,0 +1,46 @@
+"""Which pictures a record has, and how they get on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mxspec.evaluate.bench.batch.result import BatchResult
+from mxspec.evaluate.bench.columns.result import ColumnsResult
+from mxspec.evaluate.bench.plots import batch, columns, speculate, sweep
+from mxspec.evaluate.bench.plots.style import require_matplotlib, save
+from mxspec.evaluate.bench.records import Record
+from mxspec.evaluate.bench.speculate.result import SpeculateResult
+from mxspec.evaluate.bench.sweep.result import SweepResult
+from mxspec.evaluate.result import Result
+from mxspec.formats.errors import MxspecError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
+    """By name; none where nothing of the result makes a picture."""
+    if isinstance(result, SweepResult):
+        return sweep.pictures(result)
+    if isinstance(result, SpeculateResult):
+        return {name: partial(draw, result) for name, draw in speculate.PICTURES.items()}
+    if isinstance(result, ColumnsResult):
+        return {"columns": partial(columns.bars, result)}
+    if isinstance(result, BatchResult):
+        return {"batch": partial(batch.speed, result)}
+    return {}
+
+
+def draw_all(record: Record, folder: Path, kinds: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+    """Every picture of a record, as RECORD-PICTURE.png and .svg. Raises MxspecError where it has none."""
+    require_matplotlib()
+    pictures = pictures_of(record.result)
+    if not pictures:
+        raise MxspecError(f"{record.name}: nothing of it makes a picture; expected sweep, speculate, columns or batch")
+    paths = [folder / f"{Path(record.name).stem}-{name}" for name in pictures]
+    for path, draw in zip(paths, pictures.values(), strict=True):
+        save(path, record, draw, kinds)
+    return [path.with_suffix(f".{kind}") for path in paths for kind in kinds]

@@ -1,0 +1,59 @@
+"""Lines over what a sweep or a run over K varies, with what the middle half of the trials spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mxspec.evaluate.bench.plots.style import COLOURS, QUIET
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A named series; `low` and `high` bound a band around it, and `theory` is what a formula says."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    theory: Sequence[float] | None = None
+    quiet: bool = False  # what the others are compared with
+
+
+def quartiles(trials: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Between which two values the middle half of each lies."""
+    low, high = zip(*(np.percentile(each, (25, 75)).tolist() for each in trials), strict=True)
+    return list(low), list(high)
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, title: str) -> None:
+    """All lines, from 0 on, in the colours of the style."""
+    loud, quiet = [line for line in lines if not line.quiet], [line for line in lines if line.quiet]
+    colours = {id(line): COLOURS[number % len(COLOURS)] for number, line in enumerate(loud)}
+    if len(quiet) > 1:  # one for each of the others
+        colours |= {id(line): COLOURS[number % len(COLOURS)] for number, line in enumerate(quiet)}
+    for line in lines:
+        colour = colours.get(id(line), QUIET)
+        axes.plot(line.x, line.y, marker="o", color=colour, label=line.name, linestyle=":" if line.quiet else "-")
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+        if line.theory is not None:
+            axes.plot(line.x, line.theory, linestyle="--", linewidth=1.2, color=colour, label=f"{line.name}: formula")
+    axes.set(xlabel=x_label, ylabel=y_label, title=title)
+    axes.set_xticks(sorted({value for line in lines for value in line.x}))
+    axes.xaxis.grid(visible=False)
+    axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.05)
+    if len(lines) > 1 or lines[0].theory is not None:
+        axes.legend(loc="best") if len(axes.lines) <= 4 else axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def draw_one(axes: Axes) -> None:
+    """Where plain decoding lies."""
+    axes.axhline(1, color=QUIET, linewidth=0.9, zorder=0.5)

@@ -1,0 +1,59 @@
+"""Records of benchmarks, read back as the results that they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mxspec.evaluate.result import Result
+from mxspec.formats.errors import MxspecError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A result, and what it was measured with."""
+
+    name: str  # of the file, without its folder
+    command: str
+    commit: str | None
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    result: Result
+
+
+def read_record(path: Path) -> Record:
+    """A record that specbench wrote. Raises MxspecError for any other file, or one of another version."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise MxspecError(f"{path}: cannot be read as a record: {error}") from None
+    if not isinstance(found, dict) or not {"command", "commit", "machine", "versions", "result"} <= set(found):
+        raise MxspecError(f"{path}: is no record; expected a file that specbench wrote with --record")
+    result = result_of(found["result"])
+    if result is None:
+        raise MxspecError(
+            f"{path}: its result is none that this version of specbench gives; measure again with: {found['command']}"
+        )
+    return Record(path.name, found["command"], found["commit"], found["machine"], found["versions"], result)
+
+
+def result_of(result: Any) -> Result | None:
+    """As the one type that it validates as; None where there is none."""
+    for kind in _kinds(Result):
+        try:
+            return kind.model_validate(result)
+        except ValidationError:
+            continue
+    return None
+
+
+def _kinds(base: type[Result]) -> Iterator[type[Result]]:
+    """All results that are known in this process: the command line imports those of all benchmarks."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)

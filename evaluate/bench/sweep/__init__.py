@@ -1,0 +1,1 @@
+"""One thing and another varied, each beside plain decoding."""
