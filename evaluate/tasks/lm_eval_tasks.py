@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.evaluate.tasks.known import KINDS
-from mxspec.evaluate.tasks.task import Row, Task, read_rows
+from mxspec.evaluate.tasks.task import Task, read_rows, require
 
 _MODULES = "mxspec.evaluate.tasks"
 
@@ -28,9 +28,11 @@ def write_tasks(folder: Path, files: Iterable[tuple[Task, Path]]) -> list[str]:
     return names
 
 
-def load_rows(kind: str, path: str, **_: Any) -> Mapping[str, list[Row]]:
+def load_rows(kind: str, path: str, **_: Any) -> Mapping[str, Any]:
     """The rows of a file as the harness asks for a data set."""
-    return {"test": read_rows(Path(path), KINDS[kind])}
+    task = KINDS[kind]
+    rows = [{field: row[field] for field in task.fields} for row in read_rows(Path(path), task)]
+    return {"test": require("datasets", "datasets", "mxspec-eval").Dataset.from_list(rows)}
 
 
 def _task_file(task: Task, path: Path, name: str) -> str:
