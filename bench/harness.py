@@ -5,7 +5,8 @@
 CHECKPOINT is what the bundle was compiled from. Three loads that the harness's tasks are made of, cut from a text:
 answers written until a limit, the choices of questions with one example before them, and whole texts. Both alternate on
 the same requests and cores; transformers runs as `--model hf` does, in float32, `--batch` requests at a time. `--draft`
-gives transformers its own assisted decoding, one request at a time, as a third.
+gives transformers its own assisted decoding, one request at a time, as a third. The harness's model of transformers
+needs `pip install accelerate peft` besides.
 """
 
 from __future__ import annotations
