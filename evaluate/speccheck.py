@@ -7,6 +7,7 @@ import click
 from mxspec.evaluate.accuracy.command import accuracy
 from mxspec.evaluate.logits import logits
 from mxspec.evaluate.lossless.command import lossless
+from mxspec.evaluate.tasks.command import tasks
 from mxspec.runtime.command import Group
 
 
@@ -16,7 +17,7 @@ def main() -> None:
     """Check that a bundle is right."""
 
 
-for command in (lossless, accuracy, logits):
+for command in (lossless, accuracy, logits, tasks):
     main.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""`speccheck` and `specbench`, their first moments: Ctrl-C is one line from here on."""
+"""`speccheck`, `specbench` and `mxspec-eval`, their first moments: Ctrl-C is one line from here on."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def specbench() -> None:
     """Likewise."""
     leave_on_interrupt()
     from mxspec.evaluate.bench.cli import main
+
+    with raising_interrupts():
+        main()
+
+
+def mxspec_eval() -> None:
+    """Likewise."""
+    leave_on_interrupt()
+    from mxspec.evaluate.tasks.lm_eval_command import main
 
     with raising_interrupts():
         main()

@@ -1,0 +1,130 @@
+"""Requests a second of the lm-evaluation-harness: the engine against its own transformers model, on the same pair.
+
+    python bench/harness.py my.bundle CHECKPOINT [--draft CHECKPOINT] --text sample.txt --record out.json
+
+CHECKPOINT is what the bundle was compiled from. Three loads that the harness's tasks are made of, cut from a text:
+answers written until a limit, the choices of questions with one example before them, and whole texts. Both alternate on
+the same requests and cores; transformers runs as `--model hf` does, in float32, `--batch` requests at a time. `--draft`
+gives transformers its own assisted decoding, one request at a time, as a third. The harness's model of transformers
+needs `pip install accelerate peft` besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# The harness asks the hub for nothing here; said before it is imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from rich.table import Table
+
+from mxspec.evaluate.finish import finish
+from mxspec.evaluate.tasks.lm_eval_model import MxspecLM
+
+Loads = dict[str, list[tuple[Any, ...]]]
+CHOICES = 4
+
+
+def make_loads(text: str, count: int, new_tokens: int) -> Loads:
+    """Arguments of `count` requests of each kind, from different places of a text."""
+    settings = {"until": [], "max_gen_toks": new_tokens, "do_sample": False}
+    places = [number * (len(text) - 1200) // count for number in range(count)]
+    header = text[:400]
+    return {
+        "generate_until": [(text[at : at + 400], settings) for at in places],
+        "loglikelihood": [
+            (header + text[at : at + 300], text[end : end + 24])
+            for at in places[: count // CHOICES]
+            for end in range(at + 300, at + 300 + 200 * CHOICES, 200)
+        ],
+        "loglikelihood_rolling": [(text[at : at + 1200],) for at in places],
+    }
+
+
+def seconds_of(model: Any, kind: str, arguments: list[tuple[Any, ...]]) -> tuple[float, list[Any]]:
+    """Time of a load, and its answers."""
+    requests = [Instance(kind, {}, each, number) for number, each in enumerate(arguments)]
+    start = time.perf_counter()
+    answers = getattr(model, kind)(requests, disable_tqdm=True)
+    return time.perf_counter() - start, answers
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle")
+    parser.add_argument("checkpoint")
+    parser.add_argument("--draft")
+    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=32, help="requests of each kind")
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=8, help="requests at a time, of both")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = parse()
+    loads = make_loads(asked.text.read_text(), asked.count, asked.new_tokens)
+    common = {"pretrained": asked.checkpoint, "device": "cpu", "dtype": "float32"}
+    models: dict[str, Any] = {
+        "mxspec": MxspecLM(asked.bundle, slots=asked.batch),
+        "transformers": HFLM(**common, batch_size=asked.batch),
+    }
+    if asked.draft:
+        models["transformers, assisted"] = assisted(HFLM(**common, batch_size=1), asked.draft)
+    trials: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in models} for kind in loads}
+    for kind, arguments in loads.items():
+        for model in models.values():  # warm
+            seconds_of(model, kind, arguments[: asked.batch])
+        for turn in range(asked.repetitions):
+            for name in list(models) if turn % 2 == 0 else list(models)[::-1]:
+                trials[kind][name].append(seconds_of(models[name], kind, arguments)[0])
+    result = {
+        "bundle": Path(asked.bundle).name,
+        "batch": asked.batch,
+        "new_tokens": asked.new_tokens,
+        "requests": {kind: len(arguments) for kind, arguments in loads.items()},
+        "seconds": trials,
+    }
+    finish(result, [table(result)], asked.json, asked.record)
+    models["mxspec"].close()
+
+
+def assisted(model: HFLM, draft: str) -> HFLM:
+    """Transformers' own speculation in its own model of the harness."""
+    from transformers import AutoModelForCausalLM
+
+    helper = AutoModelForCausalLM.from_pretrained(draft, dtype="float32")
+    generate: Callable[..., Any] = model.model.generate
+    model.model.generate = lambda *given, **settings: generate(*given, assistant_model=helper, **settings)
+    return model
+
+
+def table(result: dict[str, Any]) -> Table:
+    """Requests a second by the median of the repetitions."""
+    names = list(next(iter(result["seconds"].values())))
+    shown = Table(title="requests a second (mxspec over it)", title_justify="left")
+    for column in ("requests", *names):
+        shown.add_column(column, justify="left" if column == "requests" else "right")
+    for kind, by_name in result["seconds"].items():
+        middle = {name: sorted(seconds)[len(seconds) // 2] for name, seconds in by_name.items()}
+        rates = {name: result["requests"][kind] / seconds for name, seconds in middle.items()}
+        cells = [
+            f"{rates[name]:.2f}" + (f" ({rates['mxspec'] / rates[name]:.2f} x)" if name != "mxspec" else "")
+            for name in names
+        ]
+        shown.add_row(kind, *cells)
+    return shown
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""`speccheck tasks`: does a pair do its tasks as well with speculation as without?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mxspec.evaluate.finish import report
+from mxspec.evaluate.tasks.known import KINDS, parse_task
+from mxspec.evaluate.tasks.parity import Asked, Job, check_parity
+from mxspec.evaluate.tasks.task import read_rows
+from mxspec.formats.errors import CheckFailed
+from mxspec.runtime.command import Command, report_console
+from mxspec.runtime.engine import SLOTS, Engine
+
+SEEDS = 4
+CONFIDENCE = 0.99
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--task",
+    "files",
+    required=True,
+    multiple=True,
+    metavar="KIND=FILE.jsonl",
+    help=f"Rows of a task: {' or '.join(KINDS)}; repeatable.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="No more than the first N rows of each file.")
+@click.option("--drafter", "drafters", multiple=True, help="Who guesses; repeatable.  [default: the bundle's own]")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Longest answer.  [default: by the kind of task]")
+@click.option("--temperature", type=click.FloatRange(min=0, min_open=True), help="Compare sampled answers, too.")
+@click.option("--seeds", type=click.IntRange(min=1), help=f"Sampled answers of an item.  [default: {SEEDS}]")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.9999),
+    default=CONFIDENCE,
+    show_default=True,
+    help="Of all intervals of differences together.",
+)
+@click.option("--run-code", is_flag=True, help="Run the code that the model writes: docs/tasks.md says how.")
+@click.option("--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Texts at a time.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+def tasks(
+    bundle: Path,
+    files: tuple[str, ...],
+    limit: int | None,
+    drafters: tuple[str, ...],
+    max_new_tokens: int | None,
+    temperature: float | None,
+    seeds: int | None,
+    confidence: float,
+    run_code: bool,
+    slots: int,
+    threads: int | None,
+    json_output: bool,
+    record: Path | None,
+) -> None:
+    """Answer the prompts of tasks with speculation and without, and compare.
+
+    First the ids of greedy answers, which have to be the same; then the scores: ROUGE-2 of summarisation, pass@1 of
+    code with --run-code, and with --temperature those of answers sampled with several seeds. Exit code 2 where ids
+    differ, or the interval of a difference of scores excludes 0.
+    """
+    if seeds is not None and temperature is None:
+        raise click.UsageError("--seeds is of sampled answers: give --temperature")
+    jobs = [Job(task, file, read_rows(file, task, limit)) for task, file in map(parse_task, files)]
+    console = report_console(json_output=json_output)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("opening the bundle", total=None)
+        with Engine(bundle, slots=slots, threads=threads) as engine:
+            own = "model" if "model" in engine.drafters else "suffix"
+            asked = Asked(drafters or (own,), temperature or 0.0, seeds or SEEDS, confidence, run_code, max_new_tokens)
+            result = check_parity(
+                engine,
+                jobs,
+                asked,
+                lambda what, done, total: bar.update(shown, description=what, completed=done, total=total),
+            )
+    report(result, json_output, record)
+    if not result.passed:
+        raise CheckFailed("; ".join(result.reasons))

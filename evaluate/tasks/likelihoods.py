@@ -1,0 +1,126 @@
+"""How likely continuations are after their contexts: what texts share is read once, choices are read together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Part, Session
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """The log-probability of a continuation in nats, and whether the model alone would write it."""
+
+    logprob: float
+    greedy: bool
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A continuation that is being read, in a slot of its own."""
+
+    tokens: Tokens
+    slot: int
+    read: int = 0
+    logprob: float = 0.0
+    greedy: bool = True
+    scored: int = 0
+
+    def add(self, logits: Logits) -> None:
+        """Score the next tokens by float32[rows, vocab], the logits before each."""
+        wanted = np.asarray(self.tokens[self.scored : self.scored + len(logits)])
+        top = logits.max(axis=1, keepdims=True)
+        total = np.log(np.exp(logits - top).sum(axis=1, dtype=np.float64))
+        chosen = logits[np.arange(len(logits)), wanted].astype(np.float64) - top[:, 0]
+        self.logprob += float((chosen - total).sum())
+        self.greedy &= bool((logits.argmax(axis=1) == wanted).all())
+        self.scored += len(logits)
+
+
+class Likelihoods:
+    """Scores continuations with a session of its own; `read_tokens` counts what was read in all."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._held: Tokens = ()  # what slot 0 holds
+        self.read_tokens = 0
+
+    def of(self, requests: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
+        """One for each context and continuation, neither of them empty, in any order and any number of times.
+
+        Of what is longer than the model's context, the beginning is left out; a continuation has at most
+        `capacity` tokens.
+        """
+        cut = [self._cut(context, continuation) for context, continuation in requests]
+        found: dict[tuple[Tokens, Tokens], Likelihood] = {}
+        # Sorted, so that neighbours share the longest beginning: the examples before every question of a task.
+        for context, pairs in groupby(sorted(set(cut)), key=lambda pair: pair[0]):
+            continuations = [continuation for _, continuation in pairs]
+            for continuation, likelihood in zip(continuations, self._after(context, continuations), strict=True):
+                found[context, continuation] = likelihood
+        return [found[pair] for pair in cut]
+
+    def _cut(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[Tokens, Tokens]:
+        """The last token is never read, so that capacity + 1 tokens fit."""
+        assert context, "a context is not empty"
+        assert 0 < len(continuation) <= self._session.capacity
+        room = self._session.capacity + 1 - len(continuation)
+        return tuple(context[-room:]), tuple(continuation)
+
+    def _after(self, context: Tokens, continuations: Sequence[Tokens]) -> Iterator[Likelihood]:
+        first = self._read_context(context)
+        slots = self._session.slots
+        for begin in range(0, len(continuations), slots):
+            choices = [_Choice(tokens, slot) for slot, tokens in enumerate(continuations[begin : begin + slots])]
+            for choice in choices:
+                choice.add(first)
+                if choice.slot and len(choice.tokens) > 1:
+                    self._session.copy_prefix(0, choice.slot, len(context))
+            self._read_choices(choices, len(context))
+            self._held = (*context, *choices[0].tokens[:-1])
+            yield from (Likelihood(choice.logprob, choice.greedy) for choice in choices)
+
+    def _read_context(self, context: Tokens) -> Logits:
+        """Read in slot 0 what it does not hold; a copy of float32[1, vocab], the logits after the context."""
+        past = min(_common(self._held, context), len(context) - 1)
+        while True:
+            piece = context[past : past + self._session.chunk]
+            logits = self._session.run([Part(0, past, piece, 1)])
+            self.read_tokens += len(piece)
+            past += len(piece)
+            if past == len(context):
+                return logits.copy()
+
+    def _read_choices(self, choices: Sequence[_Choice], past: int) -> None:
+        """Read all but the last token of each, as many together as a call takes."""
+        while True:
+            parts, reading, room = [], [], self._session.chunk
+            for choice in choices:
+                piece = choice.tokens[choice.read : len(choice.tokens) - 1][:room]
+                if piece:
+                    parts.append(Part(choice.slot, past + choice.read, piece, len(piece)))
+                    reading.append(choice)
+                    room -= len(piece)
+            if not parts:
+                return
+            logits, row = self._session.run(parts), 0
+            for choice, part in zip(reading, parts, strict=True):
+                choice.add(logits[row : row + part.rows])
+                choice.read += part.rows
+                row += part.rows
+            self.read_tokens += row
+
+
+def _common(held: Tokens, tokens: Tokens) -> int:
+    """How many tokens both begin with."""
+    for place, (one, other) in enumerate(zip(held, tokens, strict=False)):
+        if one != other:
+            return place
+    return min(len(held), len(tokens))

@@ -1,0 +1,180 @@
+"""The engine as a model of the lm-evaluation-harness, which this file imports: import it late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import model_registry, register_model
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from mxspec.evaluate.tasks.likelihoods import Likelihoods
+from mxspec.formats.errors import BundleError, MxspecError, did_you_mean
+from mxspec.runtime.engine import SLOTS, Engine
+from mxspec.runtime.request import Request
+from mxspec.runtime.session import Session
+from mxspec.runtime.text.chat import ChatTemplate
+from mxspec.runtime.text.tokenizer import encode_rendered
+
+NAME = "mxspec"
+MAX_NEW_TOKENS = 256  # where a task names none, as in the harness's other models
+_SAMPLED = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+_KNOWN = ("until", "max_gen_toks", "do_sample", "repetition_penalty", *_SAMPLED)
+
+
+class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
+    """A bundle. Answers are written many at a time; contexts that choices share are read once.
+
+    `slots` texts at a time, by default `batch_size` where that is a number above 1, else 8. `k` and `drafter` are those
+    of Request; `k=0` writes without speculation. `model` "baseline" is the fp16 target. `seed` is that of the first
+    sampled answer, the next has the next. `max_batch_size` and `device` (cuda:0 where nobody names one) are the
+    harness's and do not count. Raises MxspecError for what the bundle cannot do.
+    """
+
+    def __init__(
+        self,
+        bundle: str,
+        slots: int | None = None,
+        threads: int | None = None,
+        k: int | Literal["auto"] | None = None,
+        drafter: str | None = None,
+        model: Literal["target", "baseline"] = "target",
+        seed: int = 0,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__()
+        wanted = int(batch_size or 1) if str(batch_size).isdigit() else 1
+        self.slots = slots or (wanted if wanted > 1 else SLOTS)
+        self.engine = Engine(bundle, slots=self.slots, threads=threads, model=model)
+        self.k, self.drafter, self.seed = k, drafter, seed
+        self._likelihoods = Likelihoods(Session.of(self.engine.bundle, model, self.slots))
+
+    def close(self) -> None:
+        """End the engine's thread."""
+        self.engine.close()
+
+    # --- tokens ---
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the context."""
+        return self.engine.target.capacity
+
+    @property
+    def eot_token_id(self) -> int:
+        """The first token that ends a text."""
+        ends = self.engine.bundle.manifest.tokenizer.eos_token_ids
+        if not ends:
+            raise BundleError(f"bundle {self.engine.bundle.path}: its tokenizer names no token that ends a text")
+        return ends[0]
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text without a context: the token that begins a text, else one that ends it."""
+        begin = self.engine.bundle.manifest.tokenizer.bos_token_id
+        return self.eot_token_id if begin is None else begin
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids; special tokens are put around a text unless `add_special_tokens` is False."""
+        if add_special_tokens is False:
+            return encode_rendered(self.engine.tokenizer, string)
+        return self.engine.encode(string)
+
+    # --- likelihoods ---
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **_: Any
+    ) -> list[tuple[float, bool]]:
+        found = self._likelihoods.of([(context, continuation) for _, context, continuation in requests])
+        answers = [(each.logprob, each.greedy) for each in found]
+        for (texts, *_tokens), answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("loglikelihood", texts, answer)
+        return answers
+
+    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
+        """The log-probability of each whole text, in windows as long as the context."""
+        windows: list[tuple[list[int], list[int]]] = []
+        counts = []
+        for (text,) in (request.args for request in requests):
+            ids = self.tok_encode(text)
+            own = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
+            before = len(windows)
+            windows += [make_disjoint_window(window) for window in own]
+            counts.append(len(windows) - before)
+        scores = iter(self._likelihoods.of(windows))
+        totals = [sum(next(scores).logprob for _ in range(count)) for count in counts]
+        for request, total in zip(requests, totals, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return totals
+
+    # --- answers ---
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The answers, in the order of the requests."""
+        answers = []
+        written = self.engine.run(self._requests(requests))
+        bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests")
+        for request, answer in zip(requests, written, strict=True):
+            assert not isinstance(answer, list), "one sample each was asked for"
+            answers.append(answer.text)
+            self.cache_hook.add_partial("generate_until", request.args, answer.text)
+            bar.update(1)
+        bar.close()
+        return answers
+
+    def _requests(self, instances: Sequence[Instance]) -> Iterator[Request]:
+        for number, (context, settings) in enumerate(instance.args for instance in instances):
+            yield self._request(context, settings, self.seed + number)
+
+    def _request(self, context: str, settings: Mapping[str, Any], seed: int) -> Request:
+        asked = dict(normalize_gen_kwargs(settings, MAX_NEW_TOKENS))
+        for name in asked:
+            if name not in _KNOWN:
+                hint = did_you_mean(name, _KNOWN)
+                raise MxspecError(f"generation_kwargs: got {name!r}, expected any of {', '.join(_KNOWN)}{hint}")
+        length = asked["max_gen_toks"]
+        room = self.max_length - length
+        if room < 1:
+            raise MxspecError(f"max_gen_toks: got {length}, expected fewer than {self.max_length}, the context")
+        sampled = {name: asked[name] for name in _SAMPLED if name in asked} if asked["do_sample"] else {}
+        return Request(
+            prompt=(self.tok_encode(context) or [self.prefix_token_id])[-room:],
+            max_new_tokens=length,
+            stop=[stop for stop in asked["until"] if stop],
+            k=self.k,
+            drafter=self.drafter,
+            repetition_penalty=asked.get("repetition_penalty"),
+            seed=seed if asked["do_sample"] else None,
+            **({"temperature": 1.0, **sampled} if asked["do_sample"] else {"temperature": 0.0}),
+        )
+
+    # --- chats ---
+
+    @property
+    def tokenizer_name(self) -> str:
+        """By which the harness keeps rendered requests apart."""
+        return f"{self.engine.bundle.manifest.name}-{self.engine.bundle.manifest.tokenizer.sha256}"
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """A name for the bundle's template, which is the only one."""
+        if not chat_template:
+            return None
+        ChatTemplate.required(self.engine.bundle)
+        return self.tokenizer_name
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A chat as text, by the bundle's template."""
+        template = self.engine.template or ChatTemplate.required(self.engine.bundle)
+        return template.render(chat_history, add_generation_prompt=add_generation_prompt)
+
+
+def register() -> None:
+    """Make the model known to the harness, once."""
+    if NAME not in model_registry:
+        register_model(NAME)(MxspecLM)
