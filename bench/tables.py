@@ -26,6 +26,10 @@ from mxspec.evaluate.bench.speculate.result import SpeculateResult, Turns
 from mxspec.evaluate.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+from llama_cpp.result import SpeculativeResult  # noqa: E402  # of this folder, which is no package
+
 RECORDS = ROOT / "bench" / "records"  # those that depend on the machine in a folder for each instruction set
 ROWS = (1, 2, 4, 8, 16, 128)  # of the products in a table
 sys.path.insert(0, str(ROOT / "bench"))
@@ -176,6 +180,17 @@ def llama_cpp(isa: str) -> str:
     return markdown(["tok/s (over the peer)", *runners], rows) + source(found)
 
 
+def speculative(isa: str) -> str:
+    found = record(f"{isa}/llama_cpp_speculative")
+    result = SpeculativeResult.model_validate(found["result"])
+    what = (
+        f"\n\nGreedy, {result.prompts} prompts of {result.prompt_tokens} tokens, {result.new_tokens} new ones, "
+        f"{result.threads} threads. Perplexity is of {result.perplexity_tokens:,} tokens, the second halves of windows "
+        "of 512, over that of the same program's 16-bit target."
+    )
+    return markdown(result.header, result.lines) + what + source(found)
+
+
 def rate(point: dict[str, Any], runner: str) -> str:
     """Tokens a second, and of ours how many times the peers'."""
     over = ", ".join(f"{speedup:.2f} x" for speedup in point["speedup"].get(runner, {}).values())
@@ -318,6 +333,7 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "model_e2m3_int8": lambda isa: model(isa, "model_tinyllama_e2m3_int8"),
     "profile": profile,
     "llama_cpp": llama_cpp,
+    "speculative": speculative,
     "batch": batch,
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),
