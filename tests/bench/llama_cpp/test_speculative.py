@@ -24,6 +24,7 @@ class Pretended:
     seconds: float = 1.0
     shift: int = 0
     opened: list[str] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)  # first tokens of its prompts
 
     @contextmanager
     def open(self) -> Iterator[Pretended]:
@@ -34,6 +35,7 @@ class Pretended:
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Answer:
         assert self.opened == [self.name]  # nobody else is open
         self.calls.append((self.name, new_tokens))
+        self.read.append(prompt[0])
         tokens = tuple(prompt[0] + self.shift + i for i in range(new_tokens))
         return Answer(tokens, self.seconds * (new_tokens - 1), 2, 1)
 
@@ -78,6 +80,7 @@ def test_the_fastest_setting_is_chosen_on_prompts_that_are_not_measured() -> Non
     chosen = choose(entry("a", "d", tried), PROMPTS, lambda text: None)
     assert (chosen.format, chosen.k) == ("Q8_0", 2)
     assert str(("F16", 8)) not in {name for name, _ in calls}
+    assert {prompt for program in tried.values() for prompt in program.read} == {PROMPTS.tuning[0][0]}
 
 
 def test_prompts_do_not_overlap() -> None:
