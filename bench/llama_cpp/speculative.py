@@ -228,15 +228,15 @@ def compare(
     windows: int,
     progress: Progress,
 ) -> SpeculativeResult:
-    """All of it: files, the check of tokens, settings, speeds, perplexities."""
+    """All of it: files, the check of tokens, perplexities, settings, speeds."""
     prompt_count, prompt_tokens, new_tokens = shape
     peers, ours = peer_entries(folder, binaries, pair, threads), our_entries(folder, pair, threads)
     ids = _encode(ours[0], text.read_text())
     check_tokens(peers, text.read_text(), ids)
     prompts = Prompts.of(ids, 2, prompt_count, prompt_tokens, new_tokens)
+    losses = perplexities([*peers, *ours], binaries, text, ids, windows, progress)
     chosen = [choose(entry, prompts, progress) for entry in (*peers, *ours)]
     trials = measure(chosen, prompts, repetitions, progress)
-    losses = perplexities([*peers, *ours], binaries, text, ids, windows, progress)
     return SpeculativeResult(
         peer=PACKAGE,
         threads=threads,
