@@ -26,15 +26,12 @@ from mxspec.evaluate.bench.speculate.result import SpeculateResult, Turns
 from mxspec.evaluate.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
-
-from llama_cpp.result import SpeculativeResult  # noqa: E402  # of this folder, which is no package
-
 RECORDS = ROOT / "bench" / "records"  # those that depend on the machine in a folder for each instruction set
 ROWS = (1, 2, 4, 8, 16, 128)  # of the products in a table
 sys.path.insert(0, str(ROOT / "bench"))
 
-from old_records import read_result  # noqa: E402  # of this folder, which is no package
+from llama_cpp.result import SpeculativeResult  # noqa: E402  # of this folder, which is no package
+from old_records import read_result  # noqa: E402
 
 Found = TypeVar("Found", bound=Result)
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
@@ -181,14 +178,13 @@ def llama_cpp(isa: str) -> str:
 
 
 def speculative(isa: str) -> str:
-    found = record(f"{isa}/llama_cpp_speculative")
-    result = SpeculativeResult.model_validate(found["result"])
+    result, where = read(f"{isa}/llama_cpp_speculative", SpeculativeResult)
     what = (
         f"\n\nGreedy, {result.prompts} prompts of {result.prompt_tokens} tokens, {result.new_tokens} new ones, "
         f"{result.threads} threads. Perplexity is of {result.perplexity_tokens:,} tokens, the second halves of windows "
         "of 512, over that of the same program's 16-bit target."
     )
-    return markdown(result.header, result.lines) + what + source(found)
+    return markdown(result.header, result.lines) + what + where
 
 
 def rate(point: dict[str, Any], runner: str) -> str:

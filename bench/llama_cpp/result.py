@@ -5,23 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from llama_cpp.answer import K
-from mxspec.evaluate.result import Result
+from mxspec.evaluate.result import Result, Value
 
 PEER, OURS = "llama.cpp", "mxspec"
 COLUMNS = ("tok/s", "K", "kept of drafted", "same text as plain", "perplexity over fp16")
 
 
-class Part(BaseModel):
-    """Of a result."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Trial(Part):
+class Trial(Value):
     """One answer."""
 
     prompt: int
@@ -33,7 +26,7 @@ class Trial(Part):
     same_text: bool | None  # as the same target writes without speculation; None where there is none
 
 
-class Row(Part):
+class Row(Value):
     """One target of one program, with a draft or without, and all of its answers."""
 
     program: str

@@ -210,8 +210,7 @@ def perplexities(
                 value = perplexity.of_peer(binaries, program.model, text, windows, program.threads)
             else:
                 assert isinstance(program, Bundled)
-                with Engine(program.bundle, slots=1, threads=program.threads) as engine:
-                    value = perplexity.of_ours(engine, ids, windows)
+                value = perplexity.of_bundle(program.bundle, ids, windows, program.threads)
             found[entry.program, entry.target] = value
             progress(f"{entry.name}: perplexity {value:.4f}")
     return found
@@ -244,7 +243,7 @@ def compare(
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         repetitions=repetitions,
-        perplexity_tokens=windows * (perplexity.WINDOW - 1 - perplexity.FIRST),
+        perplexity_tokens=windows * perplexity.SCORED,
         rows=tuple(_row(each, tuple(line), losses) for each, line in zip(chosen, trials, strict=True)),
     )
 
