@@ -24,6 +24,7 @@ from llama_cpp.files import grown_pair, held_out_text
 from llama_cpp.random_gguf import peer_model
 from rich.console import Console
 
+from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
 from mxspec.evaluate.finish import report
@@ -32,6 +33,7 @@ from mxspec.runtime import ops
 from mxspec.runtime.command import Command
 
 CONSOLE = Console(stderr=True)
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
@@ -52,9 +54,8 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--speculative", "speculate", is_flag=True, help="Plain and speculative answers of a real pair instead.")
 @click.option("--target", type=FOLDER, help="Its target. [the demo's, grown into the work folder]")
 @click.option("--draft", type=FOLDER, help="Its large draft. [the demo's, grown likewise]")
-@click.option(
-    "--text", type=click.Path(path_type=Path, exists=True), help="What prompts are cut from. [held-out source]"
-)
+@click.option("--text", type=FILE, help="What prompts are cut from. [held-out source]")
+@click.option("--calibrate", type=FILE, help="Text that our four bits are rounded by, too. [rounded to nearest alone]")
 @click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--prompt-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
@@ -71,6 +72,7 @@ def main(
     target: Path | None,
     draft: Path | None,
     text: Path | None,
+    calibrate: Path | None,
     prompts: int,
     prompt_tokens: int,
     new_tokens: int,
@@ -83,9 +85,10 @@ def main(
         pair = grown_pair(work, target, draft)
         lengths = (prompts, prompt_tokens, new_tokens)
         held_out = text or held_out_text(work)
-        found = speculative.compare(
-            work, binaries, pair, held_out, threads, lengths, repetitions, windows, CONSOLE.print
-        )
+        with termination_as_interrupt():  # which ends the server that is open
+            found = speculative.compare(
+                work, binaries, pair, held_out, threads, lengths, repetitions, windows, calibrate, CONSOLE.print
+            )
         report(found, False, record)
     else:
         by_calls(shape_name, ours, peer_formats, threads, repetitions, work, record)

@@ -80,20 +80,27 @@ class Packed:
 
     format: str  # as `speccompile --target-format` takes it
     activations: Activations
+    calibrate: Path | None = None  # a text to round by, with gptq; to nearest without
 
     def __str__(self) -> str:
-        return self.format if self.format == "fp16" else f"{self.format}, {self.activations} rows"
+        activations = "" if self.format == "fp16" else f", {self.activations} rows"
+        return self.format + activations + (", gptq" if self.calibrate else "")
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.format}-{self.activations}" + ("-gptq" if self.calibrate else "")
 
 
 def bundle(folder: Path, pair: Pair, target: Packed, draft_name: str, draft: Packed) -> Path:
     """A bundle of the target and one draft."""
-    path = folder / f"{target.format}-{target.activations}-{draft_name.replace(' ', '-')}.bundle"
+    path = folder / f"{target.file_name}-{draft_name.replace(' ', '-')}.bundle"
     if not path.exists():
         of_target = ["--target-format", target.format, "--activations", target.activations]
+        rounding: list[str | Path] = ["--rounding", "gptq", "--calibrate", target.calibrate] if target.calibrate else []
         of_draft = ["--draft-format", draft.format, "--draft-activations", draft.activations]
         shape = ["--k-max", str(K_MAX), "--context-length", str(CONTEXT)]
         models: list[str | Path] = [pair.target, "--draft", pair.drafts[draft_name]]
-        _run([_command("speccompile"), *models, *of_target, *of_draft, *shape, "-o", path])
+        _run([_command("speccompile"), *models, *of_target, *rounding, *of_draft, *shape, "-o", path])
     return path
 
 

@@ -25,7 +25,8 @@ PEER_TARGETS = (F16, "Q8_0", "Q6_K", "Q4_K_M")
 PEER_DRAFTS = (F16, "Q8_0")
 PEER_KS = (2, 3, 4, 6, 8)  # 3 is its default
 WHOLE = Packed("fp16", "int16")
-OUR_TARGETS = (Packed("mxfp6_e3m2", "int16"), Packed("mxfp6_e2m3", "int8"), Packed("mxfp4_e2m1", "int8"))
+MXFP4 = Packed("mxfp4_e2m1", "int8")
+OUR_TARGETS = (Packed("mxfp6_e3m2", "int16"), Packed("mxfp6_e2m3", "int8"), MXFP4)
 OUR_DRAFTS = {"demo draft": WHOLE, "68M draft": Packed("mxfp6_e2m3", "int8")}
 OUR_KS: tuple[K, ...] = (2, 3, 4, 6, 8, "auto")
 WARM_TOKENS = 8
@@ -101,11 +102,12 @@ def peer_entries(folder: Path, binaries: Path, pair: Pair, threads: int) -> list
     return entries
 
 
-def our_entries(folder: Path, pair: Pair, threads: int) -> list[Entry]:
-    """The 16-bit target alone, and the packed ones alone and with each draft."""
+def our_entries(folder: Path, pair: Pair, threads: int, calibrate: Path | None) -> list[Entry]:
+    """The 16-bit target alone, and the packed ones alone and with each draft; four bits calibrated, too, by a text."""
     whole = bundle(folder, pair, WHOLE, "demo draft", WHOLE)
     entries = [Entry(OURS, str(WHOLE), _target_bytes(whole), None, {("", 0): Bundled(whole, threads)})]
-    for target in OUR_TARGETS:
+    calibrated = (replace(MXFP4, calibrate=calibrate),) if calibrate else ()
+    for target in (*OUR_TARGETS, *calibrated):
         bundles = {name: bundle(folder, pair, target, name, packed) for name, packed in OUR_DRAFTS.items()}
         first = next(iter(bundles.values()))
         size = _target_bytes(first)
@@ -225,11 +227,12 @@ def compare(
     shape: tuple[int, int, int],  # prompts, tokens of each, new tokens
     repetitions: int,
     windows: int,
+    calibrate: Path | None,
     progress: Progress,
 ) -> SpeculativeResult:
     """All of it: files, the check of tokens, perplexities, settings, speeds."""
     prompt_count, prompt_tokens, new_tokens = shape
-    peers, ours = peer_entries(folder, binaries, pair, threads), our_entries(folder, pair, threads)
+    peers, ours = peer_entries(folder, binaries, pair, threads), our_entries(folder, pair, threads, calibrate)
     ids = _encode(ours[0], text.read_text())
     check_tokens(peers, text.read_text(), ids)
     prompts = Prompts.of(ids, 2, prompt_count, prompt_tokens, new_tokens)
