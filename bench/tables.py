@@ -37,7 +37,8 @@ RECORDS = ROOT / "bench" / "records"  # those that depend on the machine in a fo
 ROWS = (1, 2, 4, 8, 16, 128)  # of the products in a table
 sys.path.insert(0, str(ROOT / "bench"))
 
-from old_records import read_result  # noqa: E402  # of this folder, which is no package
+from llama_cpp.result import SpeculativeResult  # noqa: E402  # of this folder, which is no package
+from old_records import read_result  # noqa: E402
 
 Found = TypeVar("Found", bound=Result)
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "benchmarks.md")
@@ -184,6 +185,16 @@ def llama_cpp(isa: str) -> str:
     return markdown(["tok/s (over the peer)", *runners], rows) + source(found)
 
 
+def speculative(isa: str) -> str:
+    result, where = read(f"{isa}/llama_cpp_speculative", SpeculativeResult)
+    what = (
+        f"\n\nGreedy, {result.prompts} prompts of {result.prompt_tokens} tokens, {result.new_tokens} new ones, "
+        f"{result.threads} threads. Perplexity is of {result.perplexity_tokens:,} tokens, the second halves of windows "
+        "of 512, over that of the same program's 16-bit target."
+    )
+    return markdown(result.header, result.lines) + what + where
+
+
 def rate(point: dict[str, Any], runner: str) -> str:
     """Tokens a second, and of ours how many times the peers'."""
     over = ", ".join(f"{speedup:.2f} x" for speedup in point["speedup"].get(runner, {}).values())
@@ -326,6 +337,7 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "model_e2m3_int8": lambda isa: model(isa, "model_tinyllama_e2m3_int8"),
     "profile": profile,
     "llama_cpp": llama_cpp,
+    "speculative": speculative,
     "batch": batch,
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),

@@ -1,0 +1,1 @@
+"""The comparison with llama.cpp: its build, its files, its programs, and ours beside them."""

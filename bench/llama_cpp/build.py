@@ -1,0 +1,55 @@
+"""The peer's programs, built from the source in its Python package (the sdist of llama-cpp-python holds it)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+PACKAGE = "llama-cpp-python==0.3.36"
+OPTIONS = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=OFF",
+    "-DLLAMA_CURL=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",  # the server's page, which would be downloaded
+)
+NATIVE = "-DGGML_NATIVE=ON"
+BUILD_OPTIONS = {"avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON")}
+
+
+def build_peer(folder: Path, isa: str | None, tools: Sequence[str]) -> Path:
+    """The folder of the peer's programs, of which `tools` are built from the sdist if they are not there yet.
+
+    They use what the machine has, or AVX2 where mxspec was made to use that.
+    """
+    build = folder / (f"build-{isa}" if isa in BUILD_OPTIONS else "build")
+    binaries = build / "bin"
+    if not all((binaries / tool).exists() for tool in tools):
+        instructions = BUILD_OPTIONS.get(isa or "", (NATIVE,))
+        subprocess.run(["cmake", "-S", source_of(folder), "-B", build, *OPTIONS, *instructions], check=True)
+        jobs = str(len(os.sched_getaffinity(0)))
+        subprocess.run(["cmake", "--build", build, "--target", *tools, "--parallel", jobs], check=True)
+    return binaries
+
+
+def source_of(folder: Path) -> Path:
+    """The peer's source below a folder, fetched from the package index if it is not there yet."""
+    return _found(folder) or _fetched(folder)
+
+
+def _found(folder: Path) -> Path | None:
+    return next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"), None)
+
+
+def _fetched(folder: Path) -> Path:
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
+    subprocess.run([*pip, "-d", folder, PACKAGE], check=True)
+    with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    source = _found(folder)
+    assert source is not None
+    return source

@@ -1,0 +1,112 @@
+"""One pair in the formats of both programs: gguf files for the peer, bundles for us, each made once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_cpp.build import source_of
+from mxspec.formats.weight_format import Activations
+
+HERE = Path(__file__).resolve().parent
+DEMO = HERE.parent.parent / "recipes" / "demo"
+TARGET_SHAPE, DRAFT_SHAPE = "tinyllama-1.1b", "draft-68m"
+F16 = "F16"
+CONTEXT = 1024  # tokens: what the demo pair knows
+K_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Checkpoints: the target, and its drafts by name."""
+
+    target: Path
+    drafts: dict[str, Path]
+
+
+def grown_pair(folder: Path, target: Path | None, draft: Path | None) -> Pair:
+    """The demo pair at the size of users' models: what is not given is grown below `folder`, unless it is there.
+
+    Two drafts: the demo's own, which costs nearly nothing, and one that costs what users' drafts cost.
+    """
+    target = target or _grown(DEMO / "target", TARGET_SHAPE, folder / "target")
+    draft = draft or _grown(DEMO / "draft", DRAFT_SHAPE, folder / "draft")
+    return Pair(target, {"demo draft": DEMO / "draft", "68M draft": draft})
+
+
+def _grown(checkpoint: Path, shape: str, output: Path) -> Path:
+    if not output.exists():
+        _run([_command("specbench"), "grow", checkpoint, "--to", shape, "-o", output])
+    return output
+
+
+def held_out_text(folder: Path) -> Path:
+    """Source code that the demo pair was not trained on."""
+    path = folder / "held_out.py"
+    if not path.exists():
+        text = subprocess.run(
+            [sys.executable, DEMO / "train.py", "held-out"], check=True, stdout=subprocess.PIPE
+        ).stdout
+        path.write_bytes(text)
+    return path
+
+
+# --- the peer's -------------------------------------------------------------------------------------------------
+
+
+def gguf_file(folder: Path, binaries: Path, checkpoint: Path, name: str, weights: str) -> Path:
+    """A checkpoint as the peer's file, by its own converter and quantiser."""
+    path = folder / f"{name}-{weights}.gguf"
+    if not path.exists():
+        partial = path.with_suffix(".new")
+        if weights == F16:
+            _run([sys.executable, HERE / "convert.py", source_of(folder).resolve(), checkpoint.resolve(), partial])
+        else:
+            whole = gguf_file(folder, binaries, checkpoint, name, F16)
+            _run([binaries / "llama-quantize", whole, partial, weights])
+        partial.rename(path)
+    return path
+
+
+# --- ours -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """How a model of ours is stored."""
+
+    format: str  # as `speccompile --target-format` takes it
+    activations: Activations
+    calibrate: Path | None = None  # a text to round by, with gptq; to nearest without
+
+    def __str__(self) -> str:
+        activations = "" if self.format == "fp16" else f", {self.activations} rows"
+        return self.format + activations + (", gptq" if self.calibrate else "")
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.format}-{self.activations}" + ("-gptq" if self.calibrate else "")
+
+
+def bundle(folder: Path, pair: Pair, target: Packed, draft_name: str, draft: Packed) -> Path:
+    """A bundle of the target and one draft."""
+    path = folder / f"{target.file_name}-{draft_name.replace(' ', '-')}.bundle"
+    if not path.exists():
+        of_target = ["--target-format", target.format, "--activations", target.activations]
+        rounding: list[str | Path] = ["--rounding", "gptq", "--calibrate", target.calibrate] if target.calibrate else []
+        of_draft = ["--draft-format", draft.format, "--draft-activations", draft.activations]
+        shape = ["--k-max", str(K_MAX), "--context-length", str(CONTEXT)]
+        models: list[str | Path] = [pair.target, "--draft", pair.drafts[draft_name]]
+        _run([_command("speccompile"), *models, *of_target, *rounding, *of_draft, *shape, "-o", path])
+    return path
+
+
+def _command(name: str) -> Path:
+    return Path(sys.executable).with_name(name)
+
+
+def _run(command: Sequence[str | Path]) -> None:
+    subprocess.run(command, check=True, stdout=sys.stderr)

@@ -1,0 +1,113 @@
+"""The peer, as its users run it: llama-server with one model, or a model and its draft."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_cpp.answer import Answer
+from llama_cpp.files import CONTEXT
+from mxspec.formats.errors import MxspecError
+
+START_SECONDS = 120.0
+GREEDY = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What to start; `k` tokens are drafted in a round."""
+
+    binaries: Path
+    model: Path
+    threads: int
+    log: Path
+    draft: Path | None = None
+    k: int = 0
+
+    def command(self, port: int) -> list[str]:
+        """Without what keeps prompts from one request to the next: each is read anew."""
+        threads = str(self.threads)
+        place = ["--host", "127.0.0.1", "--port", str(port), "--offline", "--no-ui", "--cache-ram", "0"]
+        target = ["-m", str(self.model), "-c", str(CONTEXT), "-np", "1", "-t", threads, "-tb", threads]
+        draft = ["-md", str(self.draft), "-td", threads, "-tbd", threads, "--spec-type", "draft-simple"]
+        drafted = [*draft, "--spec-draft-n-max", str(self.k)] if self.draft else []
+        return [str(self.binaries / "llama-server"), *place, *target, *drafted]
+
+    @contextmanager
+    def open(self) -> Iterator[Running]:
+        """Start it and wait until it answers. Raises MxspecError where it ends or does not."""
+        port = _free_port()
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(self.command(port), stdout=log, stderr=log)
+        try:
+            running = Running(port)
+            _wait(running, process, self.log)
+            yield running
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers."""
+
+    port: int
+
+    def answer(self, prompt: Sequence[int], new_tokens: int) -> Answer:
+        """Its own clock: from the first token to the last, which came from reading the prompt."""
+        asked = {"prompt": list(prompt), "n_predict": new_tokens, "ignore_eos": True, "cache_prompt": False}
+        found = self.post("/completion", {**asked, **GREEDY, "return_tokens": True})
+        timings = found["timings"]
+        return Answer(
+            tuple(found["tokens"]),
+            timings["predicted_ms"] / 1e3,
+            timings.get("draft_n", 0),
+            timings.get("draft_n_accepted", 0),
+        )
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a prompt."""
+        return list(self.post("/tokenize", {"content": text, "add_special": True})["tokens"])
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(self._address("/health"), timeout=10) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._address(path), json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=600) as response:
+            return json.load(response)
+
+    def _address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _wait(running: Running, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + START_SECONDS
+    while not running.ready():
+        if process.poll() is not None:
+            said = log.read_text(errors="replace").strip().splitlines()
+            raise MxspecError(f"llama-server ended with {process.returncode}: {said[-1] if said else 'nothing said'}")
+        if time.monotonic() > until:
+            raise MxspecError(f"llama-server did not answer within {START_SECONDS:.0f} s: see {log}")
+        time.sleep(0.05)

@@ -1,0 +1,144 @@
+"""Calls of a model of random weights: single steps, scored rows, prompts, eight texts. Values do not matter for speed:
+both programs read every byte of every weight once a call."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mxspec.evaluate.bench.batch.bench import BatchBench
+from mxspec.evaluate.bench.model.calls import ModelBench
+from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
+
+CONSOLE = Console(stderr=True)
+TOOLS = ("llama-bench", "llama-batched-bench")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing to time: `tokens` in one call after `cached` tokens; of one text, or one of each of several."""
+
+    name: str
+    tokens: int
+    cached: int
+    texts: int = 1
+
+
+POINTS = (
+    Point("decode", 1, 128),
+    Point("score 8", 8, 128),
+    Point("decode, 1,000 cached", 1, 1000),
+    Point("score 8, 1,000 cached", 8, 1000),
+    Point("prefill 128", 128, 0),
+    Point("decode, 8 texts", 8, 128, texts=8),
+)
+BATCH_TOKENS = 32  # written of each text, where there are several
+
+
+# --- the peer ---------------------------------------------------------------------------------------------------
+
+
+def peer_seconds(binaries: Path, model: Path, point: Point, threads: int) -> float:
+    """Seconds of one call of `point.tokens` tokens, as its own bench tools measure it (median of its repetitions)."""
+    if point.texts > 1:
+        return peer_batch_seconds(binaries, model, point, threads)
+    prompt, generate = (0, 16) if point.tokens == 1 else (point.tokens, 0)
+    work = ["-p", str(prompt), "-n", str(generate), "-d", str(point.cached), "-r", "3"]
+    command = [str(binaries / "llama-bench"), "-m", str(model), "-t", str(threads), "-o", "json", *work]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (result,) = json.loads(output)
+    return point.tokens / statistics.median(result["samples_ts"])
+
+
+def peer_batch_seconds(binaries: Path, model: Path, point: Point, threads: int) -> float:
+    """Seconds of a step of `point.texts` texts, the mean over BATCH_TOKENS of them."""
+    work = ["-npp", str(point.cached), "-ntg", str(BATCH_TOKENS), "-npl", str(point.texts), "-c", "4096"]
+    tool = [str(binaries / "llama-batched-bench"), "-m", str(model), "-t", str(threads), "--output-format", "jsonl"]
+    output = subprocess.run([*tool, *work], check=True, capture_output=True, text=True).stdout
+    (result,) = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return point.tokens / float(result["speed_tg"])
+
+
+# --- ours -------------------------------------------------------------------------------------------------------
+
+
+OURS: dict[str, tuple[str, Activations]] = {
+    f"{name}/{activations}": (name, activations) for name in WEIGHT_FORMATS for activations in taken_activations(name)
+}
+
+
+class Ours:
+    """A bundle of random weights, opened to be timed."""
+
+    def __init__(self, bundle: Path, threads: int) -> None:
+        self._calls, self._texts = ModelBench(bundle, threads), BatchBench(bundle, BATCH_TOKENS, acceptance=0.0)
+
+    def seconds(self, point: Point) -> float:
+        """Seconds of one call; of several texts, of a step of the engine."""
+        if point.texts > 1:
+            return self._texts.plain(point.texts).seconds / BATCH_TOKENS
+        return self._calls.seconds(point.tokens, point.cached, 1 if point.cached == 0 else point.tokens)
+
+
+# --- the comparison ---------------------------------------------------------------------------------------------
+
+
+def measure(
+    runners: dict[str, Callable[[Point], float]], points: tuple[Point, ...], repetitions: int
+) -> dict[str, dict[str, list[float]]]:
+    """Seconds a call for every point and runner, all runners alternating within each repetition."""
+    trials: dict[str, dict[str, list[float]]] = {p.name: {r: [] for r in runners} for p in points}
+    for repetition in range(repetitions):
+        for point in points:
+            for name, run in runners.items():
+                trials[point.name][name].append(run(point))
+            medians = {n: statistics.median(t) for n, t in trials[point.name].items()}
+            shown = ", ".join(f"{n} {point.tokens / s:.1f} tok/s" for n, s in medians.items())
+            CONSOLE.print(f"[{repetition + 1}/{repetitions}] {point.name}: {shown}")
+    return trials
+
+
+def summarise(
+    trials: dict[str, dict[str, list[float]]], points: tuple[Point, ...], peers: list[str]
+) -> list[dict[str, Any]]:
+    """Medians; `speedup` is ours over each peer, of the trials of one repetition, the median of these ratios."""
+    rows = []
+    for point in points:
+        taken = trials[point.name]
+        ours = [name for name in taken if name not in peers]
+        rows.append(
+            {
+                "point": point.name,
+                "tokens": point.tokens,
+                "cached": point.cached,
+                "tokens_per_second": {n: point.tokens / statistics.median(s) for n, s in taken.items()},
+                "speedup": {n: {peer: ratio(taken[peer], taken[n]) for peer in peers} for n in ours},
+                "trials_seconds": taken,
+            }
+        )
+    return rows
+
+
+def ratio(longer: list[float], shorter: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(longer, shorter, strict=True))
+
+
+def as_table(rows: list[dict[str, Any]], runners: list[str]) -> Table:
+    table = Table(title="tokens/s (ours: over the peer)", title_justify="left")
+    for column in ("", *runners):
+        table.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        cells = []
+        for name in runners:
+            over = ", ".join(f"{speedup:.2f} x" for speedup in row["speedup"].get(name, {}).values())
+            cells.append(f"{row['tokens_per_second'][name]:.1f}" + (f" ({over})" if over else ""))
+        table.add_row(row["point"], *cells)
+    return table

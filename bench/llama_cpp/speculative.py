@@ -1,0 +1,274 @@
+"""Speculation against speculation: one pair, the same prompts, all programs alternating within each repetition.
+
+Each draft is tried at several K on prompts that are not measured, and measured at the fastest, so that no program runs
+at another's best. A program is open only while it is timed: an idle one keeps no core and no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from llama_cpp import perplexity
+from llama_cpp.answer import Answer, K, Program
+from llama_cpp.build import PACKAGE
+from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
+from llama_cpp.ours import Bundled
+from llama_cpp.result import OURS, PEER, Row, SpeculativeResult, Trial
+from llama_cpp.server import Server
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.engine import Engine
+
+TOOLS = ("llama-server", "llama-quantize", "llama-perplexity")
+PEER_TARGETS = (F16, "Q8_0", "Q6_K", "Q4_K_M")
+PEER_DRAFTS = (F16, "Q8_0")
+PEER_KS = (2, 3, 4, 6, 8)  # 3 is its default
+WHOLE = Packed("fp16", "int16")
+MXFP4 = Packed("mxfp4_e2m1", "int8")
+OUR_TARGETS = (Packed("mxfp6_e3m2", "int16"), Packed("mxfp6_e2m3", "int8"), MXFP4)
+OUR_DRAFTS = {"demo draft": WHOLE, "68M draft": Packed("mxfp6_e2m3", "int8")}
+OUR_KS: tuple[K, ...] = (2, 3, 4, 6, 8, "auto")
+WARM_TOKENS = 8
+
+Progress = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the table before it is measured: what is tried for it is one program in several settings."""
+
+    program: str
+    target: str
+    weight_bytes: int
+    draft: str | None
+    tried: Mapping[tuple[str, K], Program]  # by the draft's format and K; of a target alone there is one
+
+    @property
+    def name(self) -> str:
+        return f"{self.program} {self.target}" + (f", {self.draft}" if self.draft else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A line with the setting that it is measured at."""
+
+    entry: Entry
+    format: str
+    k: K
+
+    @property
+    def opened(self) -> Program:
+        return self.entry.tried[self.format, self.k]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Stretches of held-out text, evenly spread: those that settings are chosen by, and those that are measured."""
+
+    tuning: list[list[int]]
+    measured: list[list[int]]
+    new_tokens: int
+
+    @classmethod
+    def of(cls, token_ids: Sequence[int], tuning: int, measured: int, length: int, new_tokens: int) -> Prompts:
+        step = len(token_ids) // (tuning + measured)
+        if step < length:
+            raise MxspecError(f"text: got {len(token_ids)} tokens, expected {length * (tuning + measured)} for prompts")
+        cut = [list(token_ids[i * step : i * step + length]) for i in range(tuning + measured)]
+        return cls(cut[measured:], cut[:measured], new_tokens)
+
+
+# --- what is compared -------------------------------------------------------------------------------------------
+
+
+def peer_entries(folder: Path, binaries: Path, pair: Pair, threads: int) -> list[Entry]:
+    """The peer's targets, each alone and with each draft."""
+    drafts = {
+        name: {weights: gguf_file(folder, binaries, path, name.replace(" ", "-"), weights) for weights in PEER_DRAFTS}
+        for name, path in pair.drafts.items()
+    }
+    entries = []
+    for weights in PEER_TARGETS:
+        path = gguf_file(folder, binaries, pair.target, "target", weights)
+        alone = Server(binaries, path, threads, folder / "llama-server.log")
+        size = path.stat().st_size
+        entries.append(Entry(PEER, weights, size, None, {("", 0): alone}))
+        for name, files in drafts.items():
+            tried: dict[tuple[str, K], Program] = {
+                (its, k): replace(alone, draft=draft, k=k) for its, draft in files.items() for k in PEER_KS
+            }
+            entries.append(Entry(PEER, weights, size, name, tried))
+    return entries
+
+
+def our_entries(folder: Path, pair: Pair, threads: int, calibrate: Path | None) -> list[Entry]:
+    """The 16-bit target alone, and the packed ones alone and with each draft; four bits calibrated, too, by a text."""
+    whole = bundle(folder, pair, WHOLE, "demo draft", WHOLE)
+    entries = [Entry(OURS, str(WHOLE), _target_bytes(whole), None, {("", 0): Bundled(whole, threads)})]
+    calibrated = (replace(MXFP4, calibrate=calibrate),) if calibrate else ()
+    for target in (*OUR_TARGETS, *calibrated):
+        bundles = {name: bundle(folder, pair, target, name, packed) for name, packed in OUR_DRAFTS.items()}
+        first = next(iter(bundles.values()))
+        size = _target_bytes(first)
+        entries.append(Entry(OURS, str(target), size, None, {("", 0): Bundled(first, threads)}))
+        for name, path in bundles.items():
+            tried: dict[tuple[str, K], Program] = {
+                (str(OUR_DRAFTS[name]), k): Bundled(path, threads, k) for k in OUR_KS
+            }
+            entries.append(Entry(OURS, str(target), size, name, tried))
+    return entries
+
+
+def _target_bytes(path: Path) -> int:
+    return (path / "target.safetensors").stat().st_size
+
+
+# --- measuring --------------------------------------------------------------------------------------------------
+
+
+def answers(program: Program, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Answer]:
+    """Open a program, let it read its weights once, and ask for all answers."""
+    with program.open() as writer:
+        writer.answer(prompts[0], WARM_TOKENS)
+        return [writer.answer(prompt, new_tokens) for prompt in prompts]
+
+
+def speed(found: Sequence[Answer]) -> float:
+    """Tokens a second after the first of each answer."""
+    return sum(len(a.tokens) - 1 for a in found) / sum(a.seconds for a in found)
+
+
+def choose(entry: Entry, prompts: Prompts, progress: Progress) -> Chosen:
+    """The fastest setting: the draft's format at one K first, then K."""
+    settings = list(entry.tried)
+    if len(settings) == 1:
+        return Chosen(entry, *settings[0])
+    tried: dict[tuple[str, K], float] = {}
+
+    def fastest(among: Sequence[tuple[str, K]]) -> tuple[str, K]:
+        for setting in among:
+            if setting not in tried:
+                tried[setting] = speed(answers(entry.tried[setting], prompts.tuning, prompts.new_tokens))
+                progress(f"{entry.name}, draft in {setting[0]}, K = {setting[1]}: {tried[setting]:.1f} tok/s")
+        return max(among, key=lambda setting: tried[setting])
+
+    middle = settings[0][1] if len(settings) < 2 else settings[1][1]
+    weights, _ = fastest([setting for setting in settings if setting[1] == middle])
+    return Chosen(entry, *fastest([setting for setting in settings if setting[0] == weights]))
+
+
+def measure(chosen: Sequence[Chosen], prompts: Prompts, repetitions: int, progress: Progress) -> list[list[Trial]]:
+    """Of each line all of its answers; the lines alternate within each repetition."""
+    trials: list[list[Trial]] = [[] for _ in chosen]
+    plain: dict[tuple[str, str], list[Answer]] = {}  # of the repetition's target alone
+    for repetition in range(repetitions):
+        for line, each in zip(trials, chosen, strict=True):
+            entry = each.entry
+            found = answers(each.opened, prompts.measured, prompts.new_tokens)
+            target = entry.program, entry.target
+            if entry.draft is None:
+                plain[target] = found
+            before = plain[target] if entry.draft else [None] * len(found)
+            line += [trial(i, repetition, *both) for i, both in enumerate(zip(found, before, strict=True))]
+            progress(f"[{repetition + 1}/{repetitions}] {entry.name}: {speed(found):.1f} tok/s")
+    return trials
+
+
+def trial(prompt: int, repetition: int, found: Answer, plain: Answer | None) -> Trial:
+    return Trial(
+        prompt=prompt,
+        repetition=repetition,
+        tokens=len(found.tokens) - 1,
+        seconds=found.seconds,
+        drafted=found.drafted,
+        accepted=found.accepted,
+        same_text=None if plain is None else found.tokens == plain.tokens,
+    )
+
+
+def check_tokens(entries: Sequence[Entry], text: str, ours: Sequence[int]) -> None:
+    """Both programs must read the same tokens. Raises MxspecError at the first that differs."""
+    server = next(program for program in entries[0].tried.values())
+    assert isinstance(server, Server)
+    with server.open() as running:
+        its = running.tokenize(text)
+    for i, (mine, other) in enumerate(zip(ours, its, strict=False)):
+        if mine != other:
+            raise MxspecError(f"token {i} of the text: got {other} of llama.cpp, expected {mine}")
+    if len(ours) != len(its):
+        raise MxspecError(f"tokens of the text: got {len(its)} of llama.cpp, expected {len(ours)}")
+
+
+def perplexities(
+    entries: Sequence[Entry], binaries: Path, text: Path, ids: Sequence[int], windows: int, progress: Progress
+) -> dict[tuple[str, str], float]:
+    """By program and target."""
+    found = {}
+    for entry in entries:
+        if entry.draft is None:
+            (program,) = entry.tried.values()
+            if isinstance(program, Server):
+                value = perplexity.of_peer(binaries, program.model, text, windows, program.threads)
+            else:
+                assert isinstance(program, Bundled)
+                value = perplexity.of_bundle(program.bundle, ids, windows, program.threads)
+            found[entry.program, entry.target] = value
+            progress(f"{entry.name}: perplexity {value:.4f}")
+    return found
+
+
+def compare(
+    folder: Path,
+    binaries: Path,
+    pair: Pair,
+    text: Path,
+    threads: int,
+    shape: tuple[int, int, int],  # prompts, tokens of each, new tokens
+    repetitions: int,
+    windows: int,
+    calibrate: Path | None,
+    progress: Progress,
+) -> SpeculativeResult:
+    """All of it: files, the check of tokens, perplexities, settings, speeds."""
+    prompt_count, prompt_tokens, new_tokens = shape
+    peers, ours = peer_entries(folder, binaries, pair, threads), our_entries(folder, pair, threads, calibrate)
+    ids = _encode(ours[0], text.read_text())
+    check_tokens(peers, text.read_text(), ids)
+    prompts = Prompts.of(ids, 2, prompt_count, prompt_tokens, new_tokens)
+    losses = perplexities([*peers, *ours], binaries, text, ids, windows, progress)
+    chosen = [choose(entry, prompts, progress) for entry in (*peers, *ours)]
+    trials = measure(chosen, prompts, repetitions, progress)
+    return SpeculativeResult(
+        peer=PACKAGE,
+        threads=threads,
+        prompts=prompt_count,
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        repetitions=repetitions,
+        perplexity_tokens=windows * perplexity.SCORED,
+        rows=tuple(_row(each, tuple(line), losses) for each, line in zip(chosen, trials, strict=True)),
+    )
+
+
+def _encode(entry: Entry, text: str) -> list[int]:
+    (program,) = entry.tried.values()
+    assert isinstance(program, Bundled)
+    with Engine(program.bundle, slots=1) as engine:
+        return engine.encode(text)
+
+
+def _row(chosen: Chosen, trials: tuple[Trial, ...], losses: Mapping[tuple[str, str], float]) -> Row:
+    entry = chosen.entry
+    perplexity = losses[entry.program, entry.target]
+    whole = losses[entry.program, F16 if entry.program == PEER else str(WHOLE)]
+    return Row(
+        program=entry.program,
+        target=entry.target,
+        weight_bytes=entry.weight_bytes,
+        draft=f"{entry.draft} in {chosen.format}" if entry.draft else None,
+        k=chosen.k if entry.draft else None,
+        perplexity=perplexity,
+        perplexity_ratio=perplexity / whole,
+        trials=trials,
+    )
