@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mxspec.evaluate.bench.batch.result import BatchResult
+from mxspec.evaluate.bench.columns.result import ColumnsResult
 from mxspec.evaluate.bench.model.result import ModelResult
 from mxspec.evaluate.bench.ops.result import OpsResult
 from mxspec.evaluate.bench.plots.draw import pictures_of
@@ -225,6 +226,38 @@ def speculate(name: str, drafter: str = "model") -> str:
     return markdown(header, rows) + turns(result.turns) + where
 
 
+def columns(isa: str) -> str:
+    result, where = read(f"{isa}/columns_grown", ColumnsResult)
+    rows = [
+        [
+            c.column,
+            f"{c.tokens_per_second:.1f}",
+            f"{c.over_first:.2f}",
+            f"{c.first_token_seconds.median * 1e3:.0f}",
+            " / ".join(f"{seconds * 1e3:.0f}" for seconds in (c.token_seconds.median, c.token_seconds.p90)),
+            f"{c.answer_seconds.median:.1f}",
+            f"{c.tokens_per_round:.2f}",
+            f"{c.share_of_read:.0%}",
+        ]
+        for c in result.columns
+    ]
+    header = [
+        f"greedy, K = {result.k}",
+        "tok/s",
+        f"over {result.columns[0].column}",
+        "first token, ms",
+        "a token, ms: median / 90 %",
+        "128 tokens, s",
+        "tokens a round",
+        "of a read",
+    ]
+    same = (
+        f"\n\n{result.same_texts} of {len(result.columns[0].trials)} answers are the same with and without speculation. A "
+        f"plain read of the packed weights gave {result.read_bytes_per_second / 1e9:.1f} GB/s in the same minutes."
+    )
+    return markdown(header, rows) + same + where
+
+
 def batch(isa: str) -> str:
     result, where = read(f"{isa}/batch_tinyllama", BatchResult)
     rows = [
@@ -339,6 +372,8 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "llama_cpp": llama_cpp,
     "speculative": speculative,
     "batch": batch,
+    "columns": columns,
+    "speculate_grown": lambda isa: speculate(f"{isa}/speculate_grown"),
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),
 }
@@ -371,6 +406,10 @@ class Picture:
 
 # A record that the README or docs/benchmarks.md shows gets its line here, and `<!-- picture: NAME -->` there.
 PICTURES: dict[str, Picture] = {
+    "columns": Picture("avx512vbmi/columns_grown", ColumnsResult, "columns", "Tokens a second of the three columns"),
+    "speculate_grown_speedup": Picture(
+        "avx512vbmi/speculate_grown", SpeculateResult, "speedup", "Speedup over K, measured and by the formula"
+    ),
     "speculate_tinyllama_speedup": Picture(
         "avx2/speculate_tinyllama", SpeculateResult, "speedup", "Speedup over K, measured and by the formula"
     ),
