@@ -251,9 +251,10 @@ def columns(isa: str) -> str:
         "tokens a round",
         "of a read",
     ]
+    answers, read_speed = len(result.columns[0].trials), result.read_bytes_per_second / 1e9
     same = (
-        f"\n\n{result.same_texts} of {len(result.columns[0].trials)} answers are the same with and without speculation. "
-        f"A plain read of the packed weights gave {result.read_bytes_per_second / 1e9:.1f} GB/s in the same minutes."
+        f"\n\n{result.same_texts} of {answers} answers are the same with and without speculation. "
+        f"A plain read of the packed weights gave {read_speed:.1f} GB/s in the same minutes."
     )
     return markdown(header, rows) + same + where
 
