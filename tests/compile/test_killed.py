@@ -17,6 +17,7 @@ import pytest
 from mxspec.compile import pipeline
 from mxspec.compile.check.referee import Verdict
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.publish import Publication
 from mxspec.compile.weights import write_model as write_model_module
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.bundle_writer import BundleWriter
@@ -130,7 +131,7 @@ def test_a_disk_that_has_no_room_for_the_tokenizer(recipe: Path, tmp_path: Path)
             BundleWriter(tmp_path / "x.bundle") as writer,
             largest_file(100),
         ):
-            pipeline.copy_tokenizer(checkpoint, writer, {})
+            pipeline.copy_tokenizer(checkpoint, Publication(writer))
 
     with pytest.raises(BundleError, match=r"bundle/tokenizer\.json: File too large; nothing was written"):
         copy()

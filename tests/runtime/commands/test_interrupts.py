@@ -73,6 +73,7 @@ def test_the_scripts_begin_there() -> None:
         "specrun": "mxspec.runtime.cli:main",
         "speccheck": "mxspec.evaluate.start:speccheck",
         "specbench": "mxspec.evaluate.start:specbench",
+        "mxspec-eval": "mxspec.evaluate.start:mxspec_eval",
     }
 
 

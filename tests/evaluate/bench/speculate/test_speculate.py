@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from mxspec.evaluate.bench.speculate.bench import Run
-from mxspec.evaluate.bench.speculate.measure import _row
+from mxspec.evaluate.bench.speculate.measure import measured_at
 from mxspec.evaluate.bench.speculate.result import SpeculateResult
 from mxspec.runtime.events import Round
 
@@ -75,7 +75,7 @@ def test_an_answer_is_compared_with_the_formula_for_its_own_rounds() -> None:
     for slow, kept in ((1.0, (2, 2, 0, 1)), (2.0, (0, 0, 1, 0))):
         plain.append(Run([one_round(0, 0, draft=0, target=slow) for _ in range(7)]))
         runs.append(Run([one_round(2, n, draft=2 * 0.1 * slow, target=1.2 * slow) for n in kept]))
-    row = _row(2, plain, runs)
+    row = measured_at(2, plain, runs)
     alphas = (5 / 7, 1 / 5)
     predicted = [(1 - a**3) / ((1 - a) * (2 * 0.1 + 1.2)) for a in alphas]
     speedups = [9 / 4 / 1.4, 5 / 4 / 1.4]
