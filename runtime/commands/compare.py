@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def compare(
         request = request_for(columns[-1].engine, prompt, settings, system=system, raw=raw)
         for number, column in enumerate(columns, 1):
             with console.status(f"{column.title} writes: {number} of {len(columns)}, one after another"):
+                write_column(column, replace(request, max_new_tokens=1, min_new_tokens=0, cache_key="first"))  # pages
                 recordings.append(write_column(column, request))
     if picture is not None:
         save_picture(recordings, picture)
