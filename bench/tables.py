@@ -390,7 +390,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture of a record, and what a reader is told who does not see it."""
+    """One picture of a record, and what a reader reads who does not see it."""
 
     record: str
     kind: type[Result]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from pydantic import BaseModel, ConfigDict
-
+from mxspec.evaluate.result import Value
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 
@@ -13,14 +12,12 @@ SHOWN = 5  # where accuracy is not enough and nobody said how many
 _NAMED = 2  # tensors that the advice names
 
 
-class TensorError(BaseModel):
+class TensorError(Value):
     """A packed tensor: its relative root-mean-square error, and the bytes that fp16 would add.
 
     `sources` are the checkpoint's names, for --keep-fp16; `predicted_loss` is in nats a token where formats were chosen
     by a budget.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     sources: tuple[str, ...]

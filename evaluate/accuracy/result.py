@@ -6,25 +6,22 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from mxspec.evaluate.accuracy.interval import CONFIDENCE
 from mxspec.evaluate.accuracy.ranks import TensorError
-from mxspec.evaluate.result import Result
+from mxspec.evaluate.result import Result, Value
 from mxspec.formats.weight_format import Activations
 
 Verdict = Literal["passed", "failed", "too short"]
 
 
-class Figures(BaseModel):
+class Figures(Value):
     """One model against the fp16 baseline on the same tokens; what is not finite is null in JSON.
 
     `ratio` is of the perplexities, with its confidence interval; divergences are KL(baseline || model) in nats a token.
     `not_finite_tokens` had a logit that is no number.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: str
     activations: Activations
@@ -39,10 +36,8 @@ class Figures(BaseModel):
     not_finite_tokens: int
 
 
-class RefereeFigures(BaseModel):
+class RefereeFigures(Value):
     """The fp16 baseline against transformers in float32: `ratio` is the baseline's perplexity over transformers'."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     checkpoint: str
     perplexity: float

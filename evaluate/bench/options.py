@@ -18,8 +18,10 @@ from mxspec.evaluate.finish import report
 from mxspec.evaluate.result import Result
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
-from mxspec.runtime import ops
+from mxspec.runtime import drafters, ops, verifiers
 from mxspec.runtime.command import report_console
+from mxspec.runtime.commands.settings import parse_k
+from mxspec.runtime.request import K
 
 Progress = Callable[[str], object]
 
@@ -30,6 +32,18 @@ work_option = click.option(
     show_default=True,
     help="Bundles of random weights are kept here.",
 )
+
+
+SPEAKING = tuple(name for name in drafters.NAMES if name != "none")  # drafters that propose anything
+VERIFIERS = ("auto", *verifiers.NAMES)
+
+
+def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[K, ...]:
+    """Each a number of tokens, or auto."""
+    found = tuple(k for value in values if (k := parse_k(context, parameter, value)) is not None)
+    if 0 in found:
+        raise click.BadParameter("got 0: plain decoding is measured beside every point")
+    return found
 
 
 def repetitions_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

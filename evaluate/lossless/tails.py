@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.holm import holm_corrected
+
 Probs = NDArray[np.float64]
 
 _TERMS = 100_000  # of a series or a continued fraction, which end long before
@@ -104,14 +106,6 @@ def rejected_beyond(law: Probs, level: float) -> NDArray[np.bool_]:
 
 
 def holm(p_values: Mapping[str, float], false_alarm: float) -> set[str]:
-    """The tests that fail: together they accuse a right engine with a probability of at most `false_alarm`.
-
-    Holm (1979): the smallest of m against false_alarm / m, the next against false_alarm / (m - 1), up to the first
-    that passes.
-    """
-    failed: set[str] = set()
-    for i, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
-        if p_values[name] > false_alarm / (len(p_values) - i):
-            break
-        failed.add(name)
-    return failed
+    """The tests that fail: together they accuse a right engine with a probability of at most `false_alarm`."""
+    corrected = holm_corrected([*p_values.values()])
+    return {name for name, p in zip(p_values, corrected, strict=True) if p <= false_alarm}

@@ -10,6 +10,7 @@ import numpy as np
 
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.session import Part, Session
+from mxspec.runtime.slots import common_prefix
 
 Tokens = tuple[int, ...]
 
@@ -89,7 +90,7 @@ class Likelihoods:
 
     def _read_context(self, context: Tokens) -> Logits:
         """Read in slot 0 what it does not hold; a copy of float32[1, vocab], the logits after the context."""
-        past = min(_common(self._held, context), len(context) - 1)
+        past = min(common_prefix(self._held, context), len(context) - 1)
         while True:
             piece = context[past : past + self._session.chunk]
             logits = self._session.run([Part(0, past, piece, 1)])
@@ -116,11 +117,3 @@ class Likelihoods:
                 choice.read += part.rows
                 row += part.rows
             self.read_tokens += row
-
-
-def _common(held: Tokens, tokens: Tokens) -> int:
-    """How many tokens both begin with."""
-    for place, (one, other) in enumerate(zip(held, tokens, strict=False)):
-        if one != other:
-            return place
-    return min(len(held), len(tokens))

@@ -61,7 +61,7 @@ class Settings:
 def write_ways(
     engine: Engine, prompts: Sequence[Sequence[int]], drafters: Iterable[str], settings: Settings, advance: Advance
 ) -> list[Written]:
-    """Answers in every way; `advance` is told how many were written. Raises GenerationError."""
+    """Answers in every way; `advance` gets how many were written. Raises GenerationError."""
     ways = [Written(drafter) for drafter in drafters]
     together = engine.target.slots
     for turn, begin in enumerate(range(0, len(prompts), together)):

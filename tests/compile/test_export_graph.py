@@ -99,7 +99,7 @@ LLAMA_LAYER = {"PackedMatMul": 4, "QkvAttention": 1, "AddRMSNorm": 2, "SwiGLU": 
         ("qwen3", LLAMA_LAYER),  # norms of each query and key
         ("gemma3", {"QkvAttention": 2, "GeGLU": 2}),  # the same, weights less one
         ("olmo2", {**LLAMA_LAYER, "RMSNormalization": 2, "AddRMSNorm": 1, "Add": 1}),  # norms of all of them
-        ("gpt_neox", {"QkvAttention": 1, "LayerNormalization": 2, "AddLayerNorm": 1}),  # in turns, head by head
+        ("gpt_neox", {"QkvAttention": 1, "LayerNormalization": 2, "AddLayerNorm": 1}),  # alternating, head by head
         ("phi", {"QkvAttention": 1, "PackedMatMul": 4, "AddLayerNorm": 1}),  # rotates slices
         ("opt", {"QkvAttention": 1, "PackedMatMul": 4, "AddLayerNorm": 3}),  # scales queries; its MLP has flat rows
     ],

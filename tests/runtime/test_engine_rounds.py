@@ -119,7 +119,7 @@ def test_any_of_several_ends_of_text_ends_it_inside_a_round(toys: Any, agreement
         assert isinstance(events[-1], Finished)
         assert events[-1].reason == "eos"
         total = events[-1].statistics
-        # Nothing behind the end is counted; only the round that it cut emitted less than its accepted ones and one.
+        # Nothing after the end is counted; only the round that it cut emitted less than its accepted ones and one.
         assert total.emitted == first + 1
         assert total.rounds + total.accepted - total.emitted in (0, 1)
         for done in rounds_of(events):

@@ -9,7 +9,7 @@ import click
 
 from mxspec.evaluate.bench.columns.measure import measure
 from mxspec.evaluate.bench.context import require_context
-from mxspec.evaluate.bench.options import Run, repetitions_option, run_options
+from mxspec.evaluate.bench.options import VERIFIERS, Run, repetitions_option, run_options
 from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, prompts_of
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.runtime.columns import open_columns
@@ -28,7 +28,7 @@ from mxspec.runtime.drafters import NAMES
 @click.option("--k", callback=parse_k, metavar="INTEGER|auto", default="auto", show_default=True, help="Speculating.")
 @click.option("--drafter", type=click.Choice(NAMES), help="Likewise.  [default: model, or suffix without a draft]")
 @click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0))
-@click.option("--verifier", type=click.Choice(["auto", "mrs", "block", "match"]), help="Of sampled text.")
+@click.option("--verifier", type=click.Choice(VERIFIERS), help="Of sampled text.")
 @repetitions_option(3)
 @run_options
 def bench_columns(

@@ -7,27 +7,24 @@ from pathlib import Path
 import click
 import numpy as np
 
-from mxspec.evaluate.bench.options import Choice, Run, choice_options, repetitions_option, run_options
+from mxspec.evaluate.bench.options import (
+    SPEAKING,
+    Choice,
+    Run,
+    choice_options,
+    parse_ks,
+    repetitions_option,
+    run_options,
+)
 from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, SpeculateBench, prompts_of
 from mxspec.evaluate.bench.speculate.measure import measure
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.command import Command, read_text
-from mxspec.runtime.commands.settings import parse_k
-from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.request import K
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-SPEAKING = tuple(name for name in NAMES if name != "none")  # drafters that propose anything
 MOST_K = 8
-
-
-def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[K, ...]:
-    """Each a number of tokens, or auto."""
-    found = [parse_k(context, parameter, value) for value in values]
-    if 0 in found:
-        raise click.BadParameter("got 0, which is plain decoding: that is measured beside all others")
-    return tuple(k for k in found if k is not None)
 
 
 @click.command("speculate", cls=Command)

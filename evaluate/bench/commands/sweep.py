@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.bench.options import Run, repetitions_option
+from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, Run, parse_ks, repetitions_option
 from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS
 from mxspec.evaluate.bench.sweep.grid import Grid
 from mxspec.evaluate.bench.sweep.measure import measure
@@ -17,19 +17,7 @@ from mxspec.evaluate.record import machine
 from mxspec.formats.manifest import MANIFEST
 from mxspec.runtime import ops
 from mxspec.runtime.command import Command, read_text
-from mxspec.runtime.commands.settings import parse_k
-from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.request import K
-
-SPEAKING = tuple(name for name in NAMES if name != "none")
-VERIFIERS = ("auto", "mrs", "block", "match")
-
-
-def parse_ks(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[K, ...]:
-    found = tuple(k for value in values if (k := parse_k(context, param, value)) is not None)
-    if 0 in found:
-        raise click.BadParameter("got 0: plain decoding is measured beside every point")
-    return found
 
 
 @click.command("sweep", cls=Command)

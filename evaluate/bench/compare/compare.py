@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mxspec.evaluate.bench.compare.figures import Figure, figures_of, settings_of
-from mxspec.evaluate.bench.compare.judge import LEVEL, Move, holm, move_of
+from mxspec.evaluate.bench.compare.judge import LEVEL, Move, move_of
 from mxspec.evaluate.bench.compare.result import ComparedFigure, CompareResult, Verdict
 from mxspec.evaluate.bench.records import Record
+from mxspec.evaluate.holm import holm_corrected
 from mxspec.formats.errors import MxspecError
 
 
@@ -25,7 +26,7 @@ def compare(old: Record, new: Record, least_move: float) -> CompareResult:
     both = [name for name in before if name in after]
     moves = {name: _move(before[name], after[name]) for name in both}
     tested = {name: move for name, move in moves.items() if move is not None}
-    corrected = dict(zip(tested, holm([move.p for move in tested.values()]), strict=True))
+    corrected = dict(zip(tested, holm_corrected([move.p for move in tested.values()]), strict=True))
     return CompareResult(
         old=old.name,
         new=new.name,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxspec.evaluate.bench.compare.figures import Series
@@ -55,12 +54,3 @@ def _move(mean: float, squared_error: float, freedom: float) -> Move:
     half = float(student.ppf(1 - LEVEL / 2, freedom)) * error
     p = 2 * float(student.sf(abs(mean) / error, freedom))
     return Move(math.exp(mean), (math.exp(mean - half), math.exp(mean + half)), p)
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Each p corrected for all of them (Holm 1979): those below LEVEL hold together."""
-    corrected, highest = [0.0] * len(ps), 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        highest = max(highest, min((len(ps) - rank) * ps[index], 1.0))
-        corrected[index] = highest
-    return corrected

@@ -19,7 +19,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,7 @@ def grown_sizes(small: Sizes, shape: Shape) -> Sizes:
         vocab=small.vocab,
     )
     for_head = round((shape.vocab_size - small.vocab) * shape.hidden_size / layer.layer_weights)
-    large = Sizes(
-        layer.hidden, layer.inner, shape.layers + max(for_head, 0), layer.heads, layer.kv_heads, wide, small.vocab
-    )
+    large = replace(layer, layers=shape.layers + max(for_head, 0))
     if large.hidden % small.hidden:
         raise MxspecError(
             f"--to {shape.name}: its width of {large.hidden} is not a multiple of the checkpoint's {small.hidden}"

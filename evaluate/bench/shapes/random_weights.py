@@ -23,5 +23,5 @@ def random_tiles(weight_format: str, n: int, k: int, rng: np.random.Generator) -
     if table.element is None:
         return random_halves((rows, width // 2), rng).view(np.uint8)
     tiles = rng.integers(0, 256, (rows, width), np.uint8)
-    tiles[:, width // table.tile_bytes * table.code_bytes :] = SCALE_BYTE  # behind the codes of a row tile
+    tiles[:, width // table.tile_bytes * table.code_bytes :] = SCALE_BYTE  # after the codes of a row tile
     return tiles

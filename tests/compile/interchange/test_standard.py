@@ -187,7 +187,7 @@ def test_mxint8_with_float32_scales_runs_on_onnx_runtime(standard_model, written
 
 @pytest.mark.parametrize("name", ["gemma2", "phi"])
 def test_padding_on_the_left_changes_nothing(name, standard_model, written_model) -> None:
-    """Text behind padding, in a batch: the logits of the text alone; gemma2 has a window."""
+    """Text after padding, in a batch: the logits of the text alone; gemma2 has a window."""
     run = onnx_runtime(standard_model(name, "fp16_tiles"))
     _, entry = written_model(name, "fp16_tiles", "float32")
     alone, _ = step(run, entry, TEXT)

@@ -8,7 +8,7 @@ import pytest
 from mxspec.compile.passes.qkv import FuseQkv
 from mxspec.compile.passes.sweep import Sweep
 
-# Two heads of four; every value between the product and the attention has a name that a test can put a node behind.
+# Two heads of four; every value between the product and the attention has a name that a test can put a node after.
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 23, "mxspec" : 2]>
 attention (float[1,t,24] qkv, float[1,t,2] cos, float[1,t,2] sin, float[1,t,2] other, float[4] w, float[8] all,

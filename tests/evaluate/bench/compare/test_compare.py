@@ -1,4 +1,4 @@
-"""`specbench compare`: what moved is found in any result, noise is not taken for a move, and differences are told."""
+"""`specbench compare`: what moved is found in any result, noise is not taken for a move, and differences are said."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from click.testing import Result
 from scipy import stats
 
 from mxspec.evaluate.bench.compare.figures import Series, figures_of, settings_of
-from mxspec.evaluate.bench.compare.judge import holm, move_of
+from mxspec.evaluate.bench.compare.judge import move_of
 from mxspec.evaluate.bench.records import result_of
+from mxspec.evaluate.holm import holm_corrected
 
 Specbench = Callable[..., Result]
 RECORDS = Path(__file__).resolve().parents[4] / "bench" / "records"
@@ -140,11 +141,11 @@ def test_moves_by_chance_are_as_rare_as_is_said() -> None:
 
     def some_move() -> bool:
         pairs = [move_of(*(Series(tuple(np.exp(rng.normal(0, 0.1, 5)))) for _ in range(2))) for _ in range(30)]
-        return min(holm([pair.p for pair in pairs if pair is not None])) < 0.05
+        return min(holm_corrected([pair.p for pair in pairs if pair is not None])) < 0.05
 
     assert sum(some_move() for _ in range(40)) <= 5
 
 
 def test_holm_by_its_definition() -> None:
     for ps in itertools.permutations((0.01, 0.02, 0.04)):
-        assert holm(ps) == [{0.01: 0.03, 0.02: 0.04, 0.04: 0.04}[p] for p in ps]
+        assert holm_corrected(ps) == [{0.01: 0.03, 0.02: 0.04, 0.04: 0.04}[p] for p in ps]
