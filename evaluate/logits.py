@@ -16,7 +16,7 @@ import click
 from rich.table import Table
 
 from mxspec.evaluate.accuracy.command import checkpoint_recipe
-from mxspec.evaluate.finish import report
+from mxspec.evaluate.options import Run, record_options
 from mxspec.evaluate.result import Result
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
@@ -66,8 +66,7 @@ class LogitsResult(Result):
 @click.option("--model", type=click.Choice(MODELS), default="target", show_default=True, help="Of the bundle.")
 @click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text.  [default: random tokens]")
 @click.option("--tokens", type=click.IntRange(min=2), help="Length of each of the four texts.  [default: 72]")
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+@record_options
 def logits(
     bundle: Path,
     checkpoint: str,
@@ -76,8 +75,7 @@ def logits(
     model: ModelName,
     text_file: Path | None,
     tokens: int | None,
-    json_output: bool,
-    record: Path | None,
+    run: Run,
 ) -> None:
     """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, which it was made from.
 
@@ -88,7 +86,7 @@ def logits(
     text = None if text_file is None else read_text(text_file, "--text")
     origin = checkpoint_recipe(checkpoint, adapter, from_pickle)
     result = measure_logits(Bundle.open(bundle), model, origin, text, tokens)
-    report(result, json_output, record)
+    run.finish(result)
     if not result.passed:
         raise CheckFailed(
             f"{model}: differs from transformers with the same weights by {result.error_stored_weights:.1e} of the "

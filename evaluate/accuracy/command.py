@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mxspec.evaluate.accuracy.documents import FIELD, read_documents
 from mxspec.evaluate.accuracy.judge import MAX_RATIO
@@ -14,12 +13,11 @@ from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import Wanted
 from mxspec.evaluate.accuracy.run import Asked, measure_accuracy
 from mxspec.evaluate.accuracy.windows import LONGEST
-from mxspec.evaluate.finish import report
+from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.recipes.recipe import Recipe, from_here
-from mxspec.runtime import ops
-from mxspec.runtime.command import Command, report_console
+from mxspec.runtime.command import Command
 
 
 @click.command(cls=Command)
@@ -47,9 +45,7 @@ from mxspec.runtime.command import Command, report_console
 @click.option(
     "--tensors", type=click.IntRange(min=0), help=f"Show the N worst tensors.  [default: {SHOWN} beyond --max-ratio]"
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+@run_options
 def accuracy(
     bundle: Path,
     sources: tuple[str, ...],
@@ -64,9 +60,7 @@ def accuracy(
     adapter: str | None,
     from_pickle: bool,
     tensors: int | None,
-    threads: int | None,
-    json_output: bool,
-    record: Path | None,
+    run: Run,
 ) -> None:
     """Compare the packed target with the fp16 one that `speccompile --with-baseline` put beside it.
 
@@ -87,19 +81,15 @@ def accuracy(
     )
     documents, skipped = read_documents(sources, field, join=join)
     opened = Bundle.open(bundle)
-    if threads is not None:
-        ops.set_threads(threads)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = report_console(json_output=json_output)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("opening the models", total=None)
+    run.set_threads()
+    with run.counted("opening the models") as count:
 
         def advance(done: int, total: int, difference: float) -> None:
             ratio = f", ratio {math.exp(difference):.5f}" if done and abs(difference) < 1 else ""
-            bar.update(task, completed=done, total=total, description=f"scoring tokens{ratio}")
+            count(f"scoring tokens{ratio}", done, total)
 
         result = measure_accuracy(opened, documents, skipped, asked, advance)
-    report(result, json_output, record)
+    run.finish(result)
     if not result.passed:
         advice = result.advice[:1] if result.verdict == "failed" else ()
         raise CheckFailed("; ".join([*result.reasons, *advice]))

@@ -38,7 +38,7 @@ def read_documents(sources: Sequence[str], field: str, *, join: bool) -> tuple[l
         found: list[Document] = []
         for file, name in _files(path, source):
             try:
-                found += _read(file, name, field, join)
+                found += _read(file, name, field, join, lone=file == path)
             except UnicodeDecodeError:
                 skipped += 1
         if not found:
@@ -50,8 +50,6 @@ def read_documents(sources: Sequence[str], field: str, *, join: bool) -> tuple[l
 def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
     """The file, or those in a folder and below it, sorted, without hidden ones; and their names."""
     if not path.is_dir():
-        if path.suffix not in _TABLES:
-            read_text(path, "--text")  # which says what is wrong
         yield path, source
         return
     below = (file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts))
@@ -59,8 +57,8 @@ def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
         yield file, str(file.relative_to(path))
 
 
-def _read(path: Path, name: str, field: str, join: bool) -> list[Document]:
-    """Raises UnicodeDecodeError for what is no text, and MxspecError."""
+def _read(path: Path, name: str, field: str, join: bool, *, lone: bool) -> list[Document]:
+    """Raises UnicodeDecodeError for what is no text, unless it was named alone, and MxspecError."""
     try:
         match path.suffix:
             case ".jsonl":
@@ -68,7 +66,7 @@ def _read(path: Path, name: str, field: str, join: bool) -> list[Document]:
             case ".parquet":
                 rows = _read_parquet(path, name, field)
             case _:
-                rows = [path.read_text(encoding="utf-8")]
+                rows = [read_text(path, "--text") if lone else path.read_text(encoding="utf-8")]
     except OSError as error:
         raise MxspecError(f"--text {name}: cannot be read: {error.strerror or error}") from None
     if join and path.suffix in _TABLES:

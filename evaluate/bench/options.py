@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,11 @@ import click
 
 from mxspec.evaluate.bench.shapes.kept import KeptBundle
 from mxspec.evaluate.bench.shapes.known import SHAPES
-from mxspec.evaluate.finish import report
-from mxspec.evaluate.result import Result
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
-from mxspec.runtime import drafters, ops, verifiers
-from mxspec.runtime.command import report_console
+from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.commands.settings import parse_k
 from mxspec.runtime.request import K
-
-Progress = Callable[[str], object]
 
 work_option = click.option(
     "--work",
@@ -48,39 +42,6 @@ def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[s
 
 def repetitions_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option("--repetitions", default=default, show_default=True, type=click.IntRange(min=1))
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """On how many threads a benchmark runs, and where its result goes."""
-
-    threads: int | None
-    json_output: bool
-    record: Path | None
-
-    @contextmanager
-    def progress(self) -> Iterator[Progress]:
-        """What says how far it is; the threads are set before."""
-        if self.threads is not None:
-            ops.set_threads(self.threads)
-        with report_console(json_output=self.json_output).status("preparing") as status:
-            yield status.update
-
-    def finish(self, result: Result) -> None:
-        report(result, self.json_output, self.record)
-
-
-def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--threads, --json and --record, as the argument `run`."""
-
-    @click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
-    @click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
-    @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
-    @functools.wraps(command)
-    def with_run(*, threads: int | None, json_output: bool, record: Path | None, **others: Any) -> Any:
-        return command(run=Run(threads, json_output, record), **others)
-
-    return with_run
 
 
 @dataclass(frozen=True, slots=True)

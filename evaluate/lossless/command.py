@@ -10,8 +10,9 @@ from mxspec.evaluate.finish import finish
 from mxspec.evaluate.lossless.certificate import CHECKS, certify
 from mxspec.evaluate.lossless.effort import EFFORTS
 from mxspec.evaluate.lossless.report import as_sentences, as_tables, describe
+from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.command import Command, read_text, report_console
+from mxspec.runtime.command import Command, read_text
 from mxspec.runtime.engine import SLOTS, Engine
 
 
@@ -22,9 +23,7 @@ from mxspec.runtime.engine import SLOTS, Engine
 @click.option("--only", multiple=True, type=click.Choice(CHECKS), help="Nothing but this; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of prompts and samples.")
 @click.option("--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Texts at a time.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+@run_options
 def lossless(
     bundle: Path,
     text_file: Path | None,
@@ -32,9 +31,7 @@ def lossless(
     only: tuple[str, ...],
     seed: int,
     slots: int,
-    threads: int | None,
-    json_output: bool,
-    record: Path | None,
+    run: Run,
 ) -> None:
     """Check that what BUNDLE writes with drafts is what its target writes alone.
 
@@ -43,13 +40,12 @@ def lossless(
     right engine fails in at most one of a thousand runs.
     """
     text = None if text_file is None else read_text(text_file, "--text")
-    console = report_console(json_output=json_output)
-    with Engine(bundle, slots=slots, threads=threads) as engine, console.status("opening the bundle") as status:
+    with Engine(bundle, slots=slots, threads=run.threads) as engine, run.console.status("opening the bundle") as status:
         found = certify(engine, text, effort, seed, only or CHECKS, status.update)
-        finish(describe(found, engine), as_tables(found), json_output, record)
-    if not json_output:
+        finish(describe(found, engine), as_tables(found), run.json_output, run.record)
+    if not run.json_output:
         for line in as_sentences(found):
-            report_console().print(line, highlight=False, markup=False)
+            run.console.print(line, highlight=False, markup=False)
     if not found.passed:
         first, *others = found.failures
         more = f"; and {len(others)} more" if others else ""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mxspec.evaluate.finish import report
+from mxspec.evaluate.options import Run, run_options
 from mxspec.evaluate.tasks.known import KINDS, parse_task
 from mxspec.evaluate.tasks.parity import Asked, Job, check_parity
 from mxspec.evaluate.tasks.task import read_rows
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.command import Command, report_console
+from mxspec.runtime.command import Command
 from mxspec.runtime.engine import SLOTS, Engine
 
 SEEDS = 4
@@ -43,9 +42,7 @@ CONFIDENCE = 0.99
 )
 @click.option("--run-code", is_flag=True, help="Run the code that the model writes: docs/tasks.md says how.")
 @click.option("--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Texts at a time.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+@run_options
 def tasks(
     bundle: Path,
     files: tuple[str, ...],
@@ -57,9 +54,7 @@ def tasks(
     confidence: float,
     run_code: bool,
     slots: int,
-    threads: int | None,
-    json_output: bool,
-    record: Path | None,
+    run: Run,
 ) -> None:
     """Answer the prompts of tasks with speculation and without, and compare.
 
@@ -70,19 +65,10 @@ def tasks(
     if seeds is not None and temperature is None:
         raise click.UsageError("--seeds is of sampled answers: give --temperature")
     jobs = [Job(task, file, read_rows(file, task, limit)) for task, file in map(parse_task, files)]
-    console = report_console(json_output=json_output)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        shown = bar.add_task("opening the bundle", total=None)
-        with Engine(bundle, slots=slots, threads=threads) as engine:
-            own = "model" if "model" in engine.drafters else "suffix"
-            asked = Asked(drafters or (own,), temperature or 0.0, seeds or SEEDS, confidence, run_code, max_new_tokens)
-            result = check_parity(
-                engine,
-                jobs,
-                asked,
-                lambda what, done, total: bar.update(shown, description=what, completed=done, total=total),
-            )
-    report(result, json_output, record)
+    with run.counted("opening the bundle") as count, Engine(bundle, slots=slots, threads=run.threads) as engine:
+        own = "model" if "model" in engine.drafters else "suffix"
+        asked = Asked(drafters or (own,), temperature or 0.0, seeds or SEEDS, confidence, run_code, max_new_tokens)
+        result = check_parity(engine, jobs, asked, count)
+    run.finish(result)
     if not result.passed:
         raise CheckFailed("; ".join(result.reasons))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from mxspec.evaluate.options import Count
 from mxspec.evaluate.tasks.result import Interval, Scores, TaskFound, TaskParity, Way
 from mxspec.evaluate.tasks.sandbox import isolation
 from mxspec.evaluate.tasks.scores import FEWEST_ITEMS, bootstrap_mean, paired_p_value
@@ -16,8 +17,6 @@ from mxspec.evaluate.tasks.write import PLAIN, Settings, Written, fit, write_way
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.handle import Answer
-
-Progress = Callable[[str, int, int], None]  # what is written, how many answers are, of how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Asked:
     max_new_tokens: int | None = None
 
 
-def check_parity(engine: Engine, jobs: Sequence[Job], asked: Asked, progress: Progress) -> TaskParity:
+def check_parity(engine: Engine, jobs: Sequence[Job], asked: Asked, progress: Count) -> TaskParity:
     """Write all answers, compare and score them. The confidence holds for all tasks together (Bonferroni).
 
     Raises MxspecError for a drafter that the bundle does not have, prompts without room and packages that are missing.
@@ -72,7 +71,7 @@ def check_parity(engine: Engine, jobs: Sequence[Job], asked: Asked, progress: Pr
     )
 
 
-def _check(engine: Engine, job: Job, asked: Asked, level: float, progress: Progress) -> TaskFound:
+def _check(engine: Engine, job: Job, asked: Asked, level: float, progress: Count) -> TaskFound:
     task = job.task
     settings = Settings(task.stops, asked.max_new_tokens or task.max_new_tokens)
     fitted = [fit(engine, task.prompt(row), settings.max_new_tokens) for row in job.rows]

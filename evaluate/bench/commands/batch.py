@@ -6,7 +6,8 @@ import click
 
 from mxspec.evaluate.bench.batch.bench import BatchBench
 from mxspec.evaluate.bench.batch.measure import measure
-from mxspec.evaluate.bench.options import Choice, Run, choice_options, repetitions_option, run_options
+from mxspec.evaluate.bench.options import Choice, choice_options, repetitions_option
+from mxspec.evaluate.options import Run, run_options
 from mxspec.runtime.command import Command
 
 

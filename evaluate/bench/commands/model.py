@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from mxspec.evaluate.bench.model.measure import measure
-from mxspec.evaluate.bench.options import Choice, Run, choice_options, repetitions_option, run_options
+from mxspec.evaluate.bench.options import Choice, choice_options, repetitions_option
+from mxspec.evaluate.options import Run, run_options
 from mxspec.runtime.command import Command
 
 

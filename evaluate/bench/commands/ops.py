@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import click
 
 from mxspec.evaluate.bench.ops.measure import FORMATS, ROWS, available, measure
-from mxspec.evaluate.bench.options import Run, repetitions_option, run_options
+from mxspec.evaluate.bench.options import repetitions_option
+from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, Activations

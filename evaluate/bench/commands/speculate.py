@@ -7,17 +7,10 @@ from pathlib import Path
 import click
 import numpy as np
 
-from mxspec.evaluate.bench.options import (
-    SPEAKING,
-    Choice,
-    Run,
-    choice_options,
-    parse_ks,
-    repetitions_option,
-    run_options,
-)
+from mxspec.evaluate.bench.options import SPEAKING, Choice, choice_options, parse_ks, repetitions_option
 from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, SpeculateBench, prompts_of
 from mxspec.evaluate.bench.speculate.measure import measure
+from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.command import Command, read_text

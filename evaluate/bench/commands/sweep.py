@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, Run, parse_ks, repetitions_option
+from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, parse_ks, repetitions_option
 from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS
 from mxspec.evaluate.bench.sweep.grid import Grid
 from mxspec.evaluate.bench.sweep.measure import measure
 from mxspec.evaluate.bench.sweep.result import SweepResult
 from mxspec.evaluate.bench.sweep.work_file import WorkFile
+from mxspec.evaluate.options import Run, record_options
 from mxspec.evaluate.record import machine
 from mxspec.formats.manifest import MANIFEST
 from mxspec.runtime import ops
@@ -48,8 +49,7 @@ from mxspec.runtime.request import K
     type=click.Path(dir_okay=False, path_type=Path),
     help="Points are kept here as they are measured; removed when the record is written.",
 )
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+@record_options
 def bench_sweep(
     bundles: tuple[Path, ...],
     text_file: Path,
@@ -64,15 +64,13 @@ def bench_sweep(
     new_tokens: int,
     repetitions: int,
     work: Path,
-    json_output: bool,
-    record: Path | None,
+    run: Run,
 ) -> None:
     """Time speculative beside plain decoding at every combination of what is varied.
 
     The options of the first lines may be repeated; formats and activations vary by the bundles. A sweep that was
     killed goes on where it stopped.
     """
-    run = Run(None, json_output, record)
     with run.progress() as progress:
         grid = Grid(bundles, threads or (ops.threads(),), batch, context, temperature, drafter, verifier, k)
         grid.require(new_tokens)
@@ -88,7 +86,7 @@ def bench_sweep(
         for found in measure(paths, left, text, prompts, new_tokens, repetitions, progress):
             kept.add(found)
     run.finish(SweepResult(**shared, points=tuple(kept.points[point] for point in points)))
-    if record is not None:
+    if run.record is not None:
         work.unlink()
 
 

@@ -1,0 +1,92 @@
+"""Options that checks and benchmarks share: on how many threads, and where the result goes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from mxspec.evaluate.finish import report
+from mxspec.evaluate.result import Result
+from mxspec.runtime import ops
+from mxspec.runtime.command import report_console
+
+Progress = Callable[[str], object]
+Count = Callable[[str, int, int], None]
+"""Called with what is done, how much of it is, and of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """On how many threads a command runs, and where its result goes."""
+
+    threads: int | None
+    json_output: bool
+    record: Path | None
+
+    @property
+    def console(self) -> Console:
+        """Where tables and progress go."""
+        return report_console(json_output=self.json_output)
+
+    def set_threads(self) -> None:
+        """Those of the operators, where they were asked for."""
+        if self.threads is not None:
+            ops.set_threads(self.threads)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """What says how far it is; the threads are set before."""
+        self.set_threads()
+        with self.console.status("preparing") as status:
+            yield status.update
+
+    @contextmanager
+    def counted(self, first: str) -> Iterator[Count]:
+        """A bar that counts, on a terminal; `first` says what comes before there is anything to count."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = self.console
+        with ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(first, total=None)
+            yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+    def finish(self, result: Result) -> None:
+        """Write the record, and print the result."""
+        report(result, self.json_output, self.record)
+
+
+def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--json and --record, as the argument `run`."""
+
+    @_json
+    @_record
+    @functools.wraps(command)
+    def with_run(*, json_output: bool, record: Path | None, **others: Any) -> Any:
+        return command(run=Run(None, json_output, record), **others)
+
+    return with_run
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--threads, --json and --record, as the argument `run`."""
+
+    @click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+    @_json
+    @_record
+    @functools.wraps(command)
+    def with_run(*, threads: int | None, json_output: bool, record: Path | None, **others: Any) -> Any:
+        return command(run=Run(threads, json_output, record), **others)
+
+    return with_run
+
+
+_json = click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+_record = click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
