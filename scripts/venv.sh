@@ -3,7 +3,7 @@
 # interpreter.
 
 venv_requirements=$(cat pyproject.toml constraints.txt CMakeLists.txt | cksum)
-venv_modules=$(find formats recipes compile runtime evaluate -name '*.py' | LC_ALL=C sort | cksum)
+venv_modules=$(find formats recipes compile runtime evaluate serve -name '*.py' | LC_ALL=C sort | cksum)
 venv_native=$(find formats runtime -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | xargs cat | cksum)
 venv_sources="$venv_modules $venv_native"
 
@@ -14,7 +14,7 @@ if venv_changed requirements "$venv_requirements"; then
   printf 'Installing into .venv (torch is the large one)...\n' >&2
   [[ -x .venv/bin/python ]] || "${PYTHON:-python3}" -m venv .venv
   venv_pip install --upgrade 'pip>=25.1'
-  venv_pip install --constraint constraints.txt --group dev --editable '.[compile,evaluate,grammar]'
+  venv_pip install --constraint constraints.txt --group dev --editable '.[compile,evaluate,grammar,serve,ray]'
   printf '%s' "$venv_requirements" >.venv/requirements.stamp
   printf '%s' "$venv_sources" >.venv/sources.stamp
 elif venv_changed sources "$venv_sources"; then

@@ -72,15 +72,15 @@ def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, 
         "target_s": statistics.target_seconds,
         "rest_s": statistics.rest_seconds,
         "decode_tok_per_s": statistics.decode_tokens_per_second,
-        "timings": _timings(statistics),
+        "timings": timings(statistics),
     }
     if with_logprobs and answer.logprobs is not None:
         report["logprobs"] = list(map(_logprob_as_json, answer.logprobs))
     return report
 
 
-def _timings(statistics: Statistics) -> dict[str, float]:
-    """The same in the words of llama-server, for programs that read its answers."""
+def timings(statistics: Statistics) -> dict[str, float]:
+    """The same in the words of llama-server, for programs that read its answers; milliseconds."""
     return {
         "cache_n": statistics.reused_tokens,
         "prompt_n": statistics.prompt_tokens - statistics.reused_tokens,
