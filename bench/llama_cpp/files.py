@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_cpp.build import source_of
+from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import Activations
 
 HERE = Path(__file__).resolve().parent
@@ -109,4 +111,7 @@ def _command(name: str) -> Path:
 
 
 def _run(command: Sequence[str | Path]) -> None:
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    """Run a program that says why where it fails; raises MxspecError."""
+    code = subprocess.run(command, stdout=sys.stderr).returncode
+    if code:
+        raise MxspecError(f"{Path(command[0]).name} ended with {code}: {shlex.join(map(str, command))}")

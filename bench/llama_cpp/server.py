@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from llama_cpp.files import CONTEXT
 from mxspec.formats.errors import MxspecError
 
 START_SECONDS = 120.0
+ANSWER_SECONDS = 600.0
 GREEDY = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
 
 
@@ -87,10 +89,14 @@ class Running:
             return False
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
+        """What it says to a request; raises MxspecError where it refuses, ends or says nothing."""
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self._address(path), json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=600) as response:
-            return json.load(response)
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as response:
+                return json.load(response)
+        except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+            raise MxspecError(f"llama-server: {path} failed: {type(error).__name__}: {error}") from None
 
     def _address(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"

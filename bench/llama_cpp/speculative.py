@@ -140,22 +140,31 @@ def speed(found: Sequence[Answer]) -> float:
 
 
 def choose(entry: Entry, prompts: Prompts, progress: Progress) -> Chosen:
-    """The fastest setting: the draft's format at one K first, then K."""
+    """The fastest setting: the draft's format at one K first, then a smaller or larger K as long as it is faster."""
     settings = list(entry.tried)
     if len(settings) == 1:
         return Chosen(entry, *settings[0])
     tried: dict[tuple[str, K], float] = {}
 
-    def fastest(among: Sequence[tuple[str, K]]) -> tuple[str, K]:
-        for setting in among:
-            if setting not in tried:
-                tried[setting] = speed(answers(entry.tried[setting], prompts.tuning, prompts.new_tokens))
-                progress(f"{entry.name}, draft in {setting[0]}, K = {setting[1]}: {tried[setting]:.1f} tok/s")
-        return max(among, key=lambda setting: tried[setting])
+    def rate(setting: tuple[str, K]) -> float:
+        if setting not in tried:
+            tried[setting] = speed(answers(entry.tried[setting], prompts.tuning, prompts.new_tokens))
+            progress(f"{entry.name}, draft in {setting[0]}, K = {setting[1]}: {tried[setting]:.1f} tok/s")
+        return tried[setting]
 
-    middle = settings[0][1] if len(settings) < 2 else settings[1][1]
-    weights, _ = fastest([setting for setting in settings if setting[1] == middle])
-    return Chosen(entry, *fastest([setting for setting in settings if setting[0] == weights]))
+    middle = settings[1][1]
+    weights, _ = max((setting for setting in settings if setting[1] == middle), key=rate)
+    ladder = [setting for setting in settings if setting[0] == weights and setting[1] != "auto"]
+    start = ladder.index((weights, middle))
+    for steps in (ladder[start + 1 :], ladder[:start][::-1]):
+        best = max(tried, key=rate)
+        for setting in steps:
+            if rate(setting) < rate(best):
+                break
+            best = setting
+    if (weights, "auto") in entry.tried:
+        rate((weights, "auto"))
+    return Chosen(entry, *max(tried, key=rate))
 
 
 def measure(chosen: Sequence[Chosen], prompts: Prompts, repetitions: int, progress: Progress) -> list[list[Trial]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -65,3 +66,11 @@ def test_a_server_that_ends_is_one_line(tmp_path: Path) -> None:
     server = Server(tmp_path, tmp_path / "m.gguf", 2, tmp_path / "log")
     with pytest.raises(MxspecError, match="llama-server ended with 3: no such model"), server.open():
         pass
+
+
+def test_a_server_that_ends_within_an_answer_is_one_line() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(MxspecError, match=r"^llama-server: /completion failed: URLError"):
+        Running(port).answer([1], 2)

@@ -83,6 +83,14 @@ def test_the_fastest_setting_is_chosen_on_prompts_that_are_not_measured() -> Non
     assert {prompt for program in tried.values() for prompt in program.read} == {PROMPTS.tuning[0][0]}
 
 
+def test_k_goes_up_or_down_as_long_as_it_gets_faster_and_auto_is_always_tried() -> None:
+    rates: dict[K, float] = {2: 5.0, 3: 4.0, 4: 3.0, 6: 3.5, 8: 0.1, "auto": 3.2}
+    calls: list[tuple[str, int]] = []
+    tried: dict[tuple[str, K], Pretended] = {("F16", k): Pretended(str(k), calls, rates[k]) for k in rates}
+    assert choose(entry("a", "d", tried), PROMPTS, lambda text: None).k == 4
+    assert [name for name, tokens in calls if tokens == PROMPTS.new_tokens] == ["3", "4", "6", "2", "auto"]
+
+
 def test_prompts_do_not_overlap() -> None:
     prompts = Prompts.of(range(100), tuning=2, measured=3, length=20, new_tokens=4)
     assert sorted(token for prompt in (*prompts.tuning, *prompts.measured) for token in prompt) == list(range(100))
