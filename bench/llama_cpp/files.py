@@ -19,6 +19,7 @@ TARGET_SHAPE, DRAFT_SHAPE = "tinyllama-1.1b", "draft-68m"
 F16 = "F16"
 CONTEXT = 1024  # tokens: what the demo pair knows
 K_MAX = 8
+CALIBRATION_TOKENS = 4096  # a grown model holds the same weights many times, and its forward pass is what takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,10 @@ def bundle(folder: Path, pair: Pair, target: Packed, draft_name: str, draft: Pac
     path = folder / f"{target.file_name}-{draft_name.replace(' ', '-')}.bundle"
     if not path.exists():
         of_target = ["--target-format", target.format, "--activations", target.activations]
-        rounding: list[str | Path] = ["--rounding", "gptq", "--calibrate", target.calibrate] if target.calibrate else []
+        rounding: list[str | Path] = []
+        if target.calibrate:
+            tokens = ["--calibration-tokens", str(CALIBRATION_TOKENS)]
+            rounding = ["--rounding", "gptq", "--calibrate", target.calibrate, *tokens]
         of_draft = ["--draft-format", draft.format, "--draft-activations", draft.activations]
         shape = ["--k-max", str(K_MAX), "--context-length", str(CONTEXT)]
         models: list[str | Path] = [pair.target, "--draft", pair.drafts[draft_name]]
