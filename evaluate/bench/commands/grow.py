@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.bench.shapes.known import DRAFT_SHAPE, SHAPES
+from mxspec.evaluate.bench.shapes.known import GROWN
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.command import Command, report_console
-
-GROWN = SHAPES | {DRAFT_SHAPE.name: DRAFT_SHAPE}
 
 
 @click.command("grow", cls=Command)

@@ -34,9 +34,11 @@ SHAPES = {
     )
 }
 
-
-# What users' drafts cost: 68 million weights are read in a step, once grown from the demo's draft.
+# Sizes of nobody's model that the demo pair is grown to: its draft to what users' drafts cost (68 million weights are
+# read in a step), its target to what a minute of compiling allows on a small machine.
 DRAFT_SHAPE = Shape("draft-68m", 1024, 4352, layers=4, heads=16, kv_heads=4, vocab_size=4096)
+DEMO_SHAPE = Shape("demo-250m", 1024, 4096, layers=16, heads=16, kv_heads=4, vocab_size=4096)
+GROWN = SHAPES | {shape.name: shape for shape in (DRAFT_SHAPE, DEMO_SHAPE)}
 
 
 def draft_shape(target: Shape) -> Shape:
