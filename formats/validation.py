@@ -67,10 +67,16 @@ def first_problem(problems: ValidationError, model: type[BaseModel]) -> str:
         return f"unknown key {shorten(where)}{did_you_mean(location[-1], _known_keys(model, location[:-1]))}"
     if worst["type"] == "missing":
         return f"key {shorten(where)} is missing"
-    message = worst["msg"].removeprefix("Value error, ")
+    message = in_plain_words(worst["msg"])
+    return f"{where[:200]}: {message}, got {shorten(worst['input'])}" if where else message
+
+
+def in_plain_words(message: str) -> str:
+    """A sentence of pydantic's, or of a validator of ours, in our form."""
+    message = message.removeprefix("Value error, ")
     for pattern, plain in _PLAIN_WORDS:
         message = re.sub(pattern, plain, message)
-    return f"{where[:200]}: {message}, got {shorten(worst['input'])}" if where else message
+    return message
 
 
 def _known_keys(model: type[BaseModel], location: list[str]) -> list[str]:

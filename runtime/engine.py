@@ -98,6 +98,11 @@ class Engine:
         """Those that the bundle allows, by name."""
         return MappingProxyType(self._drafters)
 
+    @property
+    def running(self) -> int:
+        """How many texts have a slot."""
+        return self.target.slots - self._worker.free
+
     # --- writing ---
 
     def generate(self, prompt: str | Sequence[int] | None = None, **settings: Any) -> Handle:
@@ -149,6 +154,10 @@ class Engine:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt, none of them twice."""
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
+
+    def check(self, token_ids: Sequence[int]) -> list[int]:
+        """Token ids of a prompt, as they are; raises GenerationError where they are none, or too many."""
+        return self._checked(token_ids, self.bundle.manifest.models["target"].context_length)
 
     # --- scoring ---
 
@@ -207,7 +216,7 @@ class Engine:
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:
             template = self.template or ChatTemplate.required(self.bundle)  # which raises
-            return encode_rendered(self.tokenizer, template.render(request.messages))
+            return encode_rendered(self.tokenizer, template.render(request.messages, tools=request.tools))
         assert request.prompt is not None
         return self.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
 

@@ -102,8 +102,18 @@ class Handle(Iterator[Event]):
         return self
 
     async def __anext__(self) -> Event:
-        if not self._left:
+        event = await self.next_async()
+        if event is None:
             raise StopAsyncIteration
+        return event
+
+    async def next_async(self) -> Event | None:
+        """The next event without blocking the event loop, also where the best of many is wanted; None after the last.
+
+        results() then has the answers at once. Raises the error that a text has ended in.
+        """
+        if not self._left:
+            return None
         self._require_own_process()
         return self._seen(await self._mailbox.get_async())
 

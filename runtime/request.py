@@ -26,6 +26,7 @@ class Request:
 
     prompt: str | Sequence[int] | None = None
     messages: Sequence[Message] | None = None
+    tools: Sequence[Message] | None = None  # that the chat's template is to tell the model of
     max_new_tokens: int = 128
     min_new_tokens: int = 0  # no end of text before
     k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4
@@ -57,6 +58,8 @@ class Request:
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):
             raise GenerationError("prompt: expected either a prompt or messages")
+        if self.tools is not None and self.messages is None:
+            raise GenerationError("tools: got them with a prompt, expected messages, whose template tells of them")
         require_integer("max_new_tokens", self.max_new_tokens, 1)
         require_integer("min_new_tokens", self.min_new_tokens, 0)
         if self.min_new_tokens > self.max_new_tokens:

@@ -50,6 +50,11 @@ class Worker:
             self._inbox += requests
             self._changed.notify()
 
+    @property
+    def free(self) -> int:
+        """How many slots are."""
+        return self._scheduler.free
+
     def wake(self) -> None:
         """Something was cancelled."""
         if os.getpid() == self._pid:

@@ -42,12 +42,21 @@ def answers_as_json(answers: Sequence[Answer], request: Request) -> dict[str, An
 
 
 def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, Any]:
-    """Seconds and tokens a second as in Statistics."""
-    statistics = answer.statistics
+    """What was written, and how."""
     report = {
         "text": answer.text,
         "token_ids": answer.token_ids,
         "finish_reason": answer.reason,
+        **statistics_as_json(answer.statistics),
+    }
+    if with_logprobs and answer.logprobs is not None:
+        report["logprobs"] = list(map(_logprob_as_json, answer.logprobs))
+    return report
+
+
+def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
+    """Seconds and tokens a second as in Statistics."""
+    return {
         "prompt_tokens": statistics.prompt_tokens,
         "reused_tokens": statistics.reused_tokens,
         "seed": statistics.seed,
@@ -74,9 +83,6 @@ def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, 
         "decode_tok_per_s": statistics.decode_tokens_per_second,
         "timings": timings(statistics),
     }
-    if with_logprobs and answer.logprobs is not None:
-        report["logprobs"] = list(map(_logprob_as_json, answer.logprobs))
-    return report
 
 
 def timings(statistics: Statistics) -> dict[str, float]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from jinja2 import Template, TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
@@ -29,6 +30,7 @@ class ChatTemplate:
     templates: Mapping[str, Template]
     special_tokens: Mapping[str, str]
     sandbox: TemplateSandbox
+    sources: Mapping[str, str]
 
     @classmethod
     def of(cls, bundle: Bundle) -> ChatTemplate | None:
@@ -44,7 +46,7 @@ class ChatTemplate:
             templates = {name: sandbox.template(source) for name, source in sources.items()}
         except (TemplateSyntaxError, RecursionError) as problem:
             raise BundleError(f"bundle {bundle.path}: the chat template is no template: {_line(problem)}") from None
-        return cls(templates, _special_tokens(config), sandbox)
+        return cls(templates, _special_tokens(config), sandbox, sources)
 
     @classmethod
     def required(cls, bundle: Bundle) -> ChatTemplate:
@@ -55,6 +57,17 @@ class ChatTemplate:
                 f"bundle {bundle.path}: it has no chat template; give a prompt instead of messages (specrun --raw)"
             )
         return template
+
+    @property
+    def source(self) -> str:
+        """The text of the template of chats without tools."""
+        return self.sources[DEFAULT]
+
+    @property
+    def tool_source(self) -> str | None:
+        """The text of the template that tells a model of tools; None where there is none."""
+        source = self.sources.get(TOOL_USE, self.sources[DEFAULT])
+        return source if "tools" in find_undeclared_variables(self.sandbox.parse(source)) else None
 
     def render(
         self,

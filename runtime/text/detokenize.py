@@ -37,6 +37,9 @@ class Detokenizer(Protocol):
 
     def finish(self) -> str: ...
 
+    def bytes_of(self, token: int) -> bytes:
+        """What a token adds amid a text, as UTF-8 or a part of it; a special token is spelled out."""
+
 
 def detokenizer(tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> Detokenizer:
     """What turns the tokens after `prompt` into text, for the decoder that this tokenizer has.
@@ -64,6 +67,10 @@ class Names:
     def __getitem__(self, token: int) -> str | None:
         name = self._tokenizer.id_to_token(token)
         return None if name in self._special else name
+
+    def spelled(self, token: int) -> bytes:
+        """The spelling of any token; nothing for an unknown id."""
+        return (self._tokenizer.id_to_token(token) or "").encode()
 
 
 class Utf8:
@@ -109,6 +116,9 @@ class ByteLevel:
     def finish(self) -> str:
         return self._without_shown(self._utf8.finish())
 
+    def bytes_of(self, token: int) -> bytes:
+        return self._bytes(token) or self._names.spelled(token)
+
     def _bytes(self, token: int) -> bytes:
         name = self._names[token] or ""
         try:
@@ -151,6 +161,15 @@ class Pieces:
 
     def finish(self) -> str:
         return self._end_run()
+
+    def bytes_of(self, token: int) -> bytes:
+        name = self._names[token]
+        if name is None:
+            return self._names.spelled(token)
+        byte = _BYTE_TOKEN.fullmatch(name) if self._byte_runs else None
+        if byte is not None:
+            return bytes([int(byte[1], 16)])
+        return _decode(self._tokenizer, [*self._after, token])[len(_decode(self._tokenizer, self._after)) :].encode()
 
     def _read_prompt(self, prompt: Sequence[int]) -> None:
         """Take over the half character, or the invalid run, that the prompt ends with."""
@@ -223,6 +242,9 @@ class Whole:
     def push(self, token: int) -> str:
         self._tokens.append(token)
         return ""
+
+    def bytes_of(self, token: int) -> bytes:
+        return _decode(self._tokenizer, [token]).encode() or Names(self._tokenizer).spelled(token)
 
     def finish(self) -> str:
         before = _decode(self._tokenizer, self._prompt)

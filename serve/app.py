@@ -1,0 +1,124 @@
+"""The application: which route is answered by what, and what stands around them all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mxspec.serve.errors import ApiError
+from mxspec.serve.exchange import TextRoute
+from mxspec.serve.hosts import Hosts
+from mxspec.serve.keys import Keys
+from mxspec.serve.log import AccessLog, Write, write_line
+from mxspec.serve.respond import send_error
+from mxspec.serve.routes import chat, completions, tokens
+from mxspec.serve.routes.models import Reports
+from mxspec.serve.routes.page import page
+from mxspec.serve.service import Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may ask, and who is told."""
+
+    keys: Sequence[str] = ()  # none: everybody
+    origins: Sequence[str] = ()  # of other pages that browsers may ask from; "*" for all
+    hosts: Sequence[str] | None = None  # names that Host may have; None: any
+    log: Write | None = write_line
+    page: bool = True
+
+
+def build_app(service: Service, access: Access | None = None) -> Starlette:
+    """The application of a service, whose models it loads when it starts and closes when it ends."""
+    access = Access() if access is None else access
+    reports = Reports(service)
+    routes = [
+        Route("/v1/models", reports.models),
+        Route("/v1/models/{model:path}", reports.model),
+        Route("/v1/completions", JsonOnly(TextRoute(service, completions.prepare)), methods=["POST"]),
+        Route("/v1/chat/completions", JsonOnly(TextRoute(service, chat.prepare)), methods=["POST"]),
+        Route("/tokenize", JsonOnly(tokens.TokenRoute(service, tokens.tokenize)), methods=["POST"]),
+        Route("/detokenize", JsonOnly(tokens.TokenRoute(service, tokens.detokenize)), methods=["POST"]),
+        Route("/tokenizer_info", reports.tokenizer),
+        Route("/health", reports.health),
+        Route("/metrics", reports.metrics),
+    ]
+    if access.page:
+        routes.append(Route("/", page))
+    around = [Middleware(AccessLog, metrics=service.metrics, write=access.log)]
+    if access.hosts is not None:
+        around.append(Middleware(Hosts, names=access.hosts))
+    if access.origins:
+        around.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(access.origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type"],
+            )
+        )
+    around.append(Middleware(Keys, keys=access.keys))
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.create_task(service.start())
+        yield
+        await loading
+        await asyncio.to_thread(service.close)
+
+    app = Starlette(
+        routes=routes,
+        middleware=around,
+        exception_handlers={ApiError: _answer_error, HTTPException: _answer_http},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app
+
+
+class JsonOnly:
+    """Around an endpoint: a page of another origin can send text unasked, but no JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        if kind.partition(b";")[0].strip().lower() != b"application/json":
+            await send_error(send, ApiError(415, "body: expected Content-Type: application/json"))
+            return
+        await self._app(scope, receive, send)
+
+
+async def _answer_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _Error(error)
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _Error(ApiError(error.status_code, message))
+
+
+class _Error(JSONResponse):
+    """An error as a response."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.as_json(), error.status)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_error(send, self._error)

@@ -1,0 +1,118 @@
+"""A request for texts from its body to the last byte of its answer, whatever the client does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from mxspec.formats.errors import MxspecError
+from mxspec.serve.errors import SERVER, ApiError
+from mxspec.serve.flight import Cut, Flight, Gone
+from mxspec.serve.job import Job
+from mxspec.serve.limits import read_body
+from mxspec.serve.log import entry_of
+from mxspec.serve.respond import send_json
+from mxspec.serve.service import Service
+
+Prepare = Callable[[Service, Flight, bytes, str], Job]
+"""From the body of a request, and what its owner's cache keys begin with, to texts that have begun; on a thread."""
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold the stream back
+]
+
+
+class TextRoute:
+    """An endpoint that writes texts."""
+
+    def __init__(self, service: Service, prepare: Prepare) -> None:
+        self._service = service
+        self._prepare = prepare
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, entry = self._service, entry_of(scope)
+        with service.flight() as flight:
+            try:
+                body = await read_body(scope, receive, service.limits)
+                watcher = asyncio.create_task(_watch(receive, flight))
+                try:
+                    job = await service.prepare(lambda: self._prepare(service, flight, body, entry.owner))
+                    entry.job = job
+                    flight.begin(job.handles)
+                    await self._answer(job, flight, send)
+                finally:
+                    watcher.cancel()
+            except (Gone, ClientDisconnect):
+                entry.cut = Cut.DISCONNECTED if flight.cut is None else flight.cut
+            else:
+                entry.cut = flight.cut
+
+    async def _answer(self, job: Job, flight: Flight, send: Send) -> None:
+        await job.dialect.begin(flight)
+        if job.asked.stream:
+            await self._send_stream(job, flight, send)
+            return
+        async for prompt, event in _events(flight):
+            job.add(prompt, event, self._service.metrics)
+        flight.require_going_on()
+        await send_json(send, 200, job.whole())
+
+    async def _send_stream(self, job: Job, flight: Flight, send: Send) -> None:
+        """Each chunk as it comes; a client that takes none for too long is left."""
+        stall = self._service.limits.stall_seconds
+        try:
+            async with asyncio.timeout(stall):
+                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+            async for data in self._stream(job, flight):
+                async with asyncio.timeout(stall):
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            async with asyncio.timeout(stall):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            flight.end(Cut.STALLED)
+            raise Gone from None  # the server closes a connection whose answer is not whole
+
+    async def _stream(self, job: Job, flight: Flight) -> AsyncIterator[bytes]:
+        try:
+            openings = [choice for written in job.written for choice in job.dialect.openings(written.index)]
+            for choice in openings:
+                yield _event(job.chunk([choice]))
+            async for prompt, event in _events(flight):
+                added = job.add(prompt, event, self._service.metrics)
+                if added is None or flight.cut is not None:
+                    continue
+                for chunk in job.chunks(*added):
+                    yield _event(chunk)
+            flight.require_going_on()
+            if job.asked.include_usage:
+                yield _event({**job.chunk([]), "usage": job.usage()})
+            yield b"data: [DONE]\n\n"
+        except ApiError as error:
+            yield _event(error.as_json())
+
+
+async def _events(flight: Flight) -> AsyncIterator[Any]:
+    """The events of a flight; raises ApiError for what a text ends in."""
+    try:
+        async for found in flight.events():
+            yield found
+    except MxspecError as error:
+        raise ApiError(500, str(error), kind=SERVER) from error
+
+
+async def _watch(receive: Receive, flight: Flight) -> None:
+    """End the flight when the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    flight.end(Cut.DISCONNECTED)
+
+
+def _event(data: Any) -> bytes:
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,115 @@
+"""A request under way: its texts, their events as they come, and why it ended before its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mxspec.runtime.events import Event
+from mxspec.runtime.handle import Handle
+from mxspec.serve.errors import SERVER, ApiError
+
+if TYPE_CHECKING:
+    from mxspec.serve.service import Served
+
+
+class Cut(Enum):
+    """Why a request was ended before its time."""
+
+    DISCONNECTED = "disconnected"
+    STALLED = "stalled"
+    TIME = "time"
+    SHUTDOWN = "shutdown"
+
+
+class Flight:
+    """Ended by the first reason that comes; all but `end_if_over` belongs to the event loop."""
+
+    def __init__(self, time_seconds: float) -> None:
+        self.served: Served | None = None  # whose texts are counted
+        self.texts = 0
+        self.cut: Cut | None = None
+        self.handles: list[Handle] = []
+        self._time_seconds = time_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._time_seconds, self.end, Cut.TIME)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._cancel()
+
+    def begin(self, handles: Sequence[Handle]) -> None:
+        """These are its texts."""
+        self.handles = list(handles)
+        if self.cut is not None:
+            self._cancel()
+
+    def end(self, why: Cut) -> None:
+        """Give the slots back within a step."""
+        if self.cut is None:
+            self.cut = why
+            self._over.set()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for handle in self.handles:
+            handle.cancel()
+
+    async def over(self) -> None:
+        """Wait for an end before its time."""
+        await self._over.wait()
+
+    def require_going_on(self) -> None:
+        """Raise ApiError where it was ended before its time."""
+        if self.cut is Cut.TIME:
+            raise ApiError(504, f"server: took longer than {self._time_seconds:g} s", kind=SERVER, code="timeout")
+        if self.cut is Cut.SHUTDOWN:
+            raise ApiError(503, "server: shutting down", kind=SERVER, code="draining", retry_after=1)
+        if self.cut is not None:
+            raise Gone
+
+    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+        """Events of all its texts as they come, with the number of the prompt; raises what a text ends in."""
+        if len(self.handles) == 1:
+            while (event := await self.handles[0].next_async()) is not None:
+                yield 0, event
+            return
+        arrived: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue()
+
+        async def read(number: int, handle: Handle) -> None:
+            try:
+                while (event := await handle.next_async()) is not None:
+                    arrived.put_nowait((number, event))
+                arrived.put_nowait(None)
+            except Exception as error:
+                arrived.put_nowait(error)
+
+        readers = [asyncio.create_task(read(number, handle)) for number, handle in enumerate(self.handles)]
+        left = len(readers)
+        try:
+            while left:
+                found = await arrived.get()
+                if isinstance(found, Exception):
+                    raise found
+                if found is None:
+                    left -= 1
+                else:
+                    yield found
+        finally:
+            for reader in readers:
+                reader.cancel()
+
+
+class Gone(Exception):
+    """The client is not there any more: there is nobody to answer."""

@@ -1,0 +1,48 @@
+"""Names under which a server without keys may be asked, where only its own machine can reach it.
+
+A page of a stranger can have its name point to 127.0.0.1 and then read what a server there answers (DNS rebinding);
+its requests carry that name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mxspec.serve.errors import ApiError
+from mxspec.serve.respond import send_error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only the machine itself can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Hosts:
+    """Around the routes: refuses requests whose Host is a name that nobody has allowed; addresses are none."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app = app
+        self._names = {"localhost", *names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._allowed(scope):
+            await send_error(send, ApiError(403, "host: got a name that is not allowed (specserve --allow-host NAME)"))
+            return
+        await self._app(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+        name = given[1:].partition("]")[0] if given.startswith("[") else given.rpartition(":")[0] or given
+        if name.lower() in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True

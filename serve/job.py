@@ -1,0 +1,184 @@
+"""What a request for texts has come to: texts that are being written, and the route's way of showing them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mxspec.runtime.commands.report import statistics_as_json, timings
+from mxspec.runtime.events import Event, Finished, Round, Statistics, Token
+from mxspec.runtime.handle import Handle
+from mxspec.runtime.trace.collect import Collector
+from mxspec.serve.flight import Flight
+from mxspec.serve.metrics import Metrics
+from mxspec.serve.schema.fields import Asked
+from mxspec.serve.service import Served
+from mxspec.serve.written import Piece, Written, finish_reason
+
+Object = dict[str, Any]
+
+
+class Dialect(Protocol):
+    """How a route shows texts: as whole choices, and as the choices of chunks."""
+
+    prefix: str  # of the answer's id
+    whole_object: str
+    chunk_object: str
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether they are wanted."""
+
+    async def begin(self, flight: Flight) -> None:
+        """Find out what has to be known before anything is shown."""
+
+    def openings(self, index: int) -> list[Object]:
+        """Choices of chunks that come before any text."""
+
+    def pieces(self, index: int, piece: Piece) -> list[Object]:
+        """Choices of chunks for what was added to a text, at least one; the last one of the end has the reason."""
+
+    def choice(self, index: int, written: Written) -> Object:
+        """The choice of a whole answer."""
+
+    def echoes(self) -> list[Object]:
+        """The choices of an answer for which nothing is written."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A request that has begun; `samples` texts of each prompt are written, `n` of them answered."""
+
+    served: Served
+    asked: Asked
+    dialect: Dialect
+    handles: Sequence[Handle]
+    samples: int
+    prompt_tokens: int | None = None  # where no text goes on from the prompts
+    id: str = ""
+    created: int = field(default_factory=lambda: int(time.time()))
+    asked_at: float = field(default_factory=time.perf_counter)
+    written: list[Written] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.dialect.prefix}-{secrets.token_hex(12)}"
+        texts = self.served.engine.tokenizer
+        for index in range(self.samples * len(self.handles)):
+            collector = Collector(lambda token: texts.decode([token], skip_special_tokens=False))
+            self.written.append(
+                Written(index, index % self.samples == 0, collector if self.asked.mxspec.trace else None)
+            )
+
+    def add(self, prompt: int, event: Event, metrics: Metrics) -> tuple[int, Piece] | None:
+        """The next event of a prompt's texts; the index of the choice, and what it completes."""
+        index = prompt * self.samples + event.sample
+        written = self.written[index]
+        before = written.last_round
+        piece = written.add(event)
+        if isinstance(event, Round):
+            if written.rounds == 1:
+                statistics = self.handles[prompt].statistics_of(event.sample)
+                metrics.begin(self.served.id, statistics, follows=not written.first_of_prompt)
+            metrics.add_round(self.served.id, event, written.last_round - before if before else None)
+        elif isinstance(event, Finished):
+            reason = "abort" if event.reason == "cancelled" else finish_reason(event.reason)
+            metrics.end(self.served.id, event.statistics, reason, time.perf_counter() - self.asked_at)
+        return None if piece is None else (index, piece)
+
+    # --- what is answered ---
+
+    def chosen(self) -> list[Written]:
+        """The texts to answer with, once all have ended: all of them, or the best."""
+        texts = []
+        for prompt, handle in enumerate(self.handles):
+            texts += [self.written[prompt * self.samples + answer.sample] for answer in handle.results()]
+        return texts
+
+    def usage(self) -> Object:
+        """Tokens read and written; a prompt counts once, however many texts go on from it."""
+        ends = [written.finished.statistics for written in self.written if written.finished is not None]
+        firsts = [w.finished.statistics for w in self.written if w.first_of_prompt and w.finished is not None]
+        read = sum(statistics.prompt_tokens for statistics in firsts)
+        prompts = read if self.prompt_tokens is None else self.prompt_tokens
+        completions = sum(statistics.emitted for statistics in ends)
+        return {
+            "prompt_tokens": prompts,
+            "completion_tokens": completions,
+            "total_tokens": prompts + completions,
+            "prompt_tokens_details": {"cached_tokens": sum(statistics.reused_tokens for statistics in firsts)},
+        }
+
+    def envelope(self, kind: str, choices: list[Object]) -> Object:
+        """What is around choices."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.served.id,
+            "system_fingerprint": None,
+            "choices": choices,
+        }
+
+    def chunk(self, choices: list[Object], **more: Any) -> Object:
+        """One object of a stream."""
+        nothing = {"usage": None} if self.asked.include_usage else {}
+        return {**self.envelope(self.dialect.chunk_object, choices), **nothing, **more}
+
+    def whole(self) -> Object:
+        """The answer."""
+        chosen = self.chosen()
+        choices = [self.dialect.choice(index, written) for index, written in enumerate(chosen)]
+        choices = choices or self.dialect.echoes()
+        for choice, written in zip(choices, chosen, strict=False):
+            assert written.finished is not None, "all texts have ended"
+            choice["mxspec"] = self._end(written.finished)
+            if self.asked.mxspec.origins:
+                choice["mxspec"]["tokens"] = tokens_as_json(written.tokens)
+        answer = {**self.envelope(self.dialect.whole_object, choices), "usage": self.usage()}
+        if chosen and chosen[0].finished is not None:
+            answer["timings"] = timings(chosen[0].finished.statistics)
+        return answer
+
+    def chunks(self, index: int, piece: Piece) -> list[Object]:
+        """The chunks of a piece."""
+        own = self._own(piece)
+        if not (own or piece.text or piece.finished or self.dialect.logprobs):
+            return []  # tokens whose text a later one completes
+        choices = self.dialect.pieces(index, piece)
+        chunks = [self.chunk([choice]) for choice in choices]
+        if own:
+            choices[-1]["mxspec"] = own
+        if piece.finished is not None:
+            chunks[-1]["timings"] = timings(piece.finished.statistics)
+        return chunks
+
+    def _own(self, piece: Piece) -> Object:
+        own: Object = {}
+        if piece.finished is not None:
+            own |= self._end(piece.finished)
+        elif self.asked.mxspec.origins:
+            own["tokens"] = tokens_as_json(piece.tokens)
+        if piece.round is not None:
+            own["round"] = piece.round
+        return own
+
+    def _end(self, finished: Finished) -> Object:
+        """What our own words are for how a text has ended."""
+        end: Object = {"finish_reason": finished.reason, "seed": finished.statistics.seed}
+        if self.asked.mxspec.origins or self.asked.mxspec.trace:
+            end["statistics"] = _statistics(finished.statistics)
+        return end
+
+
+def tokens_as_json(tokens: Sequence[Token]) -> list[Object]:
+    """Who wrote which token; a text is empty while later tokens can change it."""
+    return [{"id": token.id, "text": token.text, "origin": token.origin} for token in tokens]
+
+
+def _statistics(statistics: Statistics) -> Mapping[str, Any]:
+    report = statistics_as_json(statistics)
+    del report["timings"]  # they stand beside
+    return report

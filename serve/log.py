@@ -1,0 +1,119 @@
+"""The access log: a line of JSON on standard error for each answer, without prompts, texts or keys."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mxspec.serve.errors import SERVER, ApiError
+from mxspec.serve.metrics import Metrics
+from mxspec.serve.respond import send_error
+
+if TYPE_CHECKING:
+    from mxspec.serve.flight import Cut
+    from mxspec.serve.job import Job
+
+_KEY = "mxspec.entry"
+Write = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of a request."""
+
+    id: str = field(default_factory=lambda: f"req-{secrets.token_hex(8)}")
+    owner: str = ""  # what cache keys of its API key begin with; never written
+    key: int | None = None  # the number of its API key in the file
+    job: Job | None = None
+    cut: Cut | None = None
+    error: str | None = None
+
+
+def entry_of(scope: Scope) -> Entry:
+    """The entry of a request, made where there is none."""
+    found = scope.get(_KEY)
+    if not isinstance(found, Entry):
+        found = scope[_KEY] = Entry()
+    return found
+
+
+def write_line(line: dict[str, Any]) -> None:
+    """On standard error, at once."""
+    sys.stderr.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stderr.flush()
+
+
+class AccessLog:
+    """Around the whole application: counts and writes down each answer, and answers for what nobody caught."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, write: Write | None) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._write = write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        entry, began, status = entry_of(scope), time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", entry.id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            entry.error = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+            if not status:
+                await send_error(noting, ApiError(500, "server: failed; its log says how", kind=SERVER))
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.respond(route, status)
+            if self._write is not None:
+                self._write(_line(scope, entry, status, time.perf_counter() - began))
+
+
+def _line(scope: Scope, entry: Entry, status: int, seconds: float) -> dict[str, Any]:
+    client = scope.get("client")
+    line: dict[str, Any] = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "id": entry.id,
+        "client": client[0] if client else None,
+        "key": entry.key,
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "ms": round(seconds * 1e3, 1),
+    }
+    if entry.job is not None:
+        ends = [written.finished for written in entry.job.written if written.finished is not None]
+        line |= {
+            "model": entry.job.served.id,
+            "stream": entry.job.asked.stream,
+            "texts": len(entry.job.written),
+            **{name: value for name, value in entry.job.usage().items() if isinstance(value, int)},
+            "reasons": sorted({end.reason for end in ends}),
+        }
+        if ends:
+            first = ends[0].statistics
+            line["waiting_ms"] = round(first.waiting_seconds * 1e3, 1)
+            line["prefill_ms"] = round(first.prefill_seconds * 1e3, 1)
+    if entry.cut is not None:
+        line["cut"] = entry.cut.value
+    if entry.error is not None:
+        line["error"] = entry.error
+    return line

@@ -1,0 +1,161 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.request import Request
+from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.serve.errors import ApiError, refused, unsupported
+from mxspec.serve.flight import Flight
+from mxspec.serve.job import Job, Object
+from mxspec.serve.keys import cache_key
+from mxspec.serve.limits import check_count
+from mxspec.serve.routes.completions import finite, logprobs_of
+from mxspec.serve.schema.chat import REFUSALS, ChatRequest
+from mxspec.serve.schema.fields import parse_body
+from mxspec.serve.service import Served, Service
+from mxspec.serve.token_texts import TokenTexts
+from mxspec.serve.tools import CallReader, CallStyle, call_style
+from mxspec.serve.written import STOP, Piece, Written, finish_reason
+
+
+def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
+    """From a body to texts that have begun; raises ApiError."""
+    asked = parse_body(body, ChatRequest, REFUSALS)
+    asked.check()
+    served = service.find(asked.model)
+    check_count("n", asked.n, service.limits.n)
+    if not served.chat:
+        why = f"model {served.id} has no chat template; /v1/completions continues a prompt"
+        raise ApiError(400, f"messages: {why}", param="messages")
+    style = _style(asked, served)
+    service.admit(flight, served, asked.n)
+    try:
+        handle = served.engine.submit(_request(asked, served, style, owner))
+    except MxspecError as error:
+        raise refused(error, asked.limit_name) from None
+    return Job(served, asked, Chat(served.texts, asked, style), [handle], asked.n)
+
+
+def _style(asked: ChatRequest, served: Served) -> CallStyle | None:
+    """How calls are written, where there are tools that may be called; raises ApiError where the model cannot."""
+    if not asked.tools or asked.tool_choice == "none":
+        return None
+    template = served.engine.template
+    assert template is not None
+    found = call_style(template)
+    if isinstance(found, str):
+        raise unsupported("tools", f"are not supported by model {served.id}: {found}")
+    if asked.grammar() is not None:
+        raise unsupported("response_format", "is not supported with tools: the answer could be no call")
+    return found
+
+
+def _request(asked: ChatRequest, served: Served, style: CallStyle | None, owner: str) -> Request:
+    tools = None
+    if style is not None and asked.tools is not None:
+        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
+    return Request(
+        messages=asked.chat(),
+        tools=tools,
+        **asked.settings(cache_key(owner, asked.mxspec.cache_key)),
+        grammar=asked.grammar(),
+        max_new_tokens=asked.max_tokens or asked.max_completion_tokens or served.engine.target.capacity,
+        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+    )
+
+
+@dataclass(slots=True)
+class Chat:
+    """How texts are shown: what the assistant says, and calls."""
+
+    texts: TokenTexts
+    asked: ChatRequest
+    style: CallStyle | None
+    prefix: str = "chatcmpl"
+    whole_object: str = "chat.completion"
+    chunk_object: str = "chat.completion.chunk"
+    _readers: dict[int, CallReader] = field(default_factory=dict)  # of streams, by choice
+
+    @property
+    def logprobs(self) -> bool:
+        return self.asked.logprobs
+
+    async def begin(self, flight: Flight) -> None:
+        """Nothing."""
+
+    def echoes(self) -> list[Object]:
+        return []
+
+    def openings(self, index: int) -> list[Object]:
+        return [_chunk(index, {"role": "assistant", "content": ""})]
+
+    def pieces(self, index: int, piece: Piece) -> list[Object]:
+        logprobs = self._logprobs([token.logprob for token in piece.tokens]) if piece.tokens else None
+        if self.style is None:
+            return [self._piece(index, {"content": piece.text} if piece.text else {}, logprobs, piece, [])]
+        reader = self._readers.setdefault(index, CallReader(self.style))
+        text = reader.push(piece.text)
+        calls: list[Object] = []
+        if piece.finished is not None:
+            rest, calls = reader.finish()
+            text += rest
+        delta: Object = {"content": text} if text else {}
+        if calls:
+            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
+        return [self._piece(index, delta, logprobs, piece, calls)]
+
+    def _piece(
+        self, index: int, delta: Object, logprobs: Object | None, piece: Piece, calls: Sequence[Object]
+    ) -> Object:
+        return _chunk(index, delta, logprobs, _reason(piece, calls))
+
+    def choice(self, index: int, written: Written) -> Object:
+        assert written.finished is not None
+        message: Object = {"role": "assistant", "content": written.text, "refusal": None}
+        calls: list[Object] = []
+        if self.style is not None:
+            reader = CallReader(self.style)
+            text = reader.push(written.text)
+            rest, calls = reader.finish()
+            if calls:
+                message |= {"content": (text + rest) or None, "tool_calls": calls}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(logprobs_of(written.tokens)),
+            "finish_reason": _called(finish_reason(written.finished.reason), calls),
+        }
+
+    def _logprobs(self, entries: Sequence[Logprob | None]) -> Object | None:
+        if not self.asked.logprobs:
+            return None
+        content = [self._entry(entry) for entry in entries if entry is not None]
+        return {"content": content, "refusal": None}
+
+    def _entry(self, entry: Logprob) -> Object:
+        top = [self._named(token, logprob) for token, logprob in entry.top]
+        return {**self._named(entry.token, entry.logprob), "top_logprobs": top}
+
+    def _named(self, token: int, logprob: float) -> Object:
+        return {
+            "token": self.texts.text(token),
+            "logprob": finite(logprob),
+            "bytes": list(self.texts.bytes_of(token)),
+        }
+
+
+def _called(reason: str, calls: Sequence[Any]) -> str:
+    return "tool_calls" if calls and reason == STOP else reason
+
+
+def _reason(piece: Piece, calls: Sequence[Any]) -> str | None:
+    return None if piece.finished is None else _called(finish_reason(piece.finished.reason), calls)
+
+
+def _chunk(index: int, delta: Object, logprobs: Object | None = None, reason: str | None = None) -> Object:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}

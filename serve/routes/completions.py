@@ -1,0 +1,164 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.events import Token
+from mxspec.runtime.request import Request
+from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.serve.errors import refused
+from mxspec.serve.flight import Flight
+from mxspec.serve.job import Job, Object
+from mxspec.serve.keys import cache_key
+from mxspec.serve.limits import check_count, check_prompts
+from mxspec.serve.schema.completion import REFUSALS, CompletionRequest
+from mxspec.serve.schema.fields import parse_body
+from mxspec.serve.scoring import Scores, score
+from mxspec.serve.service import Served, Service
+from mxspec.serve.written import Piece, Written, finish_reason
+
+LEAST = -9999.0  # the log-probability of what cannot be: JSON has no infinity, and clients add these numbers up
+
+
+def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
+    """From a body to texts that have begun; raises ApiError."""
+    asked = parse_body(body, CompletionRequest, REFUSALS)
+    asked.check()
+    served = service.find(asked.model)
+    check_prompts(asked.prompt, service.limits.prompts)
+    check_count("n", asked.n, service.limits.n)
+    samples = asked.n if asked.best_of is None else asked.best_of
+    check_count("best_of", samples, service.limits.n)
+    service.admit(flight, served, len(asked.prompt) * samples)
+    try:
+        prompts = [_prompt(served, given) for given in asked.prompt]
+        handles = served.engine.submit_all(_requests(asked, prompts, owner)) if asked.max_tokens else []
+    except MxspecError as error:
+        raise refused(error) from None
+    tokens = None if handles else sum(len(prompt.ids) for prompt in prompts)
+    return Job(served, asked, Completion(served, asked, prompts, samples), handles, samples, tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The tokens of a prompt, and its text where that was given."""
+
+    ids: list[int]
+    text: str | None = None
+
+
+def _prompt(served: Served, given: str | list[int]) -> Prompt:
+    if isinstance(given, str):
+        return Prompt(served.engine.encode(given), given)
+    return Prompt(served.engine.check(given))
+
+
+def _requests(asked: CompletionRequest, prompts: Sequence[Prompt], owner: str) -> list[Request]:
+    settings = {
+        **asked.settings(cache_key(owner, asked.mxspec.cache_key)),
+        "grammar": asked.mxspec.grammar(),
+        "max_new_tokens": asked.max_tokens,
+        "logprobs": asked.logprobs,
+        "best_of": asked.best_of,
+    }
+    return [Request(prompt=prompt.ids, **settings) for prompt in prompts]
+
+
+@dataclass(slots=True)
+class Completion:
+    """How texts are shown: continuations, which the prompt may stand before."""
+
+    served: Served
+    asked: CompletionRequest
+    prompts: Sequence[Prompt]
+    samples: int
+    scores: list[Scores] = field(default_factory=list)  # of the prompts, where they are wanted
+    prefix: str = "cmpl"
+    whole_object: str = "text_completion"
+    chunk_object: str = "text_completion"
+    _lengths: dict[int, int] = field(default_factory=dict)  # of the text so far, by choice
+
+    @property
+    def logprobs(self) -> bool:
+        return self.asked.logprobs is not None
+
+    async def begin(self, flight: Flight) -> None:
+        """Score the prompts where that is asked for."""
+        if self.asked.echo and self.asked.logprobs is not None:
+            ids = [prompt.ids for prompt in self.prompts]
+            self.scores = await score(flight, self.served, ids, self.asked.logprobs)
+
+    def openings(self, index: int) -> list[Object]:
+        return [self._echo(index)] if self.asked.echo else []
+
+    def pieces(self, index: int, piece: Piece) -> list[Object]:
+        logprobs = self._logprobs([token.logprob for token in piece.tokens], self._lengths.get(index, 0))
+        self._lengths[index] = self._lengths.get(index, 0) + len(piece.text)
+        reason = None if piece.finished is None else finish_reason(piece.finished.reason)
+        return [_choice(index, piece.text, logprobs if piece.tokens else None, reason)]
+
+    def choice(self, index: int, written: Written) -> Object:
+        assert written.finished is not None
+        echo = self._echo(written.index) if self.asked.echo else _choice(index, "", None, None)
+        logprobs = self._logprobs(logprobs_of(written.tokens), len(echo["text"]))
+        if logprobs is not None and echo["logprobs"] is not None:
+            logprobs = {name: echo["logprobs"][name] + logprobs[name] for name in logprobs}
+        return _choice(index, echo["text"] + written.text, logprobs, finish_reason(written.finished.reason))
+
+    def echoes(self) -> list[Object]:
+        """Choices of an answer that is the prompts alone."""
+        return [{**self._echo(index), "finish_reason": "length"} for index in range(len(self.prompts))]
+
+    def _echo(self, index: int) -> Object:
+        number = index // self.samples
+        prompt = self.prompts[number]
+        text = prompt.text if prompt.text is not None else "".join(map(self.served.texts.text, prompt.ids))
+        self._lengths[index] = len(text)
+        logprobs = self._prompt_logprobs(prompt, self.scores[number]) if self.scores else None
+        return _choice(index, text, logprobs, None)
+
+    def _prompt_logprobs(self, prompt: Prompt, scored: Scores) -> Object:
+        rest = self._logprobs(scored[1:], len(self.served.texts.text(prompt.ids[0])))
+        assert rest is not None, "scored where log-probabilities are wanted"
+        first = {"tokens": [self.served.texts.name(prompt.ids[0])], "token_logprobs": [None], "top_logprobs": [None]}
+        return {name: first.get(name, [0]) + rest[name] for name in rest}
+
+    def _logprobs(self, entries: Sequence[Logprob | None], offset: int) -> Object | None:
+        """Parallel lists, as OpenAI has them; None where they are not wanted."""
+        if self.asked.logprobs is None:
+            return None
+        lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for entry in entries:
+            assert entry is not None, "asked for with the request"
+            lists["tokens"].append(self.served.texts.name(entry.token))
+            lists["token_logprobs"].append(finite(entry.logprob))
+            lists["top_logprobs"].append(self._top(entry) if self.asked.logprobs else None)
+            lists["text_offset"].append(offset)
+            offset += len(self.served.texts.text(entry.token))
+        return lists
+
+    def _top(self, entry: Logprob) -> dict[str, float]:
+        """The likeliest, and the token itself: of two that are called alike the likelier."""
+        top: dict[str, float] = {}
+        for token, logprob in (*entry.top, (entry.token, entry.logprob)):
+            top.setdefault(self.served.texts.name(token), finite(logprob))
+        return top
+
+
+def logprobs_of(tokens: Sequence[Token]) -> list[Logprob | None]:
+    """Those of some tokens."""
+    return [token.logprob for token in tokens]
+
+
+def finite(logprob: float) -> float:
+    """What JSON can hold."""
+    return logprob if math.isfinite(logprob) else LEAST
+
+
+def _choice(index: int, text: str, logprobs: Object | None, reason: str | None) -> Object:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}

@@ -1,0 +1,83 @@
+"""/tokenize, /detokenize and /tokenizer_info, as vLLM and lm-eval's remote tokenizer have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.text.chat import ChatTemplate
+from mxspec.runtime.text.tokenizer import check_ids, encode_rendered
+from mxspec.serve.errors import ApiError, refused
+from mxspec.serve.limits import read_body
+from mxspec.serve.respond import send_json
+from mxspec.serve.schema.chat import ChatRequest
+from mxspec.serve.schema.fields import parse_body
+from mxspec.serve.schema.tokens import DetokenizeRequest, TokenizeRequest
+from mxspec.serve.service import Service
+
+Answer = Callable[[Service, bytes], dict[str, Any]]
+
+
+class TokenRoute:
+    """An endpoint that answers at once, on a thread."""
+
+    def __init__(self, service: Service, answer: Answer) -> None:
+        self._service = service
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._service.flight():
+            body = await read_body(scope, receive, self._service.limits)
+            await send_json(send, 200, await self._service.prepare(lambda: self._answer(self._service, body)))
+
+
+def tokenize(service: Service, body: bytes) -> dict[str, Any]:
+    """Token ids of a text or of a chat."""
+    asked = parse_body(body, TokenizeRequest, {})
+    engine = service.find(asked.model).engine
+    try:
+        if asked.messages is not None:
+            chat = ChatRequest(messages=asked.messages).chat()
+            template = engine.template or ChatTemplate.required(engine.bundle)
+            text = template.render(chat, add_generation_prompt=asked.add_generation_prompt)
+            special = asked.add_special_tokens is True
+        else:
+            text, special = asked.prompt or "", asked.add_special_tokens is not False
+        tokens = engine.encode(text) if special else encode_rendered(engine.tokenizer, text)
+    except MxspecError as error:
+        raise refused(error) from None
+    names = [engine.tokenizer.id_to_token(token) for token in tokens] if asked.return_token_strs else None
+    return {"count": len(tokens), "max_model_len": engine.target.capacity, "tokens": tokens, "token_strs": names}
+
+
+def detokenize(service: Service, body: bytes) -> dict[str, Any]:
+    """The text of token ids, special tokens spelled out."""
+    asked = parse_body(body, DetokenizeRequest, {})
+    engine = service.find(asked.model).engine
+    try:
+        tokens = check_ids(asked.tokens, engine.bundle.manifest.tokenizer.vocab_size)
+    except MxspecError as error:
+        raise ApiError(400, str(error).replace("prompt:", "tokens:", 1), param="tokens") from None
+    return {"prompt": engine.tokenizer.decode(tokens, skip_special_tokens=False)}
+
+
+def tokenizer_info(service: Service, model: str | None) -> dict[str, Any]:
+    """What the tokenizer's configuration says of its special tokens, and the chat template."""
+    engine = service.find(model).engine
+    entry = engine.bundle.manifest.tokenizer
+    spelled = engine.tokenizer.id_to_token
+    template = engine.template
+    texts = {} if template is None else dict(template.special_tokens)
+    return {
+        "tokenizer_class": "TokenizersBackend",
+        "model_max_length": engine.target.capacity,
+        "vocab_size": entry.vocab_size,
+        "bos_token": None if entry.bos_token_id is None else spelled(entry.bos_token_id),
+        "eos_token": spelled(entry.eos_token_ids[0]) if entry.eos_token_ids else None,
+        "pad_token": texts.get("pad_token"),
+        "unk_token": texts.get("unk_token"),
+        "chat_template": None if template is None else template.source,
+    }

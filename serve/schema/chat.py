@@ -1,0 +1,218 @@
+"""POST /v1/chat/completions: what a request says."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from mxspec.formats.errors import GenerationError
+from mxspec.formats.validation import Strict
+from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.serve.errors import ApiError, unsupported
+from mxspec.serve.schema.fields import TOP_LOGPROBS, Asked
+
+_NO_HEARING = "is not supported: the models here read and write text alone"
+
+REFUSALS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "store": ((False,), "is not supported: nothing is kept after the answer"),
+    "modalities": ((["text"],), _NO_HEARING),
+    "audio": ((), _NO_HEARING),
+    "prediction": ((), "is not supported; mxspec.drafter: lookup guesses by the prompt"),
+    "moderation": ((), "is not supported"),
+    "web_search_options": ((), "is not supported: nothing is looked up"),
+    "service_tier": (("auto", "default"), "is not supported: there is one"),
+    "reasoning_effort": (("none",), "is not supported"),
+    "verbosity": (("medium",), "is not supported"),
+    "functions": (([],), "is not supported; give them as tools"),
+    "function_call": (("auto", "none"), "is not supported; give tool_choice"),
+    "prompt_cache_options": ((), "is not supported; what prompts share is reused by itself"),
+    "prompt_cache_retention": (("in_memory",), "is not supported: slots are kept in memory until they are needed"),
+    "parallel_tool_calls": ((True,), "is not supported: what the model calls is answered"),
+}
+
+
+def _text(value: Any) -> Any:
+    """The text of a content: parts of text stand in lines of their own."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for number, part in enumerate(value):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "refusal") or not isinstance(part.get(kind), str) or len(part) != 2:
+            raise ValueError(f"got a part {number} of type {kind!r}, expected text: models here read text alone")
+        texts.append(part[kind])
+    return "\n".join(texts)
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+class FunctionCall(Strict):
+    """A call that a message says the model made; its arguments are JSON in a string."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Strict):
+    """Likewise."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Instruction(Strict):
+    """What the system, or the developer, says; templates know the first name."""
+
+    role: Literal["system", "developer"]
+    content: Text
+    name: str | None = None
+
+
+class Question(Strict):
+    """What the user says."""
+
+    role: Literal["user"]
+    content: Text
+    name: str | None = None
+
+
+class Reply(Strict):
+    """What the model said; other fields that OpenAI's answers have may be empty."""
+
+    role: Literal["assistant"]
+    content: Text | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ToolResult(Strict):
+    """What a tool answered."""
+
+    role: Literal["tool"]
+    content: Text
+    tool_call_id: str
+    name: str | None = None
+
+
+Message = Annotated[Instruction | Question | Reply | ToolResult, Field(discriminator="role")]
+
+
+class Function(Strict):
+    """What the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Literal[False] | None = None
+
+
+class Tool(Strict):
+    """Likewise."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class Schema(Strict):
+    """A JSON schema by name; it is always kept to, whatever `strict` says."""
+
+    name: str
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema", default_factory=dict)]
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """What the answer is to be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
+class ChatRequest(Asked):
+    """OpenAI's, but for what REFUSALS names."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Any = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def limit_name(self) -> str:
+        """What the request calls the most tokens to write."""
+        return "max_tokens" if self.max_tokens is not None else "max_completion_tokens"
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ApiError(
+                400, "max_tokens: got max_completion_tokens, too, which is its newer name", param="max_tokens"
+            )
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "top_logprobs: got them without logprobs", param="top_logprobs")
+        if self.tool_choice is not None and not self.tools:
+            raise ApiError(400, "tool_choice: got it without tools", param="tool_choice")
+        if self.tool_choice not in (None, "auto", "none"):
+            raise unsupported("tool_choice", "is supported as auto and none: no model here can be made to call")
+        grammars = [
+            name for name, given in (("regex", self.mxspec.regex), ("lark", self.mxspec.lark)) if given is not None
+        ]
+        wanted = self.response_format
+        if wanted is not None and wanted.type != "text" and grammars:
+            raise ApiError(400, f"response_format: got it with mxspec.{grammars[0]}", param="response_format")
+        if wanted is not None and (wanted.type == "json_schema") != (wanted.json_schema is not None):
+            raise ApiError(
+                400,
+                "response_format.json_schema: "
+                + ("is missing" if wanted.json_schema is None else f"got it with type {wanted.type}"),
+                param="response_format.json_schema",
+            )
+
+    def grammar(self) -> Grammar | None:
+        """What the answer has to keep to; raises GenerationError."""
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return self.mxspec.grammar()
+        if wanted.json_schema is None:
+            return Grammar.json_schema({"type": "object"})
+        return Grammar.json_schema(wanted.json_schema.schema_)
+
+    def chat(self) -> list[dict[str, Any]]:
+        """The messages as templates know them; raises GenerationError."""
+        chat = []
+        for number, message in enumerate(self.messages):
+            plain = message.model_dump(exclude_none=True, exclude={"annotations"})
+            if plain["role"] == "developer":
+                plain["role"] = "system"
+            for call in plain.get("tool_calls", ()):
+                call["function"]["arguments"] = _arguments(number, call["function"]["arguments"])
+            if "tool_calls" in plain:
+                plain.setdefault("content", "")
+            chat.append(plain)
+        return chat
+
+
+def _arguments(number: int, text: str) -> dict[str, Any]:
+    """Templates are written for an object in their place."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise GenerationError(f"messages: number {number} has tool_calls whose arguments are no JSON object")
+    return found

@@ -1,0 +1,180 @@
+"""Fields that several routes share, and how a body becomes a request: each mistake by the name of its field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from mxspec.formats.errors import GenerationError, did_you_mean
+from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten
+from mxspec.runtime.commands.settings import grammar_of
+from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.serve.errors import ApiError, refused, unsupported
+
+TOP_LOGPROBS = 20  # as OpenAI's chats have it
+
+Model = TypeVar("Model", bound=Strict)
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _check_k(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError("expected a number of tokens, or auto")
+
+
+def _check_bias(value: Any) -> Any:
+    """Token ids are text in JSON's keys."""
+    if not isinstance(value, Mapping):
+        raise ValueError("expected token ids with numbers")
+    for token in value:
+        if not (isinstance(token, str) and token.isdecimal() and token.isascii()):
+            raise ValueError(f"got the token id {token!r}, expected a whole number")
+    return {int(token): bias for token, bias in value.items()}
+
+
+Stops = Annotated[list[str], BeforeValidator(_one_or_many), Field(max_length=16)]
+K = Annotated[Any, BeforeValidator(_check_k)]
+Bias = Annotated[dict[int, float], BeforeValidator(_check_bias)]
+
+
+class Own(Strict):
+    """What a request says under `mxspec`: the settings of the runtime's Request that OpenAI has no field for."""
+
+    k: K = None
+    drafter: str | None = None
+    verifier: str | None = None
+    proposal: Literal["sampled", "greedy"] | None = None
+    draft_temperature: float | None = None
+    lenience: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    min_new_tokens: int | None = None
+    ignore_eos: bool = False
+    cache_key: str = ""
+    regex: str | None = None
+    lark: str | None = None
+    origins: bool = False
+    trace: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """Fields of Request that are given."""
+        return self.model_dump(exclude_unset=True, exclude={"cache_key", "regex", "lark", "origins", "trace"})
+
+    def grammar(self) -> Grammar | None:
+        """The one that is given; raises GenerationError where there are two."""
+        texts = {name: text for name, text in (("regex", self.regex), ("lark", self.lark)) if text is not None}
+        return grammar_of(texts) if texts else None
+
+
+class StreamOptions(Strict):
+    """OpenAI's."""
+
+    include_usage: bool = False
+
+
+class Asked(Strict):
+    """What all requests for texts may say."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: Annotated[int, Field(ge=1)] = 1
+    seed: int | None = None
+    stop: Stops = Field(default_factory=list)
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Bias = Field(default_factory=dict)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    mxspec: Own = Own()
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def settings(self, cache_key: str) -> dict[str, Any]:
+        """The fields of Request that both routes fill alike."""
+        given = {name: value for name in ("temperature", "top_p", "seed") if (value := getattr(self, name)) is not None}
+        if self.temperature == 0:
+            given.pop("top_p", None)  # the likeliest token is in every share of the likeliest
+        return {
+            **self.mxspec.settings(),
+            **given,
+            "stop": tuple(self.stop),
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": self.logit_bias,
+            "n": self.n,
+            "trace": self.mxspec.trace,
+            "cache_key": cache_key,
+        }
+
+    def check(self) -> None:
+        """Raise ApiError for fields that do nothing beside each other."""
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(400, "stream_options: got them without stream", param="stream_options")
+        if self.mxspec.trace and not self.stream:
+            raise ApiError(400, "mxspec.trace: got it without stream", param="mxspec.trace")
+
+
+Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # by field: values that change nothing, and why others are refused
+
+
+def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
+    """The request that a body holds; null is as good as nothing. Raises ApiError 400."""
+    try:
+        found = parse_json(body, "body", GenerationError)
+    except GenerationError as error:
+        raise refused(error) from None
+    if not isinstance(found, dict):
+        raise ApiError(400, f"body: got a {type(found).__name__}, expected an object")
+    given = {name: value for name, value in found.items() if value is not None}
+    if isinstance(given.get("mxspec"), dict):
+        given["mxspec"] = {name: value for name, value in given["mxspec"].items() if value is not None}
+    for name, (harmless, why) in refusals.items():
+        if name in given:
+            if not any(given[name] is value or given[name] == value for value in harmless):
+                raise unsupported(name, why)
+            del given[name]
+    try:
+        return model.model_validate(given)
+    except ValidationError as problems:
+        raise _first(problems, given, model) from None
+
+
+def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]) -> ApiError:
+    """The first mistake; an unknown field goes first, for it often is the reason of a missing one."""
+    found = problems.errors(include_url=False)
+    worst = next((problem for problem in found if problem["type"] == "extra_forbidden"), found[0])
+    param = _path(worst["loc"], given, worst["type"])
+    last = str(worst["loc"][-1])
+    if worst["type"] == "extra_forbidden":
+        own = last in Own.model_fields and param == last
+        hint = f"; mxspec has it: mxspec.{last}" if own else did_you_mean(last, model.model_fields)
+        return ApiError(400, f"{shorten(param)}: unknown field{hint}", param=param, code="unknown_parameter")
+    if worst["type"] == "missing":
+        return ApiError(400, f"{param}: is missing", param=param, code="missing_required_parameter")
+    return ApiError(400, f"{param}: {in_plain_words(worst['msg'])}, got {shorten(worst['input'])}", param=param)
+
+
+def _path(location: tuple[int | str, ...], value: Any, kind: str) -> str:
+    """Where a mistake is in the request, as `messages.0.content`: without the alternatives that pydantic names."""
+    parts = []
+    for place, part in enumerate(location):
+        inside = isinstance(value, dict) and part in value
+        inside |= isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if inside:
+            value = value[part]
+            parts.append(str(part))
+        elif kind == "missing" and place == len(location) - 1:
+            parts.append(str(part))
+    return ".".join(parts)

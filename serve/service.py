@@ -1,0 +1,230 @@
+"""The models of a server: loaded on a thread, found by their ids, and how much is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import BundleError, MxspecError
+from mxspec.runtime import drafters
+from mxspec.runtime.engine import Engine
+from mxspec.serve.errors import SERVER, ApiError, busy
+from mxspec.serve.flight import Cut, Flight
+from mxspec.serve.limits import Limits
+from mxspec.serve.metrics import Metrics
+from mxspec.serve.token_texts import TokenTexts
+
+SUFFIX = ".bundle"
+BASELINE = "-fp16"  # what the id of a bundle's own fp16 target ends in
+PREPARING = 4  # threads that parse requests, tokenise, and compile grammars
+
+Result = TypeVar("Result")
+State = Literal["loading", "ready", "draining", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a server has under an id, before it is loaded."""
+
+    id: str
+    bundle: Bundle
+    kind: Literal["target", "baseline"]
+    baseline: str | None  # the id of the same target in fp16
+
+
+@dataclass(slots=True)
+class Served:
+    """A model that is loaded."""
+
+    model: Model
+    engine: Engine
+    limit: int  # texts that may run and wait
+    created: int
+    texts: TokenTexts
+    scorer: ThreadPoolExecutor  # one thread: scores have a session of their own, and one is enough
+    under_way: int = 0  # texts
+
+    @property
+    def id(self) -> str:
+        return self.model.id
+
+    @property
+    def chat(self) -> bool:
+        """Whether it has a template for chats."""
+        return self.engine.template is not None
+
+
+def models_of(bundles: Sequence[Path]) -> list[Model]:
+    """What is to be served, in its order; raises BundleError for a bundle that is none, and for an id given twice."""
+    found: dict[str, Model] = {}
+    for path in bundles:
+        bundle = Bundle.open(path)
+        name = path.resolve().name.removesuffix(SUFFIX)
+        baseline = name + BASELINE if "baseline" in bundle.manifest.models else None
+        models = [Model(name, bundle, "target", baseline)]
+        if baseline is not None:
+            models.append(Model(baseline, bundle, "baseline", None))
+        for model in models:
+            if model.id in found:
+                other = found[model.id].bundle.path
+                raise BundleError(f"bundle {path}: its id {model.id!r} is that of {other}, too; rename one of them")
+            found[model.id] = model
+    return list(found.values())
+
+
+@dataclass(eq=False)
+class Service:
+    """Some bundles, made ready to answer requests; all its methods but `load` belong to the event loop."""
+
+    models: Sequence[Model]
+    slots: int = 8
+    threads: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    shared_suffixes: int = 0  # bytes, of each model
+    on_failure: Callable[[], None] = lambda: None  # called on the event loop
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.state: State = "loading"
+        self.error: Exception | None = None  # why it failed
+        self.served: dict[str, Served] = {}
+        self.flights: set[Flight] = set()
+        self._room = threading.Lock()  # of `under_way`: requests are prepared on threads
+        self._preparers = ThreadPoolExecutor(PREPARING, "mxspec-prepare")
+
+    # --- its life ---
+
+    async def start(self) -> None:
+        """Load all models; `on_failure` is called where one cannot be loaded."""
+        try:
+            await asyncio.to_thread(self.load)
+        except Exception as error:
+            self.error, self.state = error, "failed"
+            self.on_failure()
+
+    def load(self) -> None:
+        """Open the engines, one after the other; raises MxspecError."""
+        for model in self.models:
+            slots = self.slots if model.kind == "target" else 1
+            limit = slots + self.limits.queue
+            engine = Engine(
+                model.bundle.path,
+                slots=slots,
+                threads=self.threads,
+                queue=2 * limit,  # beside those that are counted here, some were cancelled and are not gone yet
+                shared_suffixes=self.shared_suffixes,
+                model=model.kind,
+            )
+            scorer = ThreadPoolExecutor(1, "mxspec-score")
+            texts = TokenTexts(engine.tokenizer)
+            self.served[model.id] = Served(model, engine, limit, int(time.time()), texts, scorer)
+            self.metrics.add_model(self.served[model.id])
+        if self.state == "loading":
+            self.state = "ready"
+
+    async def drain(self, grace: float) -> tuple[int, int]:
+        """Take nothing more; how many requests were finished, and how many cut off when `grace` seconds were over."""
+        self.state = "draining"
+        begun = set(self.flights)
+        deadline = time.monotonic() + grace
+        while self.flights and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        cut = set(self.flights)
+        for flight in cut:
+            flight.end(Cut.SHUTDOWN)
+        deadline = time.monotonic() + self.limits.stall_seconds
+        while self.flights and time.monotonic() < deadline:  # they say so to their clients
+            await asyncio.sleep(0.02)
+        return len(begun - cut), len(cut)
+
+    def close(self) -> None:
+        """End the engines; waits for the step that runs."""
+        self._preparers.shutdown(wait=False, cancel_futures=True)
+        for served in self.served.values():
+            served.scorer.shutdown(wait=False, cancel_futures=True)
+            served.engine.close()
+
+    # --- what requests need of it ---
+
+    def require_ready(self) -> None:
+        """Raise ApiError 503 while models are loaded, and when the server is about to end."""
+        if self.state != "ready":
+            raise ApiError(503, f"server: {self.state}", kind=SERVER, code=self.state, retry_after=1)
+
+    def find(self, name: str | None) -> Served:
+        """A model by its id, the first where none is named; raises ApiError 404."""
+        if name is None:
+            return next(iter(self.served.values()))
+        if name not in self.served:
+            known = ", ".join(self.served)
+            raise ApiError(
+                404, f"model: got {name[:200]!r}, expected one of {known}", param="model", code="model_not_found"
+            )
+        return self.served[name]
+
+    @contextmanager
+    def flight(self) -> Iterator[Flight]:
+        """A request that is under way; raises ApiError 503 where as many are as the models' queues take."""
+        self.require_ready()
+        if len(self.flights) >= sum(served.limit for served in self.served.values()):
+            self.metrics.refuse()
+            raise busy(f"server: {len(self.flights)} requests are under way, which is all that it takes")
+        flight = Flight(self.limits.time_seconds)
+        self.flights.add(flight)
+        try:
+            with flight:
+                yield flight
+        finally:
+            self.flights.discard(flight)
+            if flight.served is not None:
+                with self._room:
+                    flight.served.under_way -= flight.texts
+
+    def admit(self, flight: Flight, served: Served, texts: int) -> None:
+        """Count so many texts as under way until the flight ends, from any thread; raises ApiError 503 or 400."""
+        if texts > served.limit:
+            raise ApiError(400, f"n: got {texts} texts in a request, expected at most {served.limit}", param="n")
+        with self._room:
+            if served.under_way + texts > served.limit:
+                self.metrics.refuse()
+                raise busy(f"model {served.id}: {served.under_way} texts run and wait, it takes {served.limit}")
+            served.under_way += texts
+            flight.served, flight.texts = served, texts
+
+    async def prepare(self, work: Callable[[], Result]) -> Result:
+        """Have a thread do what would hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._preparers, work)
+
+
+def describe(served: Served) -> dict[str, Any]:
+    """The model as /v1/models lists it."""
+    manifest = served.engine.bundle.manifest
+    entry = manifest.models[served.model.kind]
+    return {
+        "id": served.id,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "mxspec",
+        "mxspec": {
+            "format": entry.format,
+            "context_length": served.engine.target.capacity,
+            "k_max": manifest.k_max,
+            "drafters": [name for name in drafters.NAMES if name in served.engine.drafters],
+            "draft": "draft" in manifest.models,
+            "baseline": served.model.baseline,
+            "chat": served.chat,
+            "cores": len(os.sched_getaffinity(0)),
+        },
+    }
+
+
+__all__ = ["Model", "MxspecError", "Served", "Service", "describe", "models_of"]

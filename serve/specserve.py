@@ -1,0 +1,173 @@
+"""The command `specserve`: its options, the socket, and how the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.commands.option_groups import GroupedCommand, option
+
+if TYPE_CHECKING:
+    from mxspec.serve.limits import Limits
+    from mxspec.serve.service import Service
+
+FILE = click.Path(path_type=Path)
+NETWORK, WORK, LIMITS, ACCESS = "Network", "Work", "Limits", "Access and log"
+
+
+@click.command(cls=GroupedCommand)
+@click.version_option(package_name="mxspec")
+@click.argument("bundles", nargs=-1, required=True, type=FILE, metavar="BUNDLE...")
+@option(NETWORK, "--host", default="127.0.0.1", help="Address to listen on.  [default: 127.0.0.1]")
+@option(NETWORK, "--port", default=8080, type=click.IntRange(0, 65535), help="0 takes a free one.  [default: 8080]")
+@option(WORK, "--slots", type=click.IntRange(1), default=8, help="Texts of a model at a time.  [default: 8]")
+@option(WORK, "--threads", type=click.IntRange(1), help="Threads to use.  [default: all cores]")
+@option(
+    WORK,
+    "--shared-suffixes",
+    "shared_mib",
+    type=click.IntRange(0),
+    default=0,
+    metavar="MIB",
+    help="Memory for past answers that suffix decoding guesses by, each key's own.  [default: 0]",
+)
+@option(LIMITS, "--queue", type=click.IntRange(0), default=64, help="Texts of a model that may wait.  [default: 64]")
+@option(LIMITS, "--time-limit", type=click.FloatRange(0.1), default=600, help="Seconds a request.  [default: 600]")
+@option(LIMITS, "--body-limit", type=click.FloatRange(0.001), default=4, help="MiB of a body.  [default: 4]")
+@option(LIMITS, "--n-limit", type=click.IntRange(1), default=16, help="Texts of a prompt.  [default: 16]")
+@option(LIMITS, "--prompts-limit", type=click.IntRange(1), default=64, help="Prompts of a request.  [default: 64]")
+@option(
+    LIMITS, "--stall", type=click.FloatRange(0.1), default=20, help="Seconds that a client may stall.  [default: 20]"
+)
+@option(LIMITS, "--connections", type=click.IntRange(1), default=1024, help="Open at a time.  [default: 1024]")
+@option(LIMITS, "--grace", type=click.FloatRange(0), default=30, help="Seconds to finish after SIGTERM.  [default: 30]")
+@option(ACCESS, "--api-key-file", type=FILE, metavar="FILE", help="One key a line; without it everybody may ask.")
+@option(ACCESS, "--allow-origin", multiple=True, metavar="ORIGIN", help="Pages of which may ask; * is all.")
+@option(ACCESS, "--allow-host", multiple=True, metavar="NAME", help="By which a loopback server may be asked, too.")
+@option(ACCESS, "--page/--no-page", default=True, help="Show the page at /.  [default: yes]")
+@option(ACCESS, "--access-log/--no-access-log", default=True, help="A line of JSON an answer.  [default: yes]")
+def specserve(
+    bundles: tuple[Path, ...],
+    host: str,
+    port: int,
+    slots: int,
+    threads: int | None,
+    shared_mib: int,
+    queue: int,
+    time_limit: float,
+    body_limit: float,
+    n_limit: int,
+    prompts_limit: int,
+    stall: float,
+    connections: int,
+    grace: float,
+    api_key_file: Path | None,
+    allow_origin: tuple[str, ...],
+    allow_host: tuple[str, ...],
+    page: bool,
+    access_log: bool,
+) -> int:
+    """Serve BUNDLEs by OpenAI's API, and show them on a page.
+
+    A bundle's id is the name of its folder without .bundle; the fp16 target of one that holds it is served, too, as
+    ID-fp16. docs/serve.md says which routes and fields there are.
+
+    \b
+    specserve my.bundle
+    curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
+        -d '{"model": "my", "prompt": "Once upon a time"}'
+    """
+    from mxspec.serve.app import Access, build_app
+    from mxspec.serve.hosts import is_loopback
+    from mxspec.serve.keys import read_keys
+    from mxspec.serve.limits import MIB, Limits
+    from mxspec.serve.log import write_line
+    from mxspec.serve.service import Service, models_of
+
+    limits = Limits(
+        queue=queue,
+        body_bytes=int(body_limit * MIB),
+        time_seconds=time_limit,
+        stall_seconds=stall,
+        n=n_limit,
+        prompts=prompts_limit,
+        connections=connections,
+        grace_seconds=grace,
+    )
+    keys = [] if api_key_file is None else read_keys(api_key_file)
+    access = Access(
+        keys=keys,
+        origins=allow_origin,
+        hosts=allow_host if is_loopback(host) and not keys else None,
+        log=write_line if access_log else None,
+        page=page,
+    )
+    service = Service(models_of(bundles), slots=slots, threads=threads, limits=limits, shared_suffixes=shared_mib * MIB)
+    with _listen(host, port, limits) as listener:
+        _serve(service, build_app(service, access), listener)
+    if service.error is not None:
+        raise service.error
+    return 0
+
+
+def _listen(host: str, port: int, limits: Limits) -> socket.socket:
+    """A socket that takes connections; raises MxspecError where there is none to be had."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise MxspecError(f"--host {host} --port {port}: cannot listen: {error.strerror or error}") from None
+    # What a client does not take for so long is given up by the system; connections inherit it.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.stall_seconds * 1e3))
+    return listener
+
+
+def _serve(service: Service, app: object, listener: socket.socket) -> None:
+    """Answer until a signal, or until a model cannot be loaded."""
+    import uvicorn
+
+    limits = service.limits
+
+    class Server(uvicorn.Server):
+        """Drains before it closes connections."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            print(f"listening on http://{shown}:{port}", file=sys.stderr, flush=True)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for server in self.servers:
+                server.close()
+            if service.error is None:
+                finished, cut = await service.drain(limits.grace_seconds)
+                print(f"shutting down: {finished} requests finished, {cut} cut off", file=sys.stderr, flush=True)
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=5,
+    )
+    server = Server(config)
+    service.on_failure = lambda: setattr(server, "should_exit", True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all is done
+        signal.signal(number, lambda _number, _frame: None)
+    asyncio.run(server.serve(sockets=[listener]))

@@ -1,0 +1,13 @@
+"""`specserve`, its first moments: Ctrl-C is one line from here on."""
+
+from __future__ import annotations
+
+from mxspec.runtime.commands.interrupts import leave_on_interrupt
+
+
+def specserve() -> None:
+    """Run the command."""
+    leave_on_interrupt()
+    from mxspec.serve.specserve import specserve as command
+
+    command()

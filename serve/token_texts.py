@@ -1,0 +1,33 @@
+"""What tokens are called in log-probabilities: their texts, and their bytes where these are no text."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+
+from mxspec.runtime.text.detokenize import detokenizer
+
+
+class TokenTexts:
+    """Texts and bytes of single tokens, as they are amid a text; from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._detokenizer = detokenizer(tokenizer)
+        self._known: dict[int, bytes] = {}
+
+    def bytes_of(self, token: int) -> bytes:
+        """UTF-8, or a part of it."""
+        found = self._known.get(token)
+        if found is None:
+            found = self._known[token] = self._detokenizer.bytes_of(token)
+        return found
+
+    def text(self, token: int) -> str:
+        """With U+FFFD for what is no whole character."""
+        return self.bytes_of(token).decode("utf-8", "replace")
+
+    def name(self, token: int) -> str:
+        r"""The text, or `bytes:\xe2\x80` for what is no whole character: OpenAI's spelling, another for each token."""
+        try:
+            return self.bytes_of(token).decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.bytes_of(token))
