@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from mxspec.formats.errors import MxspecError
 
 INVALID, AUTHENTICATION, SERVER = "invalid_request_error", "authentication_error", "server_error"
 
-# Names of the runtime's settings that a request has under another name. The rest of them stand under `mxspec`.
-_OPENAI_NAMES = {
-    "max_new_tokens": "max_tokens",
-    "grammar": "response_format",
-    **dict.fromkeys(
-        ("prompt", "messages", "tools", "temperature", "top_p", "seed", "stop", "n", "best_of", "logprobs"), None
-    ),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "logit_bias"), None),
+# Settings of the runtime that requests have under the same name, and those that stand under `mxspec`.
+_SAME = {
+    *("prompt", "messages", "tools", "temperature", "top_p", "seed", "stop", "n", "best_of", "logprobs"),
+    *("presence_penalty", "frequency_penalty", "logit_bias"),
 }
-_OWN_NAMES = {
+_OWN = {
     *("k", "drafter", "verifier", "proposal", "draft_temperature", "lenience", "top_k", "min_p", "typical_p"),
-    *("repetition_penalty", "min_new_tokens", "ignore_eos", "cache_key", "regex", "lark"),
+    *("repetition_penalty", "min_new_tokens", "ignore_eos", "cache_key"),
 }
 
 
@@ -60,16 +57,15 @@ def busy(message: str) -> ApiError:
     return ApiError(503, message, kind=SERVER, code="queue_full", retry_after=1)
 
 
-def refused(error: MxspecError, limit_name: str = "max_tokens") -> ApiError:
-    """What the engine refuses to begin; `limit_name` is what the request calls the most tokens to write."""
+def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiError:
+    """What the engine refuses to begin; `names` are those of its settings that the request calls otherwise."""
     message = str(error)
     found = re.match(r"(\w+)(?= of token \d+: |: )", message)
     name = found[1] if found else ""
-    if name in _OWN_NAMES:
-        param = f"mxspec.{name}"
-    elif name in _OPENAI_NAMES:
-        param = limit_name if name == "max_new_tokens" else _OPENAI_NAMES[name] or name
-    else:
+    known = {own: f"mxspec.{own}" for own in _OWN} | {same: same for same in _SAME} | dict(names or {})
+    if name not in known:
         return ApiError(400, message)
-    message = param + message[len(name) :]
-    return ApiError(400, message.replace("max_new_tokens", limit_name), param=param)
+    message = known[name] + message[len(name) :]
+    for inner, outer in (names or {}).items():
+        message = message.replace(f" {inner},", f" {outer},")
+    return ApiError(400, message, param=known[name])

@@ -83,7 +83,7 @@ class AccessLog:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.respond(route, status)
-            if self._write is not None:
+            if self._write is not None and scope["path"] != "/health":
                 self._write(_line(scope, entry, status, time.perf_counter() - began))
 
 

@@ -11,3 +11,7 @@ def specserve() -> None:
     from mxspec.serve.specserve import specserve as command
 
     command()
+
+
+if __name__ == "__main__":
+    specserve()

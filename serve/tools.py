@@ -11,6 +11,7 @@ import re
 import secrets
 from typing import Any, Literal
 
+from mxspec.formats.errors import GenerationError
 from mxspec.runtime.text.chat import ChatTemplate
 
 CallStyle = Literal["hermes", "llama"]
@@ -18,16 +19,16 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _TAG = "<|python_tag|>"
 
 
-def call_style(template: ChatTemplate) -> CallStyle | str:
-    """How a template has its model write calls; a sentence on why that is not known."""
+def call_style(template: ChatTemplate) -> CallStyle:
+    """How a template has its model write calls; raises GenerationError where that is not known."""
     source = template.tool_source
     if source is None:
-        return "its chat template does not tell of tools"
+        raise GenerationError("its chat template does not tell of tools")
     if _OPEN in source:
         return "hermes"
     if '"parameters"' in source and ("ipython" in source or _TAG in source):
         return "llama"
-    return "calls as its chat template wants them are not known here (known: <tool_call>, Llama 3's JSON)"
+    raise GenerationError("its chat template has calls in a form unknown here (known: <tool_call>, Llama 3's JSON)")
 
 
 class CallReader:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.serve.errors import ApiError, refused, unsupported
@@ -37,7 +37,7 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
     try:
         handle = served.engine.submit(_request(asked, served, style, owner))
     except MxspecError as error:
-        raise refused(error, asked.limit_name) from None
+        raise refused(error, asked.names) from None
     return Job(served, asked, Chat(served.texts, asked, style), [handle], asked.n)
 
 
@@ -47,10 +47,11 @@ def _style(asked: ChatRequest, served: Served) -> CallStyle | None:
         return None
     template = served.engine.template
     assert template is not None
-    found = call_style(template)
-    if isinstance(found, str):
-        raise unsupported("tools", f"are not supported by model {served.id}: {found}")
-    if asked.grammar() is not None:
+    try:
+        found = call_style(template)
+    except GenerationError as error:
+        raise unsupported("tools", f"are not supported by model {served.id}: {error}") from None
+    if asked.response_format is not None and asked.response_format.type != "text":
         raise unsupported("response_format", "is not supported with tools: the answer could be no call")
     return found
 

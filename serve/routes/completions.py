@@ -39,7 +39,7 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
         prompts = [_prompt(served, given) for given in asked.prompt]
         handles = served.engine.submit_all(_requests(asked, prompts, owner)) if asked.max_tokens else []
     except MxspecError as error:
-        raise refused(error) from None
+        raise refused(error, asked.names) from None
     tokens = None if handles else sum(len(prompt.ids) for prompt in prompts)
     return Job(served, asked, Completion(served, asked, prompts, samples), handles, samples, tokens)
 

@@ -48,7 +48,7 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
             text, special = asked.prompt or "", asked.add_special_tokens is not False
         tokens = engine.encode(text) if special else encode_rendered(engine.tokenizer, text)
     except MxspecError as error:
-        raise refused(error) from None
+        raise refused(error, {} if asked.messages is None else {"prompt": "messages"}) from None
     names = [engine.tokenizer.id_to_token(token) for token in tokens] if asked.return_token_strs else None
     return {"count": len(tokens), "max_model_len": engine.target.capacity, "tokens": tokens, "token_strs": names}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -153,9 +154,11 @@ class ChatRequest(Asked):
     prompt_cache_key: str | None = None
 
     @property
-    def limit_name(self) -> str:
-        """What the request calls the most tokens to write."""
-        return "max_tokens" if self.max_tokens is not None else "max_completion_tokens"
+    def names(self) -> Mapping[str, str]:
+        limit = "max_tokens" if self.max_tokens is not None else "max_completion_tokens"
+        by_format = self.response_format is not None and self.response_format.type != "text"
+        grammar = {"grammar": "response_format"} if by_format else {}
+        return {**super().names, **grammar, "max_new_tokens": limit, "prompt": "messages"}
 
     def check(self) -> None:
         super().check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -36,6 +37,10 @@ class CompletionRequest(Asked):
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        return {**super().names, "max_new_tokens": "max_tokens"}
 
     def check(self) -> None:
         super().check()

@@ -101,6 +101,11 @@ class Asked(Strict):
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What this request calls settings of the runtime."""
+        return {"grammar": "mxspec.lark" if self.mxspec.regex is None else "mxspec.regex"}
+
     def settings(self, cache_key: str) -> dict[str, Any]:
         """The fields of Request that both routes fill alike."""
         given = {name: value for name in ("temperature", "top_p", "seed") if (value := getattr(self, name)) is not None}
@@ -160,7 +165,7 @@ def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]
     if worst["type"] == "extra_forbidden":
         own = last in Own.model_fields and param == last
         hint = f"; mxspec has it: mxspec.{last}" if own else did_you_mean(last, model.model_fields)
-        return ApiError(400, f"{shorten(param)}: unknown field{hint}", param=param, code="unknown_parameter")
+        return ApiError(400, f"{param[:200]}: unknown field{hint}", param=param, code="unknown_parameter")
     if worst["type"] == "missing":
         return ApiError(400, f"{param}: is missing", param=param, code="missing_required_parameter")
     return ApiError(400, f"{param}: {in_plain_words(worst['msg'])}, got {shorten(worst['input'])}", param=param)

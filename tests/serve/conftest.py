@@ -1,0 +1,168 @@
+"""A real server on the loopback address: specserve in a process of its own, and bundles for it."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATIENCE = 60.0  # seconds; a loaded machine is slow
+TEMPLATE = (
+    "{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor %}{# <tool_call> #}\n{% endif %}"
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n"
+    "{% for c in m.tool_calls or () %}{{ c.function.name }}({{ c.function.arguments.city }})\n{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+class Server:
+    """A server that answers; what it writes on standard error is kept."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "mxspec.serve.start", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = self.wait_for("listening on ").split()[-1]
+        self.host, _, port = self.url.removeprefix("http://").rpartition(":")
+        self.port = int(port)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, text: str) -> str:
+        """The first line with a text."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = next((line for line in list(self.lines) if text in line), None)
+            if found is not None:
+                return found
+            assert self.process.poll() is None or self._reader.is_alive(), self.lines
+            time.sleep(0.01)
+        raise AssertionError(f"{text!r} does not come: {self.lines}")
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while self.request("GET", "/health").status != 200:
+            assert time.monotonic() < deadline, self.lines
+            assert self.process.poll() is None, self.lines
+            time.sleep(0.02)
+
+    def request(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """One request on a connection of its own; what is no bytes is sent as JSON."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        given = {"Content-Type": "application/json"} if data is not None else {}
+        try:
+            connection.request(method, path, data, given | dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, **headers: str) -> Answer:
+        return self.request("POST", path, body, headers)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a metric that have these labels."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families = text_string_to_metric_families(self.request("GET", "/metrics").body.decode())
+        samples = [sample for family in families for sample in family.samples if sample.name == name]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    def log(self) -> list[dict[str, Any]]:
+        """The access log."""
+        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+
+    def stop(self) -> int:
+        """The exit code after SIGTERM."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+class Answer:
+    """A whole answer."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = {name.lower(): value for name, value in headers.items()}
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[Any]:
+        """The objects of a stream; its end is the text [DONE]."""
+        assert self.headers["content-type"].startswith("text/event-stream"), self.body
+        lines = [line for line in self.body.decode().split("\n\n") if line]
+        assert all(line.startswith("data: ") for line in lines)
+        data = [line.removeprefix("data: ") for line in lines]
+        return [one if one == "[DONE]" else json.loads(one) for one in data]
+
+
+Serving = Callable[..., AbstractContextManager[Server]]
+
+
+@pytest.fixture(scope="session")
+def serving() -> Serving:
+    """serving(bundle, *options): a server that is ready, until the context ends."""
+
+    @contextmanager
+    def serving(*arguments: str | Path, ready: bool = True) -> Iterator[Server]:
+        server = Server(*map(str, arguments), "--port", "0")
+        try:
+            if ready:
+                server.wait_ready()
+            yield server
+        finally:
+            if server.process.poll() is None:
+                server.process.send_signal(signal.SIGTERM)
+                try:
+                    server.process.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    server.process.kill()
+            server.stop()
+
+    return serving
+
+
+@pytest.fixture(scope="session")
+def bundle(tiny_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny.bundle: random weights, a context of 96 bytes, and a chat template that knows tools."""
+    folder = tmp_path_factory.mktemp("serve") / "tiny.bundle"
+    shutil.copytree(tiny_bundles["near"], folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entry = {"bytes": len(TEMPLATE), "sha256": hashlib.sha256(TEMPLATE.encode()).hexdigest()}
+    manifest["files"]["chat_template.jinja"] = entry
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo(demo_bundles: dict[str, Path]) -> Path:
+    """pair.bundle, the demo pair: text that makes sense, and takes its time."""
+    return demo_bundles["real"]
