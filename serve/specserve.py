@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mxspec.serve.service import Service
 
 FILE = click.Path(path_type=Path)
+SEND_BYTES = 128 << 10
 NETWORK, WORK, LIMITS, ACCESS = "Network", "Work", "Limits", "Access and log"
 
 
@@ -124,8 +125,10 @@ def _listen(host: str, port: int, limits: Limits) -> socket.socket:
         listener = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
         raise MxspecError(f"--host {host} --port {port}: cannot listen: {error.strerror or error}") from None
-    # What a client does not take for so long is given up by the system; connections inherit it.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.stall_seconds * 1e3))
+    # Connections inherit both: no more than this waits for a client that does not read, so that it is seen to stall,
+    # and what it still does not take after it was left is given up by the system.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2e3 * limits.stall_seconds))
     return listener
 
 

@@ -1,0 +1,109 @@
+"""How a server begins and ends: loading, what cannot be served, the port, and signals."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mxspec.serve.specserve import specserve
+
+from .conftest import PATIENCE, Answer, Server, Serving
+
+COMMAND = [sys.executable, "-m", "mxspec.serve.start"]
+LONG: dict[str, Any] = {"prompt": "def ", "max_tokens": 1000, "temperature": 0, "mxspec": {"k": 0, "ignore_eos": True}}
+
+
+def fails(*arguments: object) -> str:
+    """The one line that specserve ends with, before it serves."""
+    done = CliRunner().invoke(specserve, list(map(str, arguments)))
+    assert (done.exit_code, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def begin(server: Server, body: dict[str, Any]) -> tuple[threading.Thread, list[Answer]]:
+    """A request on a thread, and where its answer will be."""
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", body)))
+    thread.start()
+    return thread, answers
+
+
+def test_what_cannot_be_served_is_one_line(tmp_path: Path, bundle: Path) -> None:
+    assert "no such directory" in fails(tmp_path / "none")
+    assert "BUNDLE" in fails()
+    copy = tmp_path / bundle.name
+    shutil.copytree(bundle, copy)
+    assert "'tiny'" in fails(bundle, copy)
+    keys = tmp_path / "keys"
+    keys.write_text("short\n")
+    line = fails(bundle, "--api-key-file", keys)
+    assert "key 1" in line
+    assert "short" not in line
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "in use" in fails(bundle, "--port", taken.getsockname()[1])
+
+
+def test_a_bundle_that_cannot_be_loaded_ends_the_server(tmp_path: Path, bundle: Path) -> None:
+    copy = tmp_path / "broken.bundle"
+    shutil.copytree(bundle, copy)
+    graph = copy / "target.onnx"
+    graph.write_bytes(bytes(graph.stat().st_size))
+    done = subprocess.run([*COMMAND, str(copy), "--port", "0"], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("listening")]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    assert "broken.bundle" in lines[0]
+
+
+def test_while_models_are_loaded_it_says_so(demo: Path, serving: Serving) -> None:
+    with serving(demo, ready=False) as server:
+        first = server.request("GET", "/health")
+        if first.status == 503:  # it is faster than the question on a fast machine
+            assert first.json == {"status": "loading"}
+            refused = server.post("/v1/completions", LONG)
+            assert refused.status in (200, 503)
+        server.wait_ready()
+        assert server.request("GET", "/health").json == {"status": "ok"}
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(("grace", "said"), [("20", "1 requests finished, 0 cut off"), ("0", "0 requests finished, 1")])
+def test_a_signal_lets_texts_end_or_cuts_them_off(demo: Path, serving: Serving, grace: str, said: str) -> None:
+    with serving(demo, "--grace", grace) as server:
+        before: Callable[[], float] = lambda: server.metric("mxspec:num_requests_running")  # noqa: E731
+        thread, answers = begin(server, LONG | {"stream": True})
+        while before() == 0:
+            pass
+        assert server.stop() == 0
+        thread.join()
+        assert said in server.wait_for("shutting down")
+    (answer,) = answers
+    assert answer.status == 200
+    if grace == "0":
+        assert answer.events[-1]["error"]["code"] == "draining"
+    else:
+        assert answer.events[-1] == "[DONE]"
+    with pytest.raises(OSError):  # noqa: PT011 - refused
+        server.request("GET", "/health")
+
+
+def test_a_request_that_takes_too_long_ends(demo: Path, serving: Serving) -> None:
+    with serving(demo, "--time-limit", "0.2") as server:
+        whole = server.post("/v1/completions", LONG)
+        assert (whole.status, whole.json["error"]["code"]) == (504, "timeout")
+        streamed = server.post("/v1/completions", LONG | {"stream": True})
+        assert streamed.status == 200
+        assert streamed.events[-1]["error"]["code"] == "timeout"
+        assert server.metric("mxspec:request_success_total", finished_reason="abort") == 2
