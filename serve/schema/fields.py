@@ -161,6 +161,8 @@ def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]
     found = problems.errors(include_url=False)
     worst = next((problem for problem in found if problem["type"] == "extra_forbidden"), found[0])
     param = _path(worst["loc"], given, worst["type"])
+    if not param:
+        return ApiError(400, f"body: {in_plain_words(worst['msg'])}")
     last = str(worst["loc"][-1])
     if worst["type"] == "extra_forbidden":
         own = last in Own.model_fields and param == last

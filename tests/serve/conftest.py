@@ -22,7 +22,8 @@ PATIENCE = 60.0  # seconds; a loaded machine is slow
 TEMPLATE = (
     "{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor %}{# <tool_call> #}\n{% endif %}"
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n"
-    "{% for c in m.tool_calls or () %}{{ c.function.name }}({{ c.function.arguments.city }})\n{% endfor %}"
+    "{% if m.tool_calls is defined %}{% for c in m.tool_calls %}"
+    "{{ c.function.name }}({{ c.function.arguments.city }})\n{% endfor %}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 )
 

@@ -1,0 +1,116 @@
+"""Parts of the server that need none: calls of tools, keys, names of hosts, and names of tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+
+from mxspec.formats.errors import MxspecError
+from mxspec.serve.hosts import is_loopback
+from mxspec.serve.keys import read_keys
+from mxspec.serve.token_texts import TokenTexts
+from mxspec.serve.tools import CallReader, CallStyle
+
+CALL = '{"name": "f", "arguments": {"a": [1, "é"]}}'
+NAMED = [("f", {"a": [1, "é"]})]
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "rest", "calls"),
+    [
+        ("hermes", "no call <tool", "no call <tool", []),
+        ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", NAMED),
+        ("hermes", f"so: <tool_call>{CALL}</tool_call>\n<tool_call>{CALL}</tool_call>", "so: ", NAMED * 2),
+        ("hermes", f"<tool_call>{CALL}", "", NAMED),  # the text ended before the last tag
+        ("hermes", "<tool_call>{broken</tool_call>", "<tool_call>{broken</tool_call>", []),
+        ("hermes", '<tool_call>{"name": 5}</tool_call>', '<tool_call>{"name": 5}</tool_call>', []),
+        ("hermes", "a < b <tool_cal> c", "a < b <tool_cal> c", []),
+        ("llama", CALL.replace("arguments", "parameters"), "", NAMED),
+        ("llama", "<|python_tag|>" + CALL, "", NAMED),
+        ("llama", "  {not a call", "  {not a call", []),
+        ("llama", f"no: {CALL}", f"no: {CALL}", []),
+        ("llama", "", "", []),
+    ],
+)
+def test_calls_are_read_however_the_text_is_cut(
+    style: CallStyle, text: str, rest: str, calls: list[tuple[str, object]]
+) -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        reader, shown, at = CallReader(style), "", 0
+        while at < len(text):
+            step = rng.randrange(1, 9) if seed else len(text)
+            piece = reader.push(text[at : at + step])
+            assert "<tool_call>" not in piece
+            shown, at = shown + piece, at + step
+        more, found = reader.finish()
+        assert shown + more == rest
+        assert [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in found] == calls
+        assert len({call["id"] for call in found}) == len(found)
+
+
+def test_keys_are_lines(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("\n  one-long-key \n# no key\nanother-key\n")
+    assert read_keys(file) == ["one-long-key", "another-key"]
+    for text in ("", "# nothing\n", "short\n", "with a blank\n", "twice-twice\ntwice-twice\n", "not-asciié\n"):
+        file.write_text(text)
+        with pytest.raises(MxspecError):
+            read_keys(file)
+    with pytest.raises(MxspecError):
+        read_keys(tmp_path / "none")
+
+
+def test_who_can_reach_an_address() -> None:
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "example.com", "10.0.0.1")] == [False] * 4
+
+
+def test_names_of_tokens_join_to_the_text(byte_tokenizer: Tokenizer) -> None:
+    texts = TokenTexts(byte_tokenizer)
+    text = "naïve ≠ 日本"
+    ids = byte_tokenizer.encode(text).ids
+    assert b"".join(map(texts.bytes_of, ids)).decode() == text
+    assert texts.name(ids[2]) == r"bytes:\xc3"
+    assert texts.text(ids[2]) == "\N{REPLACEMENT CHARACTER}"
+    assert texts.name(257) == "<eos>"
+    assert len({texts.name(token) for token in range(259)}) == 259  # each token has a name of its own
+
+
+def test_names_of_sentencepiece_tokens_keep_their_blanks() -> None:
+    vocabulary = {"<unk>": 0, "<0xE2>": 1, "▁of": 2, "f": 3, "▁": 4}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    texts = TokenTexts(tokenizer)
+    assert [texts.bytes_of(token) for token in (1, 2, 3, 4)] == [b"\xe2", b" of", b"f", b" "]
+
+
+@pytest.mark.parametrize("module", ["mxspec.serve.start", "mxspec.serve.app", "mxspec.serve.specserve"])
+def test_the_server_stands_without_the_compiler(module: str) -> None:
+    forbidden = (
+        "torch",
+        "transformers",
+        "onnx",
+        "onnxscript",
+        "safetensors",
+        "mxspec.compile",
+        "mxspec.evaluate",
+        "ray",
+    )
+    code = f"import sys, {module}; print([name for name in {forbidden!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_options_are_known_without_what_runs_models() -> None:
+    slow = ("onnxruntime", "tokenizers", "starlette", "uvicorn")
+    code = f"import sys, mxspec.serve.specserve; print([name for name in {slow!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
