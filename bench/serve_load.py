@@ -1,0 +1,363 @@
+"""Many clients of one server, some of which go away, make mistakes or read slowly: is anything wrong, stuck or lost?
+
+    python bench/serve_load.py build/demo.bundle --record build/records/serve_load.json
+
+specserve runs in a process of its own. Clients ask one request after another over the loopback address: a tenth close
+the connection amid the answer, a tenth send what is no request, a tenth read a few bytes at a time. Afterwards every
+answer is compared with the one that `specrun --prompts` writes for the same settings: greedy ones, and sampled ones of
+which a seed means one text. The server's anonymous memory is read all the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.finish import finish
+
+PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
+CANCELLED, MALFORMED, SLOW = 0.1, 0.1, 0.1  # shares of the requests
+PATIENCE = 120.0  # seconds without an answer, after which a request is stuck
+SLOW_BYTES, SLOW_SECONDS = 256, 0.002  # what a slow reader takes at a time, and how long it then sleeps
+Body = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the requests."""
+
+    asked: int = 0
+    whole: int = 0
+    cancelled: int = 0
+    malformed: int = 0  # and refused, as they should be
+    later: int = 0  # times that the queue was full, and the client asked again
+    stuck: int = 0
+    wrong: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of whole answers that were read at once
+    memory: list[tuple[float, int]] = field(default_factory=list)  # seconds since the start, anonymous bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An answer that was read to its end."""
+
+    key: str
+    text: str
+    reason: str
+
+
+def request_pool(count: int, seed: int, longest: int) -> dict[str, Body]:
+    """So many requests by a key of their own, in the fields of specrun's batch lines."""
+    rng = random.Random(seed)
+    pool: dict[str, Body] = {}
+    for number in range(count):
+        prompt = "".join(rng.choices(PIECES, k=rng.randrange(1, max(longest // 8, 2))))[: longest // 2]
+        body: Body = {"prompt": prompt, "max_new_tokens": rng.randrange(1, longest // 2)}
+        if rng.random() < 0.6:
+            body |= {"temperature": 0, "k": rng.choice([0, 2, 4, "auto"])}
+        else:
+            body |= {"temperature": 0.8, "top_p": 0.9, "seed": rng.randrange(1000), "verifier": "match"}
+        if rng.random() < 0.2:
+            body["stop"] = ["\n\n"]
+        pool[f"r{number}"] = body
+    return pool
+
+
+def as_asked(body: Body, *, stream: bool) -> Body:
+    """The same as a request of /v1/completions."""
+    own = {name: body[name] for name in ("k", "verifier") if name in body}
+    same = {name: body[name] for name in ("prompt", "temperature", "top_p", "seed", "stop") if name in body}
+    return {**same, "max_tokens": body["max_new_tokens"], "stream": stream, "mxspec": own}
+
+
+def spoil(data: bytes, rng: random.Random) -> bytes:
+    """A body that no server may accept."""
+    mistakes: list[Body] = [{"k": 1}, {"prompt": []}, {"max_tokens": -1}, {"model": "none"}, {"mxspec": {"k": 999}}]
+    if rng.random() < 0.3:
+        return data[: rng.randrange(len(data) - 1)]
+    return json.dumps(json.loads(data) | rng.choice(mistakes)).encode()
+
+
+class Client:
+    """Asks one request after another, each on a connection of its own."""
+
+    def __init__(self, address: tuple[str, int], counts: Counts, seed: int) -> None:
+        self._address = address
+        self._counts = counts
+        self._rng = random.Random(seed)
+        self.written: list[Written] = []
+
+    async def ask(self, key: str, body: Body) -> None:
+        """One request in one of the ways that clients have."""
+        rng, counts = self._rng, self._counts
+        counts.asked += 1
+        way = rng.random()
+        data = json.dumps(as_asked(body, stream=rng.random() < 0.5)).encode()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                if way < CANCELLED:
+                    await self._leave(data)
+                    counts.cancelled += 1
+                elif way < CANCELLED + MALFORMED:
+                    await self._mistake(spoil(data, rng))
+                else:
+                    await self._read(key, data, slow=way < CANCELLED + MALFORMED + SLOW)
+        except TimeoutError:
+            counts.stuck += 1
+
+    async def _leave(self, data: bytes) -> None:
+        async with self._sent(data) as reader:
+            try:
+                async with asyncio.timeout(self._rng.random() / 10):
+                    await reader.read(1000)
+            except TimeoutError:
+                pass
+
+    async def _mistake(self, data: bytes) -> None:
+        while True:
+            async with self._sent(data) as reader:
+                status, body = _parse(await reader.read())
+            if status != 503:
+                break
+            self._counts.later += 1
+            await asyncio.sleep(0.1)
+        self._counts.malformed += status in (400, 404)
+        if status not in (400, 404) or "error" not in json.loads(body):
+            self._counts.wrong.append(f"{data[:200]!r} was answered with {status}")
+
+    async def _read(self, key: str, data: bytes, *, slow: bool) -> None:
+        while True:
+            began = time.perf_counter()
+            async with self._sent(data, slow=slow) as reader:
+                pieces = [piece async for piece in _pieces(reader, slow)]
+            status, body = _parse(b"".join(pieces))
+            if status != 503:
+                break
+            self._counts.later += 1
+            await asyncio.sleep(0.1)
+        if status != 200:
+            self._counts.wrong.append(f"{key} was answered with {status}: {body[:200]!r}")
+            return
+        if not slow:
+            self._counts.seconds.append(time.perf_counter() - began)
+        self._counts.whole += 1
+        self.written.append(_written(key, body))
+
+    @asynccontextmanager
+    async def _sent(self, data: bytes, *, slow: bool = False) -> AsyncIterator[asyncio.StreamReader]:
+        connection = socket.socket()
+        if slow:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, self._address)
+        reader, writer = await asyncio.open_connection(sock=connection, limit=4096 if slow else 1 << 16)
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        try:
+            writer.write(head.encode() + data)
+            await writer.drain()
+            yield reader
+        finally:
+            writer.close()
+
+
+async def _pieces(reader: asyncio.StreamReader, slow: bool) -> AsyncIterator[bytes]:
+    while piece := await reader.read(SLOW_BYTES if slow else 1 << 16):
+        yield piece
+        if slow:
+            await asyncio.sleep(SLOW_SECONDS)
+
+
+def _parse(answer: bytes) -> tuple[int, bytes]:
+    """Status and body of an answer, put together where it came in chunks."""
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    status = int(head.split(b" ", 2)[1])
+    if b"transfer-encoding: chunked" not in head.lower():
+        return status, rest
+    body = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    return status, body
+
+
+def _written(key: str, body: bytes) -> Written:
+    """The text of an answer, whole or in a stream."""
+    if not body.startswith(b"data: "):
+        choice = json.loads(body)["choices"][0]
+        return Written(key, choice["text"], choice["mxspec"]["finish_reason"])
+    events = [event.removeprefix(b"data: ") for event in body.split(b"\n\n") if event]
+    if events[-1] != b"[DONE]":
+        return Written(key, "", f"the stream ends with {events[-1][:200]!r}")
+    choices = [json.loads(event)["choices"][0] for event in events[:-1]]
+    return Written(key, "".join(choice["text"] for choice in choices), choices[-1]["mxspec"]["finish_reason"])
+
+
+async def load(address: tuple[str, int], process: int, pool: dict[str, Body], requests: int, clients: int) -> Any:
+    """What became of so many requests, and the answers."""
+    counts = Counts()
+    began = time.perf_counter()
+    keys = iter(random.Random(1).choices(list(pool), k=requests))
+
+    async def work(client: Client) -> None:
+        for key in keys:
+            await client.ask(key, pool[key])
+
+    async def watch() -> None:
+        while True:
+            counts.memory.append((time.perf_counter() - began, anonymous_bytes(process)))
+            await asyncio.sleep(0.25)
+
+    watching = asyncio.create_task(watch())
+    askers = [Client(address, counts, seed) for seed in range(clients)]
+    await asyncio.gather(*map(work, askers))
+    watching.cancel()
+    return counts, [one for asker in askers for one in asker.written], time.perf_counter() - began
+
+
+def expected_texts(bundle: Path, pool: dict[str, Body], used: set[str]) -> dict[str, tuple[str, str]]:
+    """Text and reason of each request as specrun writes it, alone in a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder, "lines.jsonl")
+        answers = Path(folder, "answers.jsonl")
+        lines.write_text("".join(json.dumps({"key": key, **pool[key]}) + "\n" for key in sorted(used)))
+        command = [sys.executable, "-m", "mxspec.runtime.cli", str(bundle), "--raw", "--prompts", str(lines)]
+        subprocess.run([*command, "--out", str(answers)], check=True, capture_output=True)
+        found = map(json.loads, answers.read_text().splitlines())
+        return {one["key"]: (one["text"], one["finish_reason"]) for one in found}
+
+
+def wait_until_idle(address: tuple[str, int]) -> float:
+    """Texts that run and wait when all clients have gone; waits a few seconds for none."""
+    deadline = time.monotonic() + 10
+    while True:
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            text = b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+        left = sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("mxspec:num_requests_"))
+        if left == 0 or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--requests", default=2000, show_default=True)
+@click.option("--clients", default=16, show_default=True)
+@click.option("--slots", default=8, show_default=True)
+@click.option("--queue", default=64, show_default=True)
+@click.option("--distinct", default=400, show_default=True, help="Different requests, drawn from by all clients.")
+@click.option("--longest", default=200, show_default=True, help="Characters of a prompt and tokens of a text together.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--json", "json_output", is_flag=True)
+def main(
+    bundle: Path,
+    requests: int,
+    clients: int,
+    slots: int,
+    queue: int,
+    distinct: int,
+    longest: int,
+    record: Path | None,
+    json_output: bool,
+) -> None:
+    """Load a server, and compare what it answers."""
+    command = [sys.executable, "-m", "mxspec.serve.start", str(bundle), "--port", "0", "--no-access-log"]
+    command += ["--slots", str(slots), "--queue", str(queue)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            host, _, port = server.stderr.readline().strip().rpartition("/")[2].rpartition(":")
+            address = host, int(port)
+            _wait_ready(address, server)
+            pool = request_pool(distinct, 7, longest)
+            counts, written, seconds = asyncio.run(load(address, server.pid, pool, requests, clients))
+            left = wait_until_idle(address)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            said = server.stderr.read() if server.stderr else ""
+    expected = expected_texts(bundle, pool, {one.key for one in written})
+    counts.wrong += [
+        f"{one.key}: {(one.text, one.reason)!r}, specrun: {expected[one.key]!r}"
+        for one in written
+        if (one.text, one.reason) != expected[one.key]
+    ]
+    result = summary(counts, written, pool, seconds, left)
+    result |= {"bundle": bundle.name, "clients": clients, "slots": slots, "queue": queue, "distinct": distinct}
+    result |= {"exit_code": server.returncode, "said": [line for line in said.splitlines() if line]}
+    finish(result, [table(result)], json_output, record)
+    if counts.wrong or counts.stuck or left:
+        sys.exit(2)
+
+
+def _wait_ready(address: tuple[str, int], server: subprocess.Popen[str]) -> None:
+    while server.poll() is None:
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            if b" 200 " in connection.recv(100):
+                return
+        time.sleep(0.05)
+    sys.exit(1)
+
+
+def summary(
+    counts: Counts, written: list[Written], pool: dict[str, Body], seconds: float, left: float
+) -> dict[str, Any]:
+    """What a record keeps."""
+    times = sorted(counts.seconds)
+    kinds = Counter("greedy" if pool[one.key]["temperature"] == 0 else "sampled" for one in written)
+    return {
+        "requests": counts.asked,
+        "whole": counts.whole,
+        "compared_greedy": kinds["greedy"],
+        "compared_sampled": kinds["sampled"],
+        "cancelled": counts.cancelled,
+        "malformed": counts.malformed,
+        "asked_again": counts.later,
+        "wrong": len(counts.wrong),
+        "wrong_ones": counts.wrong[:10],
+        "stuck": counts.stuck,
+        "left_running": left,
+        "seconds": seconds,
+        "median_seconds": times[len(times) // 2] if times else None,
+        "p95_seconds": times[int(len(times) * 0.95)] if times else None,
+        "anonymous_bytes": counts.memory,
+    }
+
+
+def table(result: dict[str, Any]) -> Table:
+    """What became of them, and memory by quarters."""
+    shown = Table(title="requests to a server", title_justify="left")
+    shown.add_column("what")
+    shown.add_column("how many", justify="right")
+    for name in ("requests", "whole", "compared_greedy", "compared_sampled", "cancelled", "malformed", "asked_again"):
+        shown.add_row(name.replace("_", " "), f"{result[name]:,}")
+    for name in ("wrong", "stuck"):
+        shown.add_row(name, f"{result[name]:,}")
+    memory = [size for _, size in result["anonymous_bytes"]]
+    for quarter in range(1, 5):
+        at = max(len(memory) * quarter // 4 - 1, 0)
+        shown.add_row(f"MiB after {quarter} of 4 parts", f"{memory[at] / 2**20:.1f}" if memory else "")
+    shown.add_row("seconds", f"{result['seconds']:.1f}")
+    return shown
+
+
+if __name__ == "__main__":
+    main()
