@@ -41,10 +41,13 @@ class Mailbox:
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
         self._listener: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._awaited = False  # the listener has found nothing: waking an event loop costs more than the event
 
-    def put(self, event: Event | BaseException) -> None:
-        self._events.put(event)
-        if self._listener is not None:
+    def put(self, *events: Event | BaseException) -> None:
+        for event in events:
+            self._events.put(event)
+        if self._awaited and self._listener is not None:
+            self._awaited = False
             loop, arrived = self._listener
             with suppress(RuntimeError):  # the loop was closed: nobody listens there any more
                 loop.call_soon_threadsafe(arrived.set)
@@ -60,11 +63,13 @@ class Mailbox:
             self._listener = loop, asyncio.Event()
         _, arrived = self._listener
         while True:
-            arrived.clear()
-            try:
+            with suppress(queue.Empty):
                 return self._events.get_nowait()
-            except queue.Empty:
-                await arrived.wait()
+            arrived.clear()
+            self._awaited = True  # said first, so that whoever puts one from here on wakes it
+            with suppress(queue.Empty):
+                return self._events.get_nowait()
+            await arrived.wait()
 
 
 class Handle(Iterator[Event]):

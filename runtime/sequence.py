@@ -36,7 +36,7 @@ MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawin
 class Outbox(Protocol):
     """Where a sequence's events go; called by the thread that runs the steps."""
 
-    def put(self, event: Event | BaseException) -> None: ...
+    def put(self, *events: Event | BaseException) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +258,7 @@ class Sequence:
         else:
             self.tally.first_token = now
         self.tally.rounds.append(done)
-        for event in (*events, done):
-            self._outbox.put(event)
+        self._outbox.put(*events, done)
         if reason is not None:
             self.finish(reason)
         return done

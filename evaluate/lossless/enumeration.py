@@ -211,11 +211,12 @@ class _Outbox:
         self.words: list[int] = []
         self.error: BaseException | None = None
 
-    def put(self, event: object) -> None:
-        if isinstance(event, Token):
-            self.words.append(event.id)
-        elif isinstance(event, BaseException):
-            self.error = event
+    def put(self, *events: object) -> None:
+        for event in events:
+            if isinstance(event, Token):
+                self.words.append(event.id)
+            elif isinstance(event, BaseException):
+                self.error = event
 
 
 def _words(number: int) -> list[int]:

@@ -69,8 +69,8 @@ class ToySession:
 class Outbox(list[Any]):
     """Events in the order in which they were put."""
 
-    def put(self, event: Any) -> None:
-        self.append(event)
+    def put(self, *events: Any) -> None:
+        self.extend(events)
 
 
 class ToyText(Iterator[Event]):

@@ -396,9 +396,8 @@ def test_samples_of_the_earlier_prompt_come_first(toys: Any) -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def put(self, event: Event) -> None:
-            if isinstance(event, Finished):
-                order.append(self.name)
+        def put(self, *events: Event) -> None:
+            order.extend(self.name for event in events if isinstance(event, Finished))
 
     for name in "ab":
         scheduler.add(

@@ -62,7 +62,10 @@ def test_a_stream_adds_up_to_the_whole_answer(client: openai.OpenAI) -> None:
     whole = client.completions.create(**settings)
     chunks = list(
         client.completions.create(
-            **settings, stream=True, stream_options={"include_usage": True}, extra_body={"mxspec": {"origins": True}}
+            **settings,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"mxspec": {"origins": True, "k": 3, "verifier": "match"}},  # the same text at every K
         )
     )
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == whole.choices[0].text
