@@ -131,18 +131,21 @@ class Service:
         if self.state == "loading":
             self.state = "ready"
 
-    async def drain(self, grace: float) -> tuple[int, int]:
-        """Take nothing more; how many requests were finished, and how many cut off when `grace` seconds were over."""
+    async def drain(self, grace: float, hurry: Callable[[], bool] = lambda: False) -> tuple[int, int]:
+        """Take nothing more; how many requests were finished, and how many cut off when `grace` seconds were over.
+
+        `hurry` is asked all the while whether they are over now.
+        """
         self.state = "draining"
         begun = set(self.flights)
         deadline = time.monotonic() + grace
-        while self.flights and time.monotonic() < deadline:
+        while self.flights and time.monotonic() < deadline and not hurry():
             await asyncio.sleep(0.02)
         cut = set(self.flights)
         for flight in cut:
             flight.end(Cut.SHUTDOWN)
         deadline = time.monotonic() + self.limits.stall_seconds
-        while self.flights and time.monotonic() < deadline:  # they say so to their clients
+        while self.flights and time.monotonic() < deadline and not hurry():  # they say so to their clients
             await asyncio.sleep(0.02)
         return len(begun - cut), len(cut)
 

@@ -151,7 +151,7 @@ def _serve(service: Service, app: object, listener: socket.socket) -> None:
             for server in self.servers:
                 server.close()
             if service.error is None:
-                finished, cut = await service.drain(limits.grace_seconds)
+                finished, cut = await service.drain(limits.grace_seconds, lambda: self.force_exit)
                 print(f"shutting down: {finished} requests finished, {cut} cut off", file=sys.stderr, flush=True)
             await super().shutdown(sockets)
 
