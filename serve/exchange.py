@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
-from mxspec.serve.errors import SERVER, ApiError
+from mxspec.serve.errors import SERVER, ApiError, refused
 from mxspec.serve.flight import Cut, Flight, Gone
 from mxspec.serve.job import Job
 from mxspec.serve.limits import read_body
@@ -59,7 +59,7 @@ class TextRoute:
         if job.asked.stream:
             await self._send_stream(job, flight, send)
             return
-        async for prompt, event in _events(flight):
+        async for prompt, event in _events(job, flight):
             job.add(prompt, event, self._service.metrics)
         flight.require_going_on()
         await send_json(send, 200, job.whole())
@@ -84,7 +84,7 @@ class TextRoute:
             openings = [choice for written in job.written for choice in job.dialect.openings(written.index)]
             for choice in openings:
                 yield _event(job.chunk([choice]))
-            async for prompt, event in _events(flight):
+            async for prompt, event in _events(job, flight):
                 added = job.add(prompt, event, self._service.metrics)
                 if added is None or flight.cut is not None:
                     continue
@@ -98,12 +98,14 @@ class TextRoute:
             yield _event(error.as_json())
 
 
-async def _events(flight: Flight) -> AsyncIterator[Any]:
-    """The events of a flight; raises ApiError for what a text ends in."""
+async def _events(job: Job, flight: Flight) -> AsyncIterator[Any]:
+    """The events of a flight; raises ApiError for what a text ends in: some grammars fail when they are first used."""
     try:
         async for found in flight.events():
             yield found
     except MxspecError as error:
+        if str(error).startswith("grammar: "):
+            raise refused(error, job.asked.names) from error
         raise ApiError(500, str(error), kind=SERVER) from error
 
 

@@ -13,6 +13,7 @@ from mxspec.runtime.commands.settings import grammar_of
 from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.serve.errors import ApiError, refused, unsupported
 
+DEEPEST = 100  # objects and lists in each other
 TOP_LOGPROBS = 20  # as OpenAI's chats have it
 
 Model = TypeVar("Model", bound=Strict)
@@ -142,6 +143,7 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
         raise refused(error) from None
     if not isinstance(found, dict):
         raise ApiError(400, f"body: got a {type(found).__name__}, expected an object")
+    _check_depth(found)
     given = {name: value for name, value in found.items() if value is not None}
     if isinstance(given.get("mxspec"), dict):
         given["mxspec"] = {name: value for name, value in given["mxspec"].items() if value is not None}
@@ -154,6 +156,17 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
         return model.model_validate(given)
     except ValidationError as problems:
         raise _first(problems, given, model) from None
+
+
+def _check_depth(body: dict[str, Any]) -> None:
+    """Raise ApiError for what is nested deeper than anything a request means: templates and schemas walk over it."""
+    level: list[Any] = [body]
+    for _ in range(DEEPEST):
+        values = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
+        level = [value for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise ApiError(400, f"body: nested deeper than {DEEPEST}")
 
 
 def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]) -> ApiError:

@@ -126,6 +126,10 @@ def test_a_wrong_completion_is_refused_by_its_field(server: Server, fields: dict
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "colour"}}}},
             "response_format",
         ),
+        (  # which fails when it is first used
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"$ref": "#"}}}},
+            "response_format",
+        ),
         ({"response_format": {"type": "json_object"}, "mxspec": {"regex": "a"}}, "response_format"),
         ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "response_format"),
         ({"tools": [{"type": "web"}]}, "tools.0.type"),
@@ -177,6 +181,7 @@ def test_what_changes_nothing_is_accepted(server: Server, fields: dict[str, Any]
         (b"[]", "expected an object"),
         (b"\xff\xfe", "not valid JSON"),
         (b"[" * 9000, "not valid JSON"),
+        (b'{"a":' * 600 + b"1" + b"}" * 600, "nested deeper"),
     ],
 )
 def test_a_body_that_is_no_request(server: Server, body: bytes, message: str) -> None:
