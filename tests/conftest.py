@@ -1,4 +1,4 @@
-"""Bundles to generate from, compiled once a session: a tiny random target with two drafts, and the demo pair."""
+"""Bundles, compiled once a session: a tiny random target with two drafts, and the demo pair; and a browser."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from mxspec.formats.bundle import Bundle
+from tests.watched import headless_browser
 
 # Shells start jobs in the background with SIGINT ignored, and so would be the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -148,3 +150,25 @@ def demo_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("demo")
     real = compile_pair(folder, DEMO / "target", DEMO / "draft", k_max=K_MAX)
     return {"real": real, "random": scramble_draft(real, folder / "random.bundle")}
+
+
+@pytest.fixture(scope="session")
+def demo_with_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `speccompile demo --with-baseline` makes."""
+    from rich.console import Console
+
+    from mxspec.compile.pipeline import compile_bundle
+    from mxspec.compile.progress import Stages
+    from mxspec.recipes.recipe import Recipe
+
+    output = tmp_path_factory.mktemp("demo") / "demo.bundle"
+    recipe = Recipe.load(DEMO.with_suffix(".toml"))
+    compile_bundle(recipe, output, with_baseline=True, force=False, stages=Stages(Console(quiet=True)))
+    return output
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, of one file of tests: its driver has an event loop that runs."""
+    with headless_browser() as browser:
+        yield browser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,10 +13,10 @@ from mxspec.runtime.events import Token
 from mxspec.runtime.plain_console import shown
 from mxspec.runtime.trace.collect import Collector
 from mxspec.runtime.trace.page import render_page
+from tests.watched import Watched
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HOSTILE = [
     "</script><script>window.hacked = 1</script>",
     '<img src="http://example.invalid/x.png" onerror="window.hacked = 2">',
@@ -63,30 +62,8 @@ def trace(toys: Any) -> tuple[list[dict[str, Any]], str]:
     return [header, *collector.objects], text
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path; Debian's package is chromium")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Watched:
-    """A page, and all that it said and asked for."""
-
-    def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
-        self.context = browser.new_context(**settings)
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
+class TracePage(Watched):
+    """The page of a trace."""
 
     def detail(self) -> str:
         return str(self.page.locator("#detail").inner_text())
@@ -105,14 +82,14 @@ def path(trace: tuple[list[dict[str, Any]], str], tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture
-def opened(browser: Any, path: Path) -> Iterator[Watched]:
+def opened(browser: Any, path: Path) -> Iterator[TracePage]:
     """Whatever a test does with the page, it complains of nothing and loads nothing but itself."""
-    watched = Watched(browser, path)
+    watched = TracePage(browser, path.as_uri())
     yield watched
     assert watched.said == []
     assert watched.asked == [path.as_uri()]
     assert watched.page.evaluate("window.hacked") is None
-    watched.context.close()
+    watched.close()
 
 
 class _Texts(HTMLParser):
@@ -145,7 +122,7 @@ def test_the_markup_holds_the_answer_and_nothing_of_it_is_markup(trace: tuple[li
     assert "49" not in parsed.answer
 
 
-def test_the_text_of_the_page_is_the_answer(opened: Watched, trace: tuple[list[dict[str, Any]], str]) -> None:
+def test_the_text_of_the_page_is_the_answer(opened: TracePage, trace: tuple[list[dict[str, Any]], str]) -> None:
     assert opened.page.evaluate("document.querySelector('.answer').textContent").strip() == shown(trace[1]).strip()
     origins = opened.page.evaluate(
         "[...document.querySelectorAll('.answer .token')].map(t => t.classList.contains('own'))"
@@ -163,7 +140,7 @@ def test_the_text_of_the_page_is_the_answer(opened: Watched, trace: tuple[list[d
     assert opened.page.title() == "Trace of <i>bundle</i>"
 
 
-def test_keys_move_the_focus_and_the_numbers_follow(opened: Watched, trace: tuple[list[dict[str, Any]], str]) -> None:
+def test_keys_move_the_focus_and_the_numbers_follow(opened: TracePage, trace: tuple[list[dict[str, Any]], str]) -> None:
     page = opened.page
     for _ in range(6):
         page.keyboard.press("Tab")
@@ -193,21 +170,21 @@ def test_keys_move_the_focus_and_the_numbers_follow(opened: Watched, trace: tupl
     assert page.evaluate("document.activeElement.closest('.answer')") is None, "one stop of the Tab key is enough"
 
 
-def test_pointing_and_tapping_show_the_numbers(opened: Watched, browser: Any, path: Path) -> None:
+def test_pointing_and_tapping_show_the_numbers(opened: TracePage, browser: Any, path: Path) -> None:
     token = opened.page.locator(".rounds .rejected").first
     token.hover()
     assert "rejected" in opened.detail()
     opened.page.mouse.move(1, 1)
     assert not opened.page.locator("#detail").is_visible()
-    phone = Watched(browser, path, has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844})
+    phone = TracePage(browser, path.as_uri(), has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844})
     phone.page.locator(".answer .token.accepted").first.tap()
     assert "guessed by model, kept" in phone.detail()
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390, "it scrolls sideways"
     assert phone.said == []
-    phone.context.close()
+    phone.close()
 
 
-def test_a_screen_reader_finds_named_lists_of_tokens(opened: Watched) -> None:
+def test_a_screen_reader_finds_named_lists_of_tokens(opened: TracePage) -> None:
     answer = opened.page.locator(".answer").aria_snapshot()
     assert answer.startswith('- listbox "Tokens of the answer"')
     assert '- option "newline' in answer or '- option "space' in answer
@@ -218,12 +195,12 @@ def test_a_screen_reader_finds_named_lists_of_tokens(opened: Watched) -> None:
 def test_it_is_light_or_dark_as_its_reader_wants(browser: Any, path: Path) -> None:
     grounds = []
     for scheme in ("light", "dark"):
-        watched = Watched(browser, path, color_scheme=scheme)
+        watched = TracePage(browser, path.as_uri(), color_scheme=scheme)
         colours = watched.page.evaluate(
             "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
         )
         grounds.append([sum(map(int, colour[4:-1].split(","))) for colour in colours])
-        watched.context.close()
+        watched.close()
     (paper, ink), (dark_paper, dark_ink) = grounds
     assert paper > 600 > 200 > ink
     assert dark_ink > 600 > 200 > dark_paper
