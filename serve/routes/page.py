@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 FILE = Path(__file__).parents[1] / "page" / "index.html"
 
@@ -22,9 +22,8 @@ async def page(_request: Request) -> Response:
 @cache
 def _response() -> Response:
     markup = FILE.read_text(encoding="utf-8")
-    return Response(
+    return HTMLResponse(
         markup,
-        media_type="text/html",
         headers={
             "Content-Security-Policy": content_security_policy(markup),
             "X-Content-Type-Options": "nosniff",
