@@ -3,12 +3,14 @@
     python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record build/records/llama_cpp.json
     MXSPEC_ISA=avx2 python bench/compare_llama_cpp.py --ours mxfp6_e2m3/int8
     python bench/compare_llama_cpp.py --speculative --record build/records/llama_cpp_speculative.json
+    python bench/compare_llama_cpp.py --serving --record build/records/llama_cpp_serving.json
 
 The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it), for the instruction
 set that mxspec uses. Without --speculative, single calls are timed, of a model of random weights: values do not matter
 for speed, both read every byte of every weight once a call. With --speculative, greedy answers are timed, plain and
 with a draft, of the demo pair grown to the size of users' models (`specbench grow`), whose acceptance is real: as gguf
-files made by the peer's own converter and quantiser, and as bundles.
+files made by the peer's own converter and quantiser, and as bundles. With --serving, servers of both, with that pair,
+have eight clients at once.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from llama_cpp import serving as servers
 from llama_cpp import shape, speculative
 from llama_cpp.build import PACKAGE, build_peer
 from llama_cpp.files import grown_pair, held_out_text
@@ -29,8 +32,10 @@ from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
 from mxspec.evaluate.finish import report
 from mxspec.evaluate.record import write_record
+from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
 from mxspec.runtime.command import Command
+from mxspec.runtime.text.tokenizer import load_tokenizer
 
 CONSOLE = Console(stderr=True)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -52,6 +57,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/llama_cpp"), show_default=True)
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--speculative", "speculate", is_flag=True, help="Plain and speculative answers of a real pair instead.")
+@click.option("--serving", is_flag=True, help="Servers with 8 clients at once instead, of the same pair.")
 @click.option("--target", type=FOLDER, help="Its target. [the demo's, grown into the work folder]")
 @click.option("--draft", type=FOLDER, help="Its large draft. [the demo's, grown likewise]")
 @click.option("--text", type=FILE, help="What prompts are cut from. [held-out source]")
@@ -69,6 +75,7 @@ def main(
     work: Path,
     record: Path | None,
     speculate: bool,
+    serving: bool,
     target: Path | None,
     draft: Path | None,
     text: Path | None,
@@ -80,18 +87,29 @@ def main(
 ) -> None:
     """Time mxspec and llama.cpp, alternating."""
     work.mkdir(parents=True, exist_ok=True)
-    if speculate:
-        binaries = build_peer(work, ops.instruction_set(), speculative.TOOLS)
-        pair = grown_pair(work, target, draft)
-        lengths = (prompts, prompt_tokens, new_tokens)
-        held_out = text or held_out_text(work)
-        with termination_as_interrupt():  # which ends the server that is open
-            found = speculative.compare(
-                work, binaries, pair, held_out, threads, lengths, repetitions, windows, calibrate, CONSOLE.print
-            )
-        report(found, False, record)
-    else:
+    if not (speculate or serving):
         by_calls(shape_name, ours, peer_formats, threads, repetitions, work, record)
+        return
+    binaries = build_peer(work, ops.instruction_set(), servers.TOOLS if serving else speculative.TOOLS)
+    pair = grown_pair(work, target, draft)
+    held_out = text or held_out_text(work)
+    found: Result
+    with termination_as_interrupt():  # which ends the server that is open
+        if serving:
+            ids = tokens_of(pair.target, held_out)
+            lengths = prompt_tokens, new_tokens
+            found = servers.compare(work, binaries, pair, ids, threads, lengths, repetitions, CONSOLE.print)
+        else:
+            sizes = prompts, prompt_tokens, new_tokens
+            found = speculative.compare(
+                work, binaries, pair, held_out, threads, sizes, repetitions, windows, calibrate, CONSOLE.print
+            )
+    report(found, False, record)
+
+
+def tokens_of(checkpoint: Path, text: Path) -> list[int]:
+    """Token ids of a text."""
+    return list(load_tokenizer(checkpoint / "tokenizer.json").encode(text.read_text(encoding="utf-8")).ids)
 
 
 def by_calls(

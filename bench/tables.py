@@ -30,6 +30,7 @@ from mxspec.evaluate.bench.plots.style import save
 from mxspec.evaluate.bench.profile.result import ProfileResult
 from mxspec.evaluate.bench.read_ceiling import PairedTimes, Quartiles
 from mxspec.evaluate.bench.records import Record
+from mxspec.evaluate.bench.serve.result import ServeResult
 from mxspec.evaluate.bench.speculate.result import SpeculateResult, Turns
 from mxspec.evaluate.result import Result
 
@@ -39,6 +40,7 @@ ROWS = (1, 2, 4, 8, 16, 128)  # of the products in a table
 sys.path.insert(0, str(ROOT / "bench"))
 
 from llama_cpp.result import SpeculativeResult  # noqa: E402  # of this folder, which is no package
+from llama_cpp.serving import ServingResult  # noqa: E402
 from old_records import read_result  # noqa: E402
 
 Found = TypeVar("Found", bound=Result)
@@ -192,6 +194,32 @@ def speculative(isa: str) -> str:
         f"\n\nGreedy, {result.prompts} prompts of {result.prompt_tokens} tokens, {result.new_tokens} new ones, "
         f"{result.threads} threads. Perplexity is of {result.perplexity_tokens:,} tokens, the second halves of windows "
         "of 512, over that of the same program's 16-bit target."
+    )
+    return markdown(result.header, result.lines) + what + where
+
+
+def serve(isa: str) -> str:
+    result, where = read(f"{isa}/serve_grown", ServeResult)
+    joining = result.joining
+    rows = [
+        [str(r.clients), f"{r.engine_tokens_per_second:.1f}", f"{r.server_tokens_per_second:.1f}", f"{r.ratio:.3f}"]
+        for r in result.rows
+    ]
+    what = (
+        f"\n\nTexts of {result.new_tokens} tokens, {result.threads} threads; the server is ready "
+        f"{result.ready_seconds:.1f} s after its start. While {joining.prompt_tokens:,} tokens join eight texts, the "
+        f"95th percentile of the time to a text's next token is {joining.during_seconds * 1e3:.0f} ms, "
+        f"{joining.before_seconds * 1e3:.0f} ms before ({joining.ratio:.2f} x); the one that joins has its first "
+        f"token after {joining.first_token_seconds:.2f} s."
+    )
+    return markdown(["clients", "engine, tok/s", "server, tok/s", "server over engine"], rows) + what + where
+
+
+def serving(isa: str) -> str:
+    result, where = read(f"{isa}/llama_cpp_serving", ServingResult)
+    what = (
+        f"\n\n{result.clients} clients, {result.answers} greedy texts of each one after the other, "
+        f"{result.new_tokens} tokens after {result.prompt_tokens}, {result.threads} threads."
     )
     return markdown(result.header, result.lines) + what + where
 
@@ -372,6 +400,8 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "profile": profile,
     "llama_cpp": llama_cpp,
     "speculative": speculative,
+    "serve": serve,
+    "serving": serving,
     "batch": batch,
     "columns": columns,
     "speculate_grown": lambda isa: speculate(f"{isa}/speculate_grown"),

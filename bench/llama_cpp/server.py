@@ -34,12 +34,14 @@ class Server:
     log: Path
     draft: Path | None = None
     k: int = 0
+    slots: int = 1  # texts at a time
 
     def command(self, port: int) -> list[str]:
         """Without what keeps prompts from one request to the next: each is read anew."""
         threads = str(self.threads)
         place = ["--host", "127.0.0.1", "--port", str(port), "--offline", "--no-ui", "--cache-ram", "0"]
-        target = ["-m", str(self.model), "-c", str(CONTEXT), "-np", "1", "-t", threads, "-tb", threads]
+        target = ["-m", str(self.model), "-c", str(self.slots * CONTEXT), "-np", str(self.slots)]
+        target += ["-t", threads, "-tb", threads]
         draft = ["-md", str(self.draft), "-td", threads, "-tbd", threads, "--spec-type", "draft-simple"]
         drafted = [*draft, "--spec-draft-n-max", str(self.k)] if self.draft else []
         return [str(self.binaries / "llama-server"), *place, *target, *drafted]

@@ -12,6 +12,7 @@ from mxspec.evaluate.bench.commands.model import bench_model
 from mxspec.evaluate.bench.commands.ops import bench_ops
 from mxspec.evaluate.bench.commands.plot import bench_plot
 from mxspec.evaluate.bench.commands.profile import bench_profile
+from mxspec.evaluate.bench.commands.serve import bench_serve
 from mxspec.evaluate.bench.commands.shapes import bench_shapes
 from mxspec.evaluate.bench.commands.speculate import bench_speculate
 from mxspec.evaluate.bench.commands.sweep import bench_sweep
@@ -31,6 +32,7 @@ for command in (
     bench_speculate,
     bench_columns,
     bench_batch,
+    bench_serve,
     bench_sweep,
     bench_plot,
     bench_compare,

@@ -1,0 +1,177 @@
+"""Server against server: many clients at once, each of which asks for one greedy text after the other.
+
+A server is open only while it is timed, and the servers alternate within each repetition.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from llama_cpp.build import PACKAGE
+from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
+from llama_cpp.result import OURS, PEER
+from llama_cpp.server import GREEDY, Server
+from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
+from mxspec.evaluate.bench.serve.server import Address, specserve
+from mxspec.evaluate.bench.speculate.bench import prompts_of
+from mxspec.evaluate.result import Result, Value
+
+TOOLS = ("llama-server", "llama-quantize")
+CLIENTS = 8
+ANSWERS = 2  # of each client
+PEER_TARGET, PEER_K = "Q6_K", 3  # bits a weight as ours; the peer's own default of K
+WHOLE = Packed("fp16", "int16")
+OUR_TARGETS = (Packed("mxfp6_e3m2", "int16"), Packed("mxfp6_e2m3", "int8"))
+WARM_TOKENS = 16
+
+Open = Callable[[], AbstractContextManager[Writer]]
+Progress = Callable[[str], object]
+
+
+class Row(Value):
+    """One server."""
+
+    program: str
+    target: str
+    tokens_per_second: float  # of all clients; median over the repetitions
+    trials_tokens_per_second: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.program} {self.target}"
+
+    def over(self, other: Row) -> float:
+        """How many times as fast: the median over the repetitions."""
+        pairs = zip(self.trials_tokens_per_second, other.trials_tokens_per_second, strict=True)
+        return statistics.median(mine / its for mine, its in pairs)
+
+
+class ServingResult(Result):
+    """Servers of both programs on one pair, with as many clients as slots."""
+
+    peer: str  # its package
+    threads: int
+    clients: int
+    answers: int  # of each client
+    prompt_tokens: int
+    new_tokens: int
+    rows: tuple[Row, ...]
+
+    @property
+    def header(self) -> list[str]:
+        return ["", "tok/s", *(f"over {row.target}" for row in self.rows if row.program == PEER)]
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The cells of the table."""
+        peers = [row for row in self.rows if row.program == PEER]
+        return [
+            [
+                row.name,
+                f"{row.tokens_per_second:.1f}",
+                *(f"{row.over(peer):.2f} x" if row.program == OURS else "" for peer in peers),
+            ]
+            for row in self.rows
+        ]
+
+    def tables(self) -> Sequence[Table]:
+        first, *others = self.header
+        table = Table(first, title=f"{self.clients} clients, greedy, tokens/s", title_justify="left")
+        for column in others:
+            table.add_column(column, justify="right")
+        for line in self.lines:
+            table.add_row(*line)
+        return [table]
+
+
+def compare(
+    folder: Path,
+    binaries: Path,
+    pair: Pair,
+    token_ids: Sequence[int],
+    threads: int,
+    lengths: tuple[int, int],  # tokens of a prompt, and new ones
+    repetitions: int,
+    progress: Progress,
+) -> ServingResult:
+    """Time all servers."""
+    prompt_tokens, new_tokens = lengths
+    prompts = prompts_of(token_ids, CLIENTS * ANSWERS, prompt_tokens)
+    shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(CLIENTS)]
+    servers = {**peer_servers(folder, binaries, pair, threads), **our_servers(folder, pair, threads)}
+    trials = measure(servers, shares, new_tokens, repetitions, progress)
+    return ServingResult(
+        peer=PACKAGE,
+        threads=threads,
+        clients=CLIENTS,
+        answers=ANSWERS,
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        rows=tuple(
+            Row(program=name[0], target=name[1], tokens_per_second=statistics.median(t), trials_tokens_per_second=t)
+            for name, t in trials.items()
+        ),
+    )
+
+
+def measure(
+    servers: Mapping[tuple[str, str], Open],
+    shares: Sequence[Sequence[Sequence[int]]],
+    new_tokens: int,
+    repetitions: int,
+    progress: Progress,
+) -> dict[tuple[str, str], tuple[float, ...]]:
+    """Tokens a second of all clients, from the first question to the last piece, of each repetition."""
+    found: dict[tuple[str, str], tuple[float, ...]] = dict.fromkeys(servers, ())
+    for repetition in range(repetitions):
+        for name, opened in servers.items():
+            with opened() as writer:
+                ask_at_once(writer, [share[:1] for share in shares], WARM_TOKENS)  # weights are read, costs learned
+                speed = tokens_per_second(ask_at_once(writer, shares, new_tokens), new_tokens)
+            found[name] = (*found[name], speed)
+            progress(f"[{repetition + 1}/{repetitions}] {' '.join(name)}: {speed:.1f} tok/s")
+    return found
+
+
+def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict[tuple[str, str], Open]:
+    """The peer's, plain and with its draft."""
+    target = gguf_file(folder, binaries, pair.target, "target", PEER_TARGET)
+    draft = gguf_file(folder, binaries, pair.drafts["demo draft"], "demo-draft", F16)
+    log = folder / "llama-server.log"
+    plain = Server(binaries, target, threads, log, slots=CLIENTS)
+    drafting = Server(binaries, target, threads, log, draft, PEER_K, slots=CLIENTS)
+    return {
+        (PEER, PEER_TARGET): lambda: _of_peer(plain),
+        (PEER, f"{PEER_TARGET}, speculating"): lambda: _of_peer(drafting),
+    }
+
+
+def our_servers(folder: Path, pair: Pair, threads: int) -> dict[tuple[str, str], Open]:
+    """Ours, K by cost."""
+
+    def opener(path: Path) -> Open:
+        return lambda: _of_ours(path, threads)
+
+    return {(OURS, str(t)): opener(bundle(folder, pair, t, "demo draft", WHOLE)) for t in OUR_TARGETS}
+
+
+@contextmanager
+def _of_peer(server: Server) -> Iterator[Writer]:
+    def body(prompt: Sequence[int], new_tokens: int, plain: bool) -> dict[str, Any]:
+        asked = {"prompt": list(prompt), "n_predict": new_tokens, "ignore_eos": True, "cache_prompt": False}
+        return {**asked, **GREEDY, "stream": True}
+
+    with server.open() as running:
+        yield Streamed(Address("127.0.0.1", running.port, 0.0), "/completion", body)
+
+
+@contextmanager
+def _of_ours(path: Path, threads: int) -> Iterator[Writer]:
+    with specserve(path, slots=CLIENTS, threads=threads) as address:
+        yield of_specserve(address)

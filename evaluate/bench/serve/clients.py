@@ -1,0 +1,138 @@
+"""Clients that ask for texts all the time: of the engine in this process, or of a server."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mxspec.evaluate.bench.serve.server import Address
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Round
+from mxspec.runtime.request import Request
+
+ANSWER_SECONDS = 600.0
+
+
+class Writer(Protocol):
+    """Whoever answers: each item is a piece of the text, as it comes."""
+
+    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]: ...
+
+
+class InProcess:
+    """The engine itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._keys = itertools.count()
+
+    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+        """A greedy text of so many tokens, whose prompt is read anew; without drafting where it is plain."""
+        request = Request(
+            prompt=prompt,
+            max_new_tokens=new_tokens,
+            temperature=0,
+            ignore_eos=True,
+            cache_key=str(next(self._keys)),
+            drafter="none" if plain else None,
+        )
+        return (event for event in self._engine.submit(request) if isinstance(event, Round))
+
+
+class Streamed:
+    """A server whose answers are streams of `data:` lines; `body` is what it is asked for."""
+
+    def __init__(self, address: Address, path: str, body: Callable[[Sequence[int], int, bool], dict[str, Any]]) -> None:
+        self._address, self._path, self._body = address, path, body
+
+    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+        """Likewise; raises MxspecError for an answer that is none."""
+        connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=ANSWER_SECONDS)
+        try:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", self._path, json.dumps(self._body(prompt, new_tokens, plain)), headers)
+            answer = connection.getresponse()
+            if answer.status != http.client.OK:
+                raise MxspecError(f"{self._path}: got status {answer.status}: {answer.read(300)!r}")
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    if line.startswith(b'data: {"error"'):
+                        raise MxspecError(f"{self._path}: {line.decode(errors='replace').strip()}")
+                    yield line
+        except (OSError, http.client.HTTPException) as error:
+            raise MxspecError(f"{self._path}: {type(error).__name__}: {error}") from None
+        finally:
+            connection.close()
+
+
+def of_specserve(address: Address) -> Streamed:
+    """The completions of specserve."""
+    keys = itertools.count()
+
+    def body(prompt: Sequence[int], new_tokens: int, plain: bool) -> dict[str, Any]:
+        ours = {"ignore_eos": True, "cache_key": str(next(keys)), **({"drafter": "none"} if plain else {})}
+        asked = {"prompt": list(prompt), "max_tokens": new_tokens, "temperature": 0, "stream": True}
+        return {**asked, "mxspec": ours}
+
+    return Streamed(address, "/v1/completions", body)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One answer, as its client heard it: perf_counter when it was asked for, and at each of its pieces."""
+
+    asked: float
+    pieces: tuple[float, ...]
+
+    @property
+    def first_seconds(self) -> float:
+        return self.pieces[0] - self.asked
+
+    @property
+    def gaps(self) -> list[tuple[float, float]]:
+        """When a piece came, and how many seconds after the one before."""
+        return [(after, after - before) for before, after in itertools.pairwise(self.pieces)]
+
+
+def hear(writer: Writer, prompt: Sequence[int], new_tokens: int, *, plain: bool = False) -> Heard:
+    """Ask, and read to the end."""
+    asked = time.perf_counter()
+    return Heard(asked, tuple(time.perf_counter() for _ in writer.write(prompt, new_tokens, plain=plain)))
+
+
+def ask_at_once(
+    writer: Writer, prompts: Sequence[Sequence[Sequence[int]]], new_tokens: int, *, plain: bool = False
+) -> list[list[Heard]]:
+    """A client for each of some lists of prompts, which asks for one after the other; raises what any of them met."""
+    heard: list[list[Heard]] = [[] for _ in prompts]
+    errors: list[BaseException] = []
+
+    def client(number: int) -> None:
+        try:
+            for prompt in prompts[number]:
+                heard[number].append(hear(writer, prompt, new_tokens, plain=plain))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return heard
+
+
+def tokens_per_second(heard: Sequence[Sequence[Heard]], new_tokens: int) -> float:
+    """Of all clients, from the first question to the last piece."""
+    answers = [answer for client in heard for answer in client]
+    began, ended = min(answer.asked for answer in answers), max(answer.pieces[-1] for answer in answers)
+    return len(answers) * new_tokens / (ended - began)

@@ -1,0 +1,150 @@
+"""What `specbench serve` times: clients of the server beside clients of the engine, and a long prompt that joins."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mxspec.evaluate.bench.serve.clients import (
+    ANSWER_SECONDS,
+    Heard,
+    InProcess,
+    Writer,
+    ask_at_once,
+    hear,
+    of_specserve,
+    tokens_per_second,
+)
+from mxspec.evaluate.bench.serve.result import ClientsRow, Joining, ServeResult
+from mxspec.evaluate.bench.serve.server import specserve
+from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, prompts_of
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime import ops
+from mxspec.runtime.engine import Engine
+
+CLIENTS = (1, 8)
+ANSWERS = 2  # of each client, one after the other
+JOINING_TOKENS = 1000
+JOINED_TOKENS = 16  # that the joining client asks for
+WARM_TOKENS = 32
+STARTS = 3
+
+Progress = Callable[[str], object]
+
+
+def measure(
+    bundle: Path, text: Sequence[int], new_tokens: int, repetitions: int, threads: int | None, progress: Progress
+) -> ServeResult:
+    """`text` is token ids that prompts are cut from. Server and engine alternate; one idles while the other works."""
+    slots = max(CLIENTS) + 1
+    ready = [_ready_seconds(bundle, slots, threads, progress) for _ in range(STARTS - 1)]
+    with Engine(bundle, slots=slots, threads=threads) as engine, specserve(bundle, slots=slots, threads=threads) as its:
+        ready.append(its.ready_seconds)
+        writers: dict[str, Writer] = {"engine": InProcess(engine), "server": of_specserve(its)}
+        prompts = prompts_of(text, max(CLIENTS) * ANSWERS)
+        for writer in writers.values():  # weights are read for the first time, and costs are learned
+            ask_at_once(writer, [[prompt] for prompt in prompts[: max(CLIENTS)]], WARM_TOKENS)
+        speeds: dict[tuple[int, str], list[float]] = {}
+        joins = []
+        for repetition in range(repetitions):
+            for clients in CLIENTS:
+                shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(clients)]
+                for name in sorted(writers, reverse=repetition % 2 == 1):
+                    progress(f"repetition {repetition + 1} of {repetitions}: {clients} clients of the {name}")
+                    heard = ask_at_once(writers[name], shares, new_tokens)
+                    speeds.setdefault((clients, name), []).append(tokens_per_second(heard, new_tokens))
+            progress(f"repetition {repetition + 1} of {repetitions}: a long prompt joins")
+            joins.append(_join(writers["server"], prompts[: max(CLIENTS)], _long_prompt(text, repetition), new_tokens))
+    before, during, first = zip(*joins, strict=True)
+    return ServeResult(
+        bundle=bundle.name,
+        threads=ops.threads() if threads is None else threads,
+        new_tokens=new_tokens,
+        ready_seconds=statistics.median(ready),
+        trials_ready=tuple(ready),
+        rows=tuple(_row(clients, speeds) for clients in CLIENTS),
+        joining=Joining(
+            prompt_tokens=JOINING_TOKENS,
+            before_seconds=statistics.median(before),
+            during_seconds=statistics.median(during),
+            ratio=statistics.median(b / a for a, b in zip(before, during, strict=True)),
+            first_token_seconds=statistics.median(first),
+            trials_before=before,
+            trials_during=during,
+            trials_first_token=first,
+        ),
+    )
+
+
+def context_needed(new_tokens: int) -> int:
+    """Tokens of context that a bundle must have."""
+    return max(JOINING_TOKENS + JOINED_TOKENS, PROMPT_TOKENS + 2 * new_tokens)
+
+
+def _ready_seconds(bundle: Path, slots: int, threads: int | None, progress: Progress) -> float:
+    progress("starting the server")
+    with specserve(bundle, slots=slots, threads=threads) as address:
+        return address.ready_seconds
+
+
+def _long_prompt(text: Sequence[int], number: int) -> list[int]:
+    """Tokens that have not been read before, nor their beginning."""
+    rng = np.random.default_rng(number)
+    return [int(token) for token in rng.permutation(np.resize(text, JOINING_TOKENS))]
+
+
+def _row(clients: int, speeds: dict[tuple[int, str], list[float]]) -> ClientsRow:
+    engine, server = speeds[clients, "engine"], speeds[clients, "server"]
+    return ClientsRow(
+        clients=clients,
+        engine_tokens_per_second=statistics.median(engine),
+        server_tokens_per_second=statistics.median(server),
+        ratio=statistics.median(b / a for a, b in zip(engine, server, strict=True)),
+        trials_engine_tokens_per_second=tuple(engine),
+        trials_server_tokens_per_second=tuple(server),
+    )
+
+
+def _join(
+    writer: Writer, prompts: Sequence[Sequence[int]], long_prompt: Sequence[int], new_tokens: int
+) -> tuple[float, float, float]:
+    """95th percentiles of the time to the next token before and while a long prompt is read, and its own first token.
+
+    Texts are plain, so that a piece is a token.
+    """
+    found: list[list[Heard]] = []
+    amid = threading.Event()
+    company = _Announcing(writer, new_tokens, amid)
+    texts = threading.Thread(
+        target=lambda: found.extend(ask_at_once(company, [[p] for p in prompts], 2 * new_tokens, plain=True))
+    )
+    texts.start()
+    amid.wait(ANSWER_SECONDS)
+    joined = hear(writer, long_prompt, JOINED_TOKENS, plain=True)
+    texts.join()
+    answers = [answer for client in found for answer in client]
+    if not answers:
+        raise MxspecError("the server answered no text that another could join")
+    all_write = max(answer.pieces[0] for answer in answers)
+    first = joined.asked + joined.first_seconds
+    gaps = [gap for answer in answers for gap in answer.gaps]
+    before = [seconds for at, seconds in gaps if at - seconds >= all_write and at <= joined.asked]
+    during = [seconds for at, seconds in gaps if at > joined.asked and at - seconds < first]
+    return float(np.percentile(before, 95)), float(np.percentile(during, 95)), joined.first_seconds
+
+
+class _Announcing:
+    """Says when a text has so many pieces."""
+
+    def __init__(self, writer: Writer, pieces: int, amid: threading.Event) -> None:
+        self._writer, self._pieces, self._amid = writer, pieces, amid
+
+    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+        for number, piece in enumerate(self._writer.write(prompt, new_tokens, plain=plain), 1):
+            if number == self._pieces:
+                self._amid.set()
+            yield piece

@@ -1,0 +1,48 @@
+"""Servers beside servers, with those that only pretend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from llama_cpp.serving import Row, ServingResult, measure
+
+
+class Pretended:
+    opened = 0
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    @contextmanager
+    def open(self) -> Iterator[Pretended]:
+        assert Pretended.opened == 0  # nobody else is open
+        Pretended.opened += 1
+        yield self
+        Pretended.opened -= 1
+
+    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+        for number in range(new_tokens):
+            time.sleep(self.seconds)
+            yield number
+
+
+def test_servers_alternate_and_their_clients_are_counted_together() -> None:
+    servers = {("llama.cpp", "Q6_K"): Pretended(0.01).open, ("mxspec", "E2M3"): Pretended(0.005).open}
+    said: list[str] = []
+    found = measure(servers, [[[1], [2]], [[3], [4]]], 5, 2, said.append)
+    assert [text.split("]")[0] for text in said] == ["[1/2", "[1/2", "[2/2", "[2/2"]
+    assert [len(trials) for trials in found.values()] == [2, 2]
+    slow, fast = found.values()
+    assert 1.2 < fast[0] / slow[0] < 3
+
+
+def test_ours_are_set_beside_each_of_the_peers() -> None:
+    rows = (
+        Row(program="llama.cpp", target="Q6_K", tokens_per_second=10, trials_tokens_per_second=(8, 12)),
+        Row(program="mxspec", target="E2M3", tokens_per_second=30, trials_tokens_per_second=(32, 24)),
+    )
+    result = ServingResult(peer="p", threads=2, clients=8, answers=2, prompt_tokens=64, new_tokens=5, rows=rows)
+    assert result.header == ["", "tok/s", "over Q6_K"]
+    assert result.lines == [["llama.cpp Q6_K", "10.0", ""], ["mxspec E2M3", "30.0", "3.00 x"]]
