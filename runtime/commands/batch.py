@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,23 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.manifest import MANIFEST
 from mxspec.runtime.command import EXIT_BAD_INPUT, print_json
-from mxspec.runtime.commands.batch_lines import Defaults, Line, key_of, parse_line, read_lines, request_of
+from mxspec.runtime.commands.batch_answer import Answerer, requests_at_a_time
+from mxspec.runtime.commands.batch_lines import Defaults, Line, read_lines
 from mxspec.runtime.commands.batch_output import BatchOutput
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
 from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED, raising_interrupts
-from mxspec.runtime.commands.report import answers_as_json
-from mxspec.runtime.worker import QueueFullError
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
-    from mxspec.runtime.handle import Handle
-    from mxspec.runtime.request import Request
 
-MOST_REQUESTS = 512  # asked for at a time, whatever the number of slots
 BACKLOG = 16  # answers, as a multiple of the requests, that may wait for one before them
-PAUSE = 0.05  # seconds before a full queue is tried again
 
 
 class Batch:
@@ -38,22 +30,20 @@ class Batch:
     def __init__(self, engine: Engine, prompts: Path, defaults: Defaults, output: BatchOutput) -> None:
         self._engine = engine
         self._prompts = prompts
-        self._defaults = defaults
         self._output = output
-        job = (engine.bundle.path / MANIFEST).read_bytes() + repr(defaults).encode(errors="replace")
-        self._job = hashlib.sha256(job)
+        self._answerer = Answerer(engine, defaults)
         self.counts = Counts(lines=sum(1 for _ in read_lines(prompts)))
         self._progress = BatchProgress(self.counts)
 
     def run(self) -> None:
         """Answer what has not been answered; where this is interrupted, what was written stays."""
-        requests = min(2 * self._engine.target.slots, MOST_REQUESTS)
+        requests = requests_at_a_time(self._engine.target.slots)
         pool = ThreadPoolExecutor(requests, "mxspec-batch")
         pending: deque[tuple[Line, Future[dict[str, Any]]]] = deque()
         try:
             with self._progress:
                 for line in self._unanswered():
-                    pending.append((line, pool.submit(self._answer, line)))
+                    pending.append((line, pool.submit(self._answerer.answer, line)))
                     while pending and (pending[0][1].done() or len(pending) >= BACKLOG * requests):
                         self._write(*pending.popleft())
                 while pending:
@@ -67,7 +57,7 @@ class Batch:
         lines = read_lines(self._prompts)
         for answered in self._output.answered():
             line = next(lines, None)
-            if line is None or (line.number, self._hash(line)) != (answered.number, answered.hash):
+            if line is None or (line.number, self._answerer.hash.of(line)) != (answered.number, answered.hash):
                 raise MxspecError(
                     f"--out: its answer to line {answered.number} is of another line, bundle or settings; "
                     "give another file, or what it was begun with"
@@ -75,40 +65,14 @@ class Batch:
             self.counts.add_line(line.number, bad=answered.bad)
         yield from lines
 
-    def _answer(self, line: Line) -> dict[str, Any]:
-        """The report on a line; on a thread of its own."""
-        report: dict[str, Any] = {"line": line.number, "hash": self._hash(line), "key": None}
-        try:
-            entry = parse_line(line)
-            report["key"] = key_of(entry)
-            request = request_of(self._engine, entry, self._defaults)
-            answers = self._submitted(request).results()
-        except MxspecError as error:
-            return report | {"error": " ".join(str(error).split())}
-        for answer in answers:
-            self.counts.add_answer(answer.statistics)
-        return report | answers_as_json(answers, request)
-
-    def _submitted(self, request: Request) -> Handle:
-        while True:
-            try:
-                return self._engine.submit(request)
-            except QueueFullError:  # many samples of a line wait as many requests
-                time.sleep(PAUSE)
-
     def _write(self, line: Line, answer: Future[dict[str, Any]]) -> None:
         """Write the next line, as soon as it is there."""
         report = answer.result()
         self._output.write(report)
-        self.counts.add_line(line.number, bad="error" in report)
+        self.counts.add_answer(report)
         self._progress.update()
         if "error" in report:
             self._progress.note(f"error: {self._prompts} line {line.number}: {report['error']}")
-
-    def _hash(self, line: Line) -> str:
-        job = self._job.copy()
-        job.update(line.data.rstrip(b"\r\n"))
-        return job.hexdigest()[:16]
 
 
 def run_batch(engine: Engine, prompts: Path, out: Path, defaults: Defaults, *, json_output: bool) -> int:

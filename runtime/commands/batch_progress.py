@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -14,9 +14,6 @@ from rich.text import Text
 
 from mxspec.runtime.commands.progress import error_console, watched
 from mxspec.runtime.plain_console import visible
-
-if TYPE_CHECKING:
-    from mxspec.runtime.events import Statistics
 
 NAMED = 10  # bad lines that the last line names
 
@@ -33,7 +30,6 @@ class Counts:
     evaluated: int = 0
     accepted: int = 0
     began: float = field(default_factory=time.perf_counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def seconds(self) -> float:
@@ -44,18 +40,22 @@ class Counts:
         return self.tokens / self.seconds
 
     def add_line(self, number: int, *, bad: bool) -> None:
+        """A line that is done, in this run or in one before."""
         if bad:
             self.bad.append(number)
         else:
             self.answered += 1
 
-    def add_answer(self, statistics: Statistics) -> None:
-        """From any thread."""
-        with self._lock:
-            self.tokens += statistics.emitted
-            self.drafted += statistics.drafted
-            self.evaluated += statistics.evaluated
-            self.accepted += statistics.accepted
+    def add_answer(self, report: Mapping[str, Any]) -> None:
+        """An answer of this run, as it is written."""
+        self.add_line(report["line"], bad="error" in report)
+        if "error" in report:
+            return
+        for answer in report.get("answers", [report]):
+            self.tokens += len(answer["token_ids"])
+            self.drafted += answer["drafted"]
+            self.evaluated += answer["evaluated"]
+            self.accepted += answer["accepted"]
 
     def as_json(self) -> dict[str, Any]:
         """What --json prints of a job."""
