@@ -31,25 +31,35 @@ class Answered:
     number: int
     hash: str
     bad: bool
+    key: Any = None
+
+    @classmethod
+    def parse(cls, data: bytes | str) -> Self:
+        """Of a line that was written; raises ValueError for what was not written by a batch job."""
+        try:
+            report = json.loads(data)
+            return cls(int(report["line"]), str(report["hash"]), "error" in report, report["key"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(error) from None
 
 
 class BatchOutput:
     """The file of the answers; a context manager. Raises MxspecError where it cannot be opened, or is being written."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, argument: str = "--out") -> None:
+        self._name = f"{argument} {path}"  # in errors
         try:
             self._file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")  # unbuffered
         except OSError as error:
             raise self._error(error) from None
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
             self._file.close()
-            raise MxspecError(f"--out {path}: is no regular file, which a job that stops could go on with")
+            raise MxspecError(f"{self._name}: is no regular file, which a job that stops could go on with")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
-            raise MxspecError(f"--out {path}: another job writes it") from None
+            raise MxspecError(f"{self._name}: another job writes it") from None
         except OSError:  # a file system without locks
             pass
 
@@ -89,13 +99,12 @@ class BatchOutput:
 
     def _parsed(self, data: bytes, number: int) -> Answered:
         try:
-            report = json.loads(data)
-            return Answered(int(report["line"]), str(report["hash"]), "error" in report)
-        except (ValueError, KeyError, TypeError):
+            return Answered.parse(data)
+        except ValueError:
             raise self._stranger(number) from None
 
     def _stranger(self, number: int) -> MxspecError:
-        return MxspecError(f"--out {self._path}: line {number} was not written by a batch job; give another file")
+        return MxspecError(f"{self._name}: line {number} was not written by a batch job; give another file")
 
     def _error(self, error: OSError) -> MxspecError:
-        return MxspecError(f"--out {self._path}: {error.strerror}")
+        return MxspecError(f"{self._name}: {error.strerror}")

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.commands.one_answer import answer_once
 from mxspec.runtime.commands.option_groups import GroupedCommand, option
 from mxspec.runtime.commands.prompt import read_prompt
-from mxspec.runtime.commands.settings import parse_bias, parse_k, request_for, request_settings
+from mxspec.runtime.commands.request_options import SPEED, request_options
+from mxspec.runtime.commands.settings import request_for, request_settings
 from mxspec.runtime.commands.trace_file import check_trace_path
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
 
-PROMPT, LENGTH, SAMPLING, GRAMMAR = "Prompt", "Length", "Sampling (default: what the bundle says)", "Grammar"
-SPEED, OUTPUT, BATCH = "Speculation and speed", "Output", "Batch jobs"
+PROMPT, OUTPUT, BATCH = "Prompt", "Output", "Batch jobs"
 FILE = click.Path(path_type=Path)
 
 
@@ -32,59 +31,7 @@ FILE = click.Path(path_type=Path)
 @option(PROMPT, "--chat", is_flag=True, help="Talk: a session of many turns, /help says more. With a prompt: one turn.")
 @option(PROMPT, "--system", metavar="TEXT", help="What the chat's system message says.")
 @option(PROMPT, "--raw", is_flag=True, help="Continue the prompt as it is, though the bundle has a chat template.")
-@option(LENGTH, "--max-new-tokens", type=int, help="[default: 128; in a chat what the context holds]")
-@option(LENGTH, "--min-new-tokens", type=int, help="No end of text before.")
-@option(LENGTH, "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
-@option(LENGTH, "--ignore-eos", is_flag=True, default=None, help="Go on after an end of text.")
-@option(SAMPLING, "--temperature", type=float, help="0 is greedy: the likeliest token.")
-@option(SAMPLING, "--top-k", type=int, help="Only the K likeliest tokens; 0 is off.")
-@option(SAMPLING, "--top-p", type=float, help="Only the likeliest tokens of this probability together; 1 is off.")
-@option(SAMPLING, "--min-p", type=float, help="Only tokens of this share of the likeliest one's; 0 is off.")
-@option(SAMPLING, "--typical-p", type=float, help="Only the most typical of this probability together; 1 is off.")
-@option(SAMPLING, "--repetition-penalty", type=float, help="Divide the logits of tokens that were there; 1 is off.")
-@option(SAMPLING, "--presence-penalty", type=float, help="Lower the logits of tokens written before; 0 is off.")
-@option(SAMPLING, "--frequency-penalty", type=float, help="The same, as often as they were written; 0 is off.")
-@option(
-    SAMPLING,
-    "--logit-bias",
-    multiple=True,
-    callback=parse_bias,
-    metavar="ID=VALUE",
-    help="Add to the logit of a token; -inf forbids it. May be given several times.",
-)
-@option(SAMPLING, "--seed", type=int, help="Where random numbers come from.  [default: drawn, and reported]")
-@option(SAMPLING, "--n", type=int, help="Write so many samples.  [default: 1]")
-@option(SAMPLING, "--best-of", type=int, help="Write so many, and keep the likeliest.")
-@option(GRAMMAR, "--json-schema", metavar="FILE|TEXT", help="Write a JSON value of this schema.")
-@option(GRAMMAR, "--regex", metavar="PATTERN", help="Write what matches this regular expression.")
-@option(GRAMMAR, "--lark", metavar="FILE", help="Write a sentence of this Lark grammar.")
-@option(
-    SPEED,
-    "--k",
-    callback=parse_k,
-    metavar="INTEGER|auto",
-    help="Tokens to draft a round; auto: by what it costs.  [default: auto where no text changes by it, else 4]",
-)
-@option(
-    SPEED,
-    "--drafter",
-    type=click.Choice(drafters.NAMES),
-    help="Who guesses.  [default: model, or suffix without a draft]",
-)
-@option(
-    SPEED,
-    "--verifier",
-    type=click.Choice(["auto", *verifiers.NAMES]),
-    help="Which guesses sampled text keeps; match: a seed means one text.  [default: auto]",
-)
-@option(
-    SPEED,
-    "--proposal",
-    type=click.Choice(["sampled", "greedy"]),
-    help="Guesses are drawn, or the draft's likeliest.  [default: what is kept more]",
-)
-@option(SPEED, "--draft-temperature", type=float, help="Of the draft alone.  [default: the text's]")
-@option(SPEED, "--lenience", type=float, help="Below 1, more is kept and the text is not lossless.  [default: 1]")
+@request_options
 @option(SPEED, "--slots", type=int, help="Texts to write at a time.  [default: 8]")
 @option(SPEED, "--threads", type=int, help="Threads to use.  [default: all cores]")
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")
