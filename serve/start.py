@@ -1,4 +1,4 @@
-"""`specserve`, its first moments: Ctrl-C is one line from here on."""
+"""`specserve` and `specbatch`, their first moments: Ctrl-C is one line from here on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ def specserve() -> None:
     """Run the command."""
     leave_on_interrupt()
     from mxspec.serve.specserve import specserve as command
+
+    command()
+
+
+def specbatch() -> None:
+    """Likewise."""
+    leave_on_interrupt()
+    from mxspec.serve.specbatch import specbatch as command
 
     command()
 

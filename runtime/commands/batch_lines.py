@@ -43,15 +43,15 @@ class Defaults:
     raw: bool = False
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path, argument: str = "--prompts") -> Iterator[Line]:
     """The lines that are not blank; raises MxspecError where the file cannot be read, and again."""
     try:
         if path.exists() and not path.is_file():
-            raise MxspecError(f"--prompts {path}: is no regular file, which is read twice")
+            raise MxspecError(f"{argument} {path}: is no regular file, which is read twice")
         with path.open("rb") as file:
             yield from (Line(i, data) for i, data in enumerate(file, 1) if data.strip())
     except OSError as error:
-        raise MxspecError(f"--prompts {path}: cannot be read: {error.strerror}") from None
+        raise MxspecError(f"{argument} {path}: cannot be read: {error.strerror}") from None
 
 
 def key_of(entry: Mapping[str, Any]) -> Any:
