@@ -104,7 +104,9 @@ class Service:
     # --- its life ---
 
     async def start(self) -> None:
-        """Load all models; `on_failure` is called where one cannot be loaded."""
+        """Load all models, unless that was done before; `on_failure` is called where one cannot be loaded."""
+        if self.state != "loading":
+            return
         try:
             await asyncio.to_thread(self.load)
         except Exception as error:

@@ -1,0 +1,76 @@
+"""The server on Ray Serve: as many replicas of the same application as there are requests for.
+
+serve run mxspec.serve.ray_app:build bundle=/models/my.bundle replicas=2 max_replicas=8 cpus=16
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from starlette.types import ASGIApp
+
+from mxspec.formats.errors import MxspecError
+from mxspec.formats.validation import first_problem
+from mxspec.serve.app import Access, build_app
+from mxspec.serve.keys import read_keys
+from mxspec.serve.limits import Limits
+from mxspec.serve.service import Service, models_of
+
+SESSIONS = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+
+
+class Arguments(BaseModel):
+    """What `serve run` is given as name=value, and a Serve config as `args`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bundle: str  # a folder that every node sees under this path
+    replicas: PositiveInt = 1  # at least
+    max_replicas: PositiveInt | None = None  # at most; None: `replicas`, and no autoscaling
+    cpus: PositiveInt = 1  # of a replica, which are the threads of its engine
+    slots: PositiveInt = 8  # texts that a replica writes at a time
+    queue: int = 64  # texts that wait in a replica
+    sessions: bool = False  # requests of one x-session-id go to one replica, which knows what it has read
+    api_key_file: str | None = None  # on every node
+
+
+@serve.ingress()
+class Server:
+    """A replica: ready when its models are loaded, and healthy as long as they could be."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        limits = Limits(queue=arguments.queue)
+        models = models_of([Path(arguments.bundle)])
+        self._access = Access(keys=[] if arguments.api_key_file is None else read_keys(Path(arguments.api_key_file)))
+        self._service = Service(models, slots=arguments.slots, threads=arguments.cpus, limits=limits)
+        self._service.load()
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        return build_app(self._service, self._access)
+
+
+def build(arguments: Mapping[str, Any]) -> serve.Application:
+    """The application that Ray Serve runs; raises MxspecError for arguments that there are not."""
+    try:
+        given = Arguments.model_validate(arguments)
+    except ValidationError as error:
+        raise MxspecError(first_problem(error, Arguments)) from None
+    options: dict[str, Any] = {
+        "num_replicas": given.replicas,
+        "ray_actor_options": {"num_cpus": given.cpus},
+        "max_ongoing_requests": given.slots + given.queue,
+        "graceful_shutdown_timeout_s": Limits().grace_seconds,
+    }
+    if given.max_replicas is not None:
+        del options["num_replicas"]
+        options["autoscaling_config"] = AutoscalingConfig(
+            min_replicas=given.replicas, max_replicas=given.max_replicas, target_ongoing_requests=given.slots
+        )
+    if given.sessions:
+        options["request_router_config"] = RequestRouterConfig(request_router_class=SESSIONS)
+    return serve.deployment(Server, name="mxspec").options(**options).bind(given)
