@@ -31,7 +31,7 @@ from mxspec.runtime.commands.batch_answer import Answerer, LineHash, requests_at
 from mxspec.runtime.commands.batch_lines import Defaults, Line
 from mxspec.runtime.commands.batch_output import Answered
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
-from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED, raising_interrupts
+from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED, interrupt, on_interrupt
 from mxspec.serve.job_parts import Parts
 from mxspec.serve.job_rows import KINDS, Rows, name_of
 
@@ -109,16 +109,15 @@ def run_job(bundle: Path, rows: Rows, output: Path, defaults: Defaults, layout: 
         lines = _unanswered(rows, parts, line_hash, counts)
         progress = BatchProgress(counts)
         try:
-            with raising_interrupts(), contextlib.redirect_stdout(sys.stderr):  # where Ray's messages belong
-                if lines:
-                    with _ray(layout) as (replicas, cpus), progress:
-                        job = (bundle, defaults, layout.slots, cpus, line_hash.of(NO_LINE))
-                        for report in _answers(lines, job, replicas, layout):
-                            parts.write(report)
-                            counts.add_answer(report)
-                            progress.update()
-                            if "error" in report:
-                                progress.note(f"error: {rows.path} line {report['line']}: {report['error']}")
+            if lines:
+                with _ray_messages(), _ray(layout) as (replicas, cpus), progress:
+                    job = (bundle, defaults, layout.slots, cpus, line_hash.of(NO_LINE))
+                    for report in _answers(lines, job, replicas, layout):
+                        parts.write(report)
+                        counts.add_answer(report)
+                        progress.update()
+                        if "error" in report:
+                            progress.note(f"error: {rows.path} line {report['line']}: {report['error']}")
         except KeyboardInterrupt:
             parts.finish()
             click.echo(f"{counts.closing_line()} · interrupted: the same command goes on from here", err=True)
@@ -170,6 +169,8 @@ def _stranger(name: str) -> MxspecError:
 @contextlib.contextmanager
 def _ray(layout: Layout) -> Iterator[tuple[int, int]]:
     """A Ray of our own, or a cluster's; how many replicas it has room for, and CPUs of each."""
+    if layout.address is not None:
+        _require_head(layout.address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     import ray.data
@@ -181,8 +182,6 @@ def _ray(layout: Layout) -> Iterator[tuple[int, int]]:
     if layout.address is None:
         cores = len(os.sched_getaffinity(0))
         settings |= {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    else:
-        _require_head(layout.address)
     try:
         with _without_ray_log():
             ray.init(layout.address or "local", **settings)
@@ -193,6 +192,18 @@ def _ray(layout: Layout) -> Iterator[tuple[int, int]]:
         raise MxspecError(f"Ray: {error}; the same command goes on from here") from None
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _ray_messages() -> Iterator[None]:
+    """Ray prints what happens to its workers: on standard error it should be, and not after Ctrl-C, which ends them."""
+
+    def end() -> None:
+        sys.stdout = nowhere
+        interrupt()
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(sys.stderr), on_interrupt(end):
+        yield
 
 
 def _require_head(address: str) -> None:

@@ -21,9 +21,7 @@ REPLICAS, PROMPT, OUTPUT = "Replicas", "Prompt", "Output"
 @click.argument("bundle", type=FILE)
 @click.argument("input", type=FILE)
 @click.argument("output", type=FILE)
-@option(
-    REPLICAS, "--address", metavar="HOST:PORT|auto", help="Head of a Ray cluster.  [default: this machine]"
-)
+@option(REPLICAS, "--address", metavar="HOST:PORT|auto", help="Head of a Ray cluster.  [default: this machine]")
 @option(REPLICAS, "--replicas", type=click.IntRange(1), help="Engines.  [default: as many as there is room for]")
 @option(REPLICAS, "--cpus-per-replica", type=click.IntRange(1), help="Threads of each.  [default: a whole node]")
 @option(REPLICAS, "--slots", type=click.IntRange(1), default=8, help="Texts that each writes at a time.  [default: 8]")
