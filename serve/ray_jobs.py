@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import os
+import re
 import socket
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ def run_job(bundle: Path, rows: Rows, output: Path, defaults: Defaults, layout: 
         progress = BatchProgress(counts)
         try:
             if lines:
-                with _ray_messages(), _ray(layout) as (replicas, cpus), progress:
+                with _ray_messages(progress.note), _ray(layout) as (replicas, cpus), progress:
                     job = (bundle, defaults, layout.slots, cpus, line_hash.of(NO_LINE))
                     for report in _answers(lines, job, replicas, layout):
                         parts.write(report)
@@ -194,15 +195,33 @@ def _ray(layout: Layout) -> Iterator[tuple[int, int]]:
         ray.shutdown()
 
 
+class _Messages(io.TextIOBase):
+    """What Ray prints of its workers and nodes, the first sentence of each message, and each once."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._noted: set[str] = set()
+        self.over = False
+
+    def write(self, text: str) -> int:
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
+        sentence = re.split(r"[.:]\s|\n", plain, maxsplit=1)[0]
+        if sentence and sentence not in self._noted and not self.over:
+            self._noted.add(sentence)
+            self._note(f"Ray: {sentence}")
+        return len(text)
+
+
 @contextlib.contextmanager
-def _ray_messages() -> Iterator[None]:
-    """Ray prints what happens to its workers: on standard error it should be, and not after Ctrl-C, which ends them."""
+def _ray_messages(note: Callable[[str], None]) -> Iterator[None]:
+    """Here they go where `note` writes, until Ctrl-C, which ends workers."""
+    messages = _Messages(note)
 
     def end() -> None:
-        sys.stdout = nowhere
+        messages.over = True
         interrupt()
 
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(sys.stderr), on_interrupt(end):
+    with contextlib.redirect_stdout(messages), on_interrupt(end):
         yield
 
 

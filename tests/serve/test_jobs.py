@@ -20,7 +20,7 @@ from mxspec.runtime.commands.specrun import specrun
 from mxspec.serve import job_parts
 from mxspec.serve.job_parts import UNFINISHED, Parts
 from mxspec.serve.job_rows import Rows, name_of
-from mxspec.serve.ray_jobs import Layout, rows_of_a_block
+from mxspec.serve.ray_jobs import Layout, _Messages, rows_of_a_block
 from mxspec.serve.specbatch import specbatch
 
 ROWS: list[dict[str, Any]] = [
@@ -201,6 +201,17 @@ def test_what_does_not_fit_is_said() -> None:
         Layout(replicas=3).fitted([2.0])
     with pytest.raises(MxspecError, match="--replicas 1: there is room for 0 of 8 CPUs each"):
         Layout(cpus=8).fitted([2.0, 4.0])
+
+
+def test_messages_of_ray_are_a_sentence_each_and_once() -> None:
+    noted: list[str] = []
+    messages = _Messages(noted.append)
+    for address in ("a", "b"):
+        print(f"\x1b[33m(raylet)\x1b[0m Task X.submit failed. The actor of {address} died.\nlog\nlog", file=messages)
+    print("(raylet) The node with node id: 5f has been marked dead", file=messages)
+    messages.over = True
+    print("(raylet) Something else.", file=messages)
+    assert noted == ["Ray: (raylet) Task X.submit failed", "Ray: (raylet) The node with node id"]
 
 
 def test_blocks_leave_no_replica_without_work() -> None:
