@@ -10,16 +10,10 @@ nothing is missing from a job that ends: both are counted here, whatever Ray tri
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
-import logging
-import os
-import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +26,10 @@ from mxspec.runtime.commands.batch_answer import Answerer, LineHash, requests_at
 from mxspec.runtime.commands.batch_lines import Defaults, Line
 from mxspec.runtime.commands.batch_output import Answered
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
-from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED, interrupt, on_interrupt
+from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED
 from mxspec.serve.job_parts import Parts
 from mxspec.serve.job_rows import KINDS, Rows, name_of
+from mxspec.serve.ray_cluster import Layout, ray_messages, ray_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,31 +37,6 @@ if TYPE_CHECKING:
 BLOCKS_AT_A_TIME = 4  # of a replica: its slots are full while the last rows of a block are written
 MOST_ROWS = 32  # of a block, as a multiple of the slots: what a long job is cut into
 FEWEST_BLOCKS = 100  # of a replica, where there are enough rows
-PATIENCE = 5.0  # seconds for the head of a cluster to answer
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where a job runs; None is as many as there is room for."""
-
-    address: str | None = None  # of a cluster; None: this machine
-    replicas: int | None = None
-    cpus: int | None = None  # of a replica
-    slots: int = 8  # of a replica
-
-    def fitted(self, nodes: Sequence[float]) -> tuple[int, int]:
-        """Replicas, and CPUs of each, on nodes with so many CPUs; raises MxspecError where there is no room."""
-        largest = int(max(nodes, default=0))
-        shared = largest if self.replicas is None else min(largest, int(sum(nodes)) // self.replicas)
-        cpus = max(1, shared) if self.cpus is None else self.cpus
-        room = sum(int(node) // cpus for node in nodes)
-        replicas = room if self.replicas is None else self.replicas
-        if not 0 < replicas <= room:
-            raise MxspecError(
-                f"--replicas {max(1, replicas)}: there is room for {room} of {cpus} CPUs each; "
-                f"the largest of {len(nodes)} nodes has {largest}"
-            )
-        return replicas, cpus
 
 
 class Replica:
@@ -111,7 +81,7 @@ def run_job(bundle: Path, rows: Rows, output: Path, defaults: Defaults, layout: 
         progress = BatchProgress(counts)
         try:
             if lines:
-                with _ray_messages(progress.note), _ray(layout) as (replicas, cpus), progress:
+                with ray_messages(progress.note), ray_of(layout) as (replicas, cpus), progress:
                     job = (bundle, defaults, layout.slots, cpus, line_hash.of(NO_LINE))
                     for report in _answers(lines, job, replicas, layout):
                         parts.write(report)
@@ -165,94 +135,6 @@ def _stranger(name: str) -> MxspecError:
         f"OUTPUT: its answer to {what} is of another row, bundle or settings; "
         "give another folder, or what it was begun with"
     )
-
-
-@contextlib.contextmanager
-def _ray(layout: Layout) -> Iterator[tuple[int, int]]:
-    """A Ray of our own, or a cluster's; how many replicas it has room for, and CPUs of each."""
-    if layout.address is not None:
-        _require_head(layout.address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-    import ray.data
-
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if layout.address is None:
-        cores = len(os.sched_getaffinity(0))
-        settings |= {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    try:
-        with _without_ray_log():
-            ray.init(layout.address or "local", **settings)
-        yield layout.fitted([node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]])
-    except (ConnectionError, ValueError) as error:
-        raise MxspecError(f"--address {layout.address}: {error}") from None
-    except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:
-        raise MxspecError(f"Ray: {error}; the same command goes on from here") from None
-    finally:
-        ray.shutdown()
-
-
-class _Messages(io.TextIOBase):
-    """What Ray prints of its workers and nodes, the first sentence of each message, and each once."""
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
-        self._noted: set[str] = set()
-        self.over = False
-
-    def write(self, text: str) -> int:
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
-        sentence = re.split(r"[.:]\s|\n", plain, maxsplit=1)[0]
-        if sentence and sentence not in self._noted and not self.over:
-            self._noted.add(sentence)
-            self._note(f"Ray: {sentence}")
-        return len(text)
-
-
-@contextlib.contextmanager
-def _ray_messages(note: Callable[[str], None]) -> Iterator[None]:
-    """Here they go where `note` writes, until Ctrl-C, which ends workers."""
-    messages = _Messages(note)
-
-    def end() -> None:
-        messages.over = True
-        interrupt()
-
-    with contextlib.redirect_stdout(messages), on_interrupt(end):
-        yield
-
-
-def _require_head(address: str) -> None:
-    """Raise MxspecError where nobody listens there; Ray itself would wait for minutes."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        raise MxspecError(f"--address {address}: expected HOST:PORT of a cluster's head, or auto")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
-    except (OSError, OverflowError) as error:
-        raise MxspecError(f"--address {address}: no cluster answers there: {error}") from None
-
-
-@contextlib.contextmanager
-def _without_ray_log() -> Iterator[None]:
-    """Ray's C++ side writes its log to standard error: errors alone, and nothing about how it was told so."""
-    if "RAY_BACKEND_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
-    kept = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _answers(lines: Sequence[Line], job: tuple[Any, ...], replicas: int, layout: Layout) -> Iterator[dict[str, Any]]:

@@ -60,7 +60,8 @@ def specbatch(
         raise MxspecError('specbatch: Ray is not installed; pip install "mxspec[ray]"') from None
     from mxspec.runtime.commands.batch_lines import Defaults
     from mxspec.serve.job_rows import Rows
-    from mxspec.serve.ray_jobs import Layout, run_job
+    from mxspec.serve.ray_cluster import Layout
+    from mxspec.serve.ray_jobs import run_job
 
     defaults = Defaults(request_settings(options), system, raw)
     layout = Layout(address, replicas, cpus_per_replica, slots)

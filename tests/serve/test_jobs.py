@@ -20,7 +20,8 @@ from mxspec.runtime.commands.specrun import specrun
 from mxspec.serve import job_parts
 from mxspec.serve.job_parts import UNFINISHED, Parts
 from mxspec.serve.job_rows import Rows, name_of
-from mxspec.serve.ray_jobs import Layout, _Messages, rows_of_a_block
+from mxspec.serve.ray_cluster import Layout, Messages
+from mxspec.serve.ray_jobs import rows_of_a_block
 from mxspec.serve.specbatch import specbatch
 
 ROWS: list[dict[str, Any]] = [
@@ -205,7 +206,7 @@ def test_what_does_not_fit_is_said() -> None:
 
 def test_messages_of_ray_are_a_sentence_each_and_once() -> None:
     noted: list[str] = []
-    messages = _Messages(noted.append)
+    messages = Messages(noted.append)
     for address in ("a", "b"):
         print(f"\x1b[33m(raylet)\x1b[0m Task X.submit failed. The actor of {address} died.\nlog\nlog", file=messages)
     print("(raylet) The node with node id: 5f has been marked dead", file=messages)

@@ -45,11 +45,20 @@ class Cluster:
     """A Ray that outlives the commands that use it."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CLUSTER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
         self.environment = environment
-        self.address = self.read_line()
+        self.address = ""
+        for _ in range(3):  # Ray gives its node 30 seconds to start, which on a loaded machine it may miss
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CLUSTER],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            if address := self.read_line():
+                self.address = address
+                return
+            self.close()
 
     def read_line(self) -> str:
         assert self.process.stdout is not None
@@ -100,8 +109,12 @@ def wait_until(true: Callable[[], Any], process: subprocess.Popen[str] | None = 
 def environment() -> Iterator[dict[str, str]]:
     """A Ray of its own: a folder with a short name, for its sockets are there, and a token that nobody else has."""
     folder = tempfile.mkdtemp(prefix="mxr", dir="/tmp")
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    yield {**os.environ, **token, "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+    yield os.environ | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_TMPDIR": folder,
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -223,9 +236,9 @@ def test_a_node_without_the_bundle_is_named(cluster: Cluster, bundle: str, tmp_p
     rows, gone = write_rows(tmp_path / "rows.jsonl", 1), shutil.copytree(bundle, tmp_path / "gone.bundle")
     code = f"""
 import shutil
-from mxspec.serve import ray_jobs
-require_head = ray_jobs._require_head
-ray_jobs._require_head = lambda address: (shutil.rmtree("{gone}"), require_head(address))
+from mxspec.serve import ray_cluster
+require_head = ray_cluster._require_head
+ray_cluster._require_head = lambda address: (shutil.rmtree("{gone}"), require_head(address))
 {COMMAND[2]}
 """
     command = [sys.executable, "-c", code, gone, rows, tmp_path / "out", "--address", cluster.address]
