@@ -44,7 +44,7 @@ from llama_cpp.serving import ServingResult  # noqa: E402
 from old_records import read_result  # noqa: E402
 
 Found = TypeVar("Found", bound=Result)
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "benchmarks.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("performance", "benchmarks", "serve")))
 DRAWN = ROOT / "docs" / "images" / "bench"
 
 
@@ -337,6 +337,17 @@ def soak() -> str:
     return markdown(header, [row]) + source(found)
 
 
+def serve_load(isa: str) -> str:
+    found = record(f"{isa}/serve_load")
+    r = found["result"]
+    names = ("requests", "whole", "cancelled", "malformed", "stuck", "wrong")
+    memory = [size / 1e6 for _, size in r["anonymous_bytes"]]
+    quarters = [memory[(len(memory) - 1) * i // 4] for i in range(1, 5)]
+    header = [*names, "greedy ones compared", "sampled ones", "anonymous memory at each quarter, MB"]
+    row = [*(f"{r[name]:,}" for name in (*names, "compared_greedy", "compared_sampled"))]
+    return markdown(header, [[*row, ", ".join(f"{size:.0f}" for size in quarters)]]) + source(found)
+
+
 def turns(found: Turns | None) -> str:
     """What target and draft cost when they alternate; nothing for records of before this was measured."""
     if found is None:
@@ -402,6 +413,7 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "speculative": speculative,
     "serve": serve,
     "serving": serving,
+    "serve_load": serve_load,
     "batch": batch,
     "columns": columns,
     "speculate_grown": lambda isa: speculate(f"{isa}/speculate_grown"),
