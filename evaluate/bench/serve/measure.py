@@ -30,6 +30,7 @@ CLIENTS = (1, 8)
 ANSWERS = 2  # of each client, one after the other
 JOINING_TOKENS = 1000
 JOINED_TOKENS = 16  # that the joining client asks for
+BEFORE_TOKENS = 24  # of each text, before it asks
 WARM_TOKENS = 32
 STARTS = 3
 
@@ -118,7 +119,7 @@ def _join(
     """
     found: list[list[Heard]] = []
     amid = threading.Event()
-    company = _Announcing(writer, new_tokens, amid)
+    company = _Announcing(writer, min(BEFORE_TOKENS, new_tokens), len(prompts), amid)
     texts = threading.Thread(
         target=lambda: found.extend(ask_at_once(company, [[p] for p in prompts], 2 * new_tokens, plain=True))
     )
@@ -138,13 +139,17 @@ def _join(
 
 
 class _Announcing:
-    """Says when a text has so many pieces."""
+    """Says when all of so many texts have so many pieces."""
 
-    def __init__(self, writer: Writer, pieces: int, amid: threading.Event) -> None:
-        self._writer, self._pieces, self._amid = writer, pieces, amid
+    def __init__(self, writer: Writer, pieces: int, texts: int, all_write: threading.Event) -> None:
+        self._writer, self._pieces, self._left, self._all_write = writer, pieces, texts, all_write
+        self._counting = threading.Lock()
 
     def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
         for number, piece in enumerate(self._writer.write(prompt, new_tokens, plain=plain), 1):
             if number == self._pieces:
-                self._amid.set()
+                with self._counting:
+                    self._left -= 1
+                    if self._left == 0:
+                        self._all_write.set()
             yield piece

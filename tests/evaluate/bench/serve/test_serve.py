@@ -64,6 +64,17 @@ def test_a_long_prompt_shows_in_the_gaps_of_the_others() -> None:
     assert 0.2 < first < 0.5
 
 
+def test_a_text_that_begins_late_is_waited_for() -> None:
+    class Late(Slow):
+        def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+            if tuple(prompt) == (3,):
+                time.sleep(0.1)  # longer than the others take for the first half of their texts
+            yield from super().write(prompt, new_tokens, plain=plain)
+
+    before, _, _ = measure._join(Late(0.004), [[1], [2], [3]], list(range(1000)), 20)
+    assert 0.003 < before < 0.05
+
+
 def test_a_server_is_timed_beside_the_engine(demo_bundles: dict[str, Path], specbench: Specbench) -> None:
     options = ("--new-tokens", "8", "--repetitions", "1", "--threads", "2", "--json")
     result = specbench("serve", str(demo_bundles["real"]), *options)
