@@ -39,7 +39,7 @@ def _renamed(trials: dict[str, Any]) -> dict[str, Any]:
 def _completed(kind: Any, value: Any) -> Any:
     """A value of a type, with all fields of it and no others."""
     if get_origin(kind) is UnionType:  # of a type or None
-        return _completed(kind.__args__[0], value) if value else None
+        return None if value is None or value == {} else _completed(kind.__args__[0], value)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         fields = kind.model_fields
         return {
