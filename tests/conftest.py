@@ -30,6 +30,11 @@ BOS, EOS, END = 256, 257, 258
 DEMO = Path(__file__).parents[1] / "recipes" / "demo"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file goes first: the worker that takes it last would work alone at the end."""
+    items.sort(key=lambda item: item.path.name != "test_ray.py")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The user's cache folder is left alone, by the processes that tests start, too."""

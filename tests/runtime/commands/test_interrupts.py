@@ -55,6 +55,7 @@ def test_ctrl_c_during_the_first_imports(bundle: str, name: str) -> None:
         (["speccompile", "no/where", "-o", "x"], "mxspec.compile.start", "main", "torch"),
         (["speccheck", "accuracy", "x", "--text", "y"], "mxspec.evaluate.start", "speccheck", "numpy"),
         (["specbench", "ops"], "mxspec.evaluate.start", "specbench", "onnxruntime"),
+        (["specserve", "no.bundle"], "mxspec.serve.start", "specserve", "starlette"),
     ],
 )
 def test_ctrl_c_during_the_first_imports_of_other_commands(
@@ -74,6 +75,8 @@ def test_the_scripts_begin_there() -> None:
         "speccheck": "mxspec.evaluate.start:speccheck",
         "specbench": "mxspec.evaluate.start:specbench",
         "mxspec-eval": "mxspec.evaluate.start:mxspec_eval",
+        "specserve": "mxspec.serve.start:specserve",
+        "specbatch": "mxspec.serve.start:specbatch",
     }
 
 
