@@ -254,8 +254,8 @@ def speculate(name: str, drafter: str = "model") -> str:
     return markdown(header, rows) + turns(result.turns) + where
 
 
-def columns(isa: str) -> str:
-    result, where = read(f"{isa}/columns_grown", ColumnsResult)
+def columns(isa: str, name: str = "columns_grown") -> str:
+    result, where = read(f"{isa}/{name}", ColumnsResult)
     rows = [
         [
             c.column,
@@ -270,7 +270,7 @@ def columns(isa: str) -> str:
         for c in result.columns
     ]
     header = [
-        f"greedy, K = {result.k}",
+        f"{f'T = {result.temperature:g}' if result.temperature else 'greedy'}, K = {result.k}",
         "tok/s",
         f"over {result.columns[0].column}",
         "first token, ms",
@@ -281,10 +281,12 @@ def columns(isa: str) -> str:
     ]
     answers, read_speed = len(result.columns[0].trials), result.read_bytes_per_second / 1e9
     same = (
-        f"\n\n{result.same_texts} of {answers} answers are the same with and without speculation. "
-        f"A plain read of the packed weights gave {read_speed:.1f} GB/s in the same minutes."
+        ""
+        if result.temperature
+        else f"{result.same_texts} of {answers} answers are the same with and without speculation. "
     )
-    return markdown(header, rows) + same + where
+    ceiling = f"A plain read of the packed weights gave {read_speed:.1f} GB/s in the same minutes."
+    return markdown(header, rows) + "\n\n" + same + ceiling + where
 
 
 def batch(isa: str) -> str:
@@ -416,6 +418,7 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "serve_load": serve_load,
     "batch": batch,
     "columns": columns,
+    "columns_sampled": lambda isa: columns(isa, "columns_grown_sampled"),
     "speculate_grown": lambda isa: speculate(f"{isa}/speculate_grown"),
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),
