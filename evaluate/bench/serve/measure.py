@@ -135,6 +135,8 @@ def _join(
     gaps = [gap for answer in answers for gap in answer.gaps]
     before = [seconds for at, seconds in gaps if at - seconds >= all_write and at <= joined.asked]
     during = [seconds for at, seconds in gaps if at > joined.asked and at - seconds < first]
+    if not (before and during):
+        raise MxspecError("--new-tokens: the texts had ended before a long prompt could join them; give more")
     return float(np.percentile(before, 95)), float(np.percentile(during, 95)), joined.first_seconds
 
 

@@ -35,7 +35,7 @@ def test_servers_alternate_and_their_clients_are_counted_together() -> None:
     assert [text.split("]")[0] for text in said] == ["[1/2", "[1/2", "[2/2", "[2/2"]
     assert [len(trials) for trials in found.values()] == [2, 2]
     slow, fast = found.values()
-    assert 1.2 < fast[0] / slow[0] < 3
+    assert fast[0] > slow[0]
 
 
 def test_ours_are_set_beside_each_of_the_peers() -> None:
