@@ -59,9 +59,9 @@ def specbatch(
     except ImportError:
         raise MxspecError('specbatch: Ray is not installed; pip install "mxspec[ray]"') from None
     from mxspec.runtime.commands.batch_lines import Defaults
-    from mxspec.serve.job_rows import Rows
-    from mxspec.serve.ray_cluster import Layout
-    from mxspec.serve.ray_jobs import run_job
+    from mxspec.serve.jobs.cluster import Layout
+    from mxspec.serve.jobs.rows import Rows
+    from mxspec.serve.jobs.run import run_job
 
     defaults = Defaults(request_settings(options), system, raw)
     layout = Layout(address, replicas, cpus_per_replica, slots)

@@ -244,9 +244,9 @@ def test_a_node_without_the_bundle_is_named(cluster: Cluster, bundle: str, tmp_p
     rows, gone = write_rows(tmp_path / "rows.jsonl", 1), shutil.copytree(bundle, tmp_path / "gone.bundle")
     code = f"""
 import shutil
-from mxspec.serve import ray_cluster
-require_head = ray_cluster._require_head
-ray_cluster._require_head = lambda address: (shutil.rmtree("{gone}"), require_head(address))
+from mxspec.serve.jobs import cluster
+require_head = cluster._require_head
+cluster._require_head = lambda address: (shutil.rmtree("{gone}"), require_head(address))
 {COMMAND[2]}
 """
     command = [sys.executable, "-c", code, gone, rows, tmp_path / "out", "--address", cluster.address]

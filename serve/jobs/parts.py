@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.commands.batch_output import Answered, BatchOutput
-from mxspec.serve.job_rows import Kind
+from mxspec.serve.jobs.rows import Kind
 
 ANSWERS = 10_000  # of a part
 UNFINISHED = "_unfinished.jsonl"  # readers of folders pass over what begins with _

@@ -27,9 +27,9 @@ from mxspec.runtime.commands.batch_lines import Defaults, Line
 from mxspec.runtime.commands.batch_output import Answered
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
 from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED
-from mxspec.serve.job_parts import Parts
-from mxspec.serve.job_rows import KINDS, Rows, name_of
-from mxspec.serve.ray_cluster import Layout, ray_messages, ray_of
+from mxspec.serve.jobs.cluster import Layout, ray_messages, ray_of
+from mxspec.serve.jobs.parts import Parts
+from mxspec.serve.jobs.rows import KINDS, Rows, name_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
