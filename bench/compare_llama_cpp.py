@@ -35,7 +35,6 @@ from mxspec.evaluate.record import write_record
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
 from mxspec.runtime.command import Command
-from mxspec.runtime.text.tokenizer import load_tokenizer
 
 CONSOLE = Console(stderr=True)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -96,20 +95,14 @@ def main(
     found: Result
     with termination_as_interrupt():  # which ends the server that is open
         if serving:
-            ids = tokens_of(pair.target, held_out)
             lengths = prompt_tokens, new_tokens
-            found = servers.compare(work, binaries, pair, ids, threads, lengths, repetitions, CONSOLE.print)
+            found = servers.compare(work, binaries, pair, held_out, threads, lengths, repetitions, CONSOLE.print)
         else:
             sizes = prompts, prompt_tokens, new_tokens
             found = speculative.compare(
                 work, binaries, pair, held_out, threads, sizes, repetitions, windows, calibrate, CONSOLE.print
             )
     report(found, False, record)
-
-
-def tokens_of(checkpoint: Path, text: Path) -> list[int]:
-    """Token ids of a text."""
-    return list(load_tokenizer(checkpoint / "tokenizer.json").encode(text.read_text(encoding="utf-8")).ids)
 
 
 def by_calls(

@@ -8,15 +8,14 @@ It needs Playwright and Debian's chromium. The speeds that it shows are those of
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
 import click
 from playwright.sync_api import Page, expect, sync_playwright
+
+from mxspec.evaluate.bench.serve.server import specserve
+from mxspec.runtime.command import Command
 
 RUN = {
     "tab": "compare",
@@ -30,22 +29,6 @@ SIZE = {"width": 1280, "height": 1000}
 PATIENCE = 600_000  # milliseconds
 
 
-@contextmanager
-def served(bundle: Path) -> Iterator[str]:
-    """The address of a server that runs until the context ends."""
-    command = [sys.executable, "-m", "mxspec.serve.start", str(bundle), "--port", "0", "--no-access-log"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            for line in process.stderr:
-                if line.startswith("listening on "):
-                    yield line.split()[-1]
-                    return
-            raise click.ClickException("the server does not start")
-        finally:
-            process.terminate()
-
-
 def draw(page: Page) -> None:
     """Have the columns write and be replayed, then point at a token of a round with something rejected."""
     expect(page.locator("#run")).to_be_enabled()
@@ -57,7 +40,7 @@ def draw(page: Page) -> None:
             return
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option("--k", default="4", help="Guesses a round, or auto.  [default: 4]")
@@ -65,10 +48,10 @@ def draw(page: Page) -> None:
 def main(bundle: Path, output: Path, k: str, scheme: str) -> None:
     """Serve BUNDLE, which holds a baseline, and draw its page to OUTPUT."""
     expect.set_options(timeout=PATIENCE)
-    with served(bundle) as url, sync_playwright() as playwright:
+    with specserve(bundle) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport=SIZE, color_scheme=scheme)
-        page.goto(f"{url}/#{urlencode(RUN | {'k': k})}")
+        page.goto(f"{server.address.url}/#{urlencode(RUN | {'k': k})}")
         draw(page)
         page.screenshot(path=output, full_page=True)
         browser.close()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +29,9 @@ import click
 from rich.table import Table
 
 from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.finish import finish
+from mxspec.runtime.command import Command
 
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
 CANCELLED, MALFORMED, SLOW = 0.1, 0.1, 0.1  # shares of the requests
@@ -257,7 +258,7 @@ def wait_until_idle(address: tuple[str, int]) -> float:
         time.sleep(0.05)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--requests", default=2000, show_default=True)
 @click.option("--clients", default=16, show_default=True)
@@ -279,20 +280,11 @@ def main(
     json_output: bool,
 ) -> None:
     """Load a server, and compare what it answers."""
-    command = [sys.executable, "-m", "mxspec.serve.start", str(bundle), "--port", "0", "--no-access-log"]
-    command += ["--slots", str(slots), "--queue", str(queue)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stderr is not None
-            host, _, port = server.stderr.readline().strip().rpartition("/")[2].rpartition(":")
-            address = host, int(port)
-            _wait_ready(address, server)
-            pool = request_pool(distinct, 7, longest)
-            counts, written, seconds = asyncio.run(load(address, server.pid, pool, requests, clients))
-            left = wait_until_idle(address)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            said = server.stderr.read() if server.stderr else ""
+    with specserve(bundle, "--slots", slots, "--queue", queue) as server:
+        address = server.address.host, server.address.port
+        pool = request_pool(distinct, 7, longest)
+        counts, written, seconds = asyncio.run(load(address, server.process.pid, pool, requests, clients))
+        left = wait_until_idle(address)
     expected = expected_texts(bundle, pool, {one.key for one in written})
     counts.wrong += [
         f"{one.key}: {(one.text, one.reason)!r}, specrun: {expected[one.key]!r}"
@@ -301,20 +293,10 @@ def main(
     ]
     result = summary(counts, written, pool, seconds, left)
     result |= {"bundle": bundle.name, "clients": clients, "slots": slots, "queue": queue, "distinct": distinct}
-    result |= {"exit_code": server.returncode, "said": [line for line in said.splitlines() if line]}
+    result |= {"exit_code": server.process.returncode, "said": server.said.splitlines()}
     finish(result, [table(result)], json_output, record)
     if counts.wrong or counts.stuck or left:
         sys.exit(2)
-
-
-def _wait_ready(address: tuple[str, int], server: subprocess.Popen[str]) -> None:
-    while server.poll() is None:
-        with socket.create_connection(address) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            if b" 200 " in connection.recv(100):
-                return
-        time.sleep(0.05)
-    sys.exit(1)
 
 
 def summary(

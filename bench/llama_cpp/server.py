@@ -6,8 +6,6 @@ import http.client
 import json
 import socket
 import subprocess
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +15,9 @@ from typing import Any
 
 from llama_cpp.answer import Answer
 from llama_cpp.files import CONTEXT
+from mxspec.evaluate.bench.serve.server import Address, wait_ready
 from mxspec.formats.errors import MxspecError
 
-START_SECONDS = 120.0
 ANSWER_SECONDS = 600.0
 GREEDY = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
 
@@ -54,11 +52,15 @@ class Server:
             process = subprocess.Popen(self.command(port), stdout=log, stderr=log)
         try:
             running = Running(port)
-            _wait(running, process, self.log)
+            wait_ready(running.address, process, "llama-server", self._last_words, f": see {self.log}")
             yield running
         finally:
             process.terminate()
             process.wait()
+
+    def _last_words(self) -> str:
+        said = self.log.read_text(errors="replace").strip().splitlines()
+        return said[-1] if said else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,39 +85,22 @@ class Running:
         """Token ids of a prompt."""
         return list(self.post("/tokenize", {"content": text, "add_special": True})["tokens"])
 
-    def ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(self._address("/health"), timeout=10) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
-
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """What it says to a request; raises MxspecError where it refuses, ends or says nothing."""
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._address(path), json.dumps(body).encode(), headers)
+        request = urllib.request.Request(self.address.url + path, json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as response:
                 return json.load(response)
         except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
             raise MxspecError(f"llama-server: {path} failed: {type(error).__name__}: {error}") from None
 
-    def _address(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.port}{path}"
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port)
 
 
 def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
-
-
-def _wait(running: Running, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + START_SECONDS
-    while not running.ready():
-        if process.poll() is not None:
-            said = log.read_text(errors="replace").strip().splitlines()
-            raise MxspecError(f"llama-server ended with {process.returncode}: {said[-1] if said else 'nothing said'}")
-        if time.monotonic() > until:
-            raise MxspecError(f"llama-server did not answer within {START_SECONDS:.0f} s: see {log}")
-        time.sleep(0.05)

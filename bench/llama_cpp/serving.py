@@ -17,9 +17,9 @@ from llama_cpp.build import PACKAGE
 from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
 from llama_cpp.result import OURS, PEER
 from llama_cpp.server import GREEDY, Server
+from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
-from mxspec.evaluate.bench.serve.server import Address, specserve
-from mxspec.evaluate.bench.speculate.bench import prompts_of
+from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.result import Result, Value
 
 TOOLS = ("llama-server", "llama-quantize")
@@ -94,7 +94,7 @@ def compare(
     folder: Path,
     binaries: Path,
     pair: Pair,
-    token_ids: Sequence[int],
+    text: Path,
     threads: int,
     lengths: tuple[int, int],  # tokens of a prompt, and new ones
     repetitions: int,
@@ -102,7 +102,8 @@ def compare(
 ) -> ServingResult:
     """Time all servers."""
     prompt_tokens, new_tokens = lengths
-    prompts = prompts_of(token_ids, CLIENTS * ANSWERS, prompt_tokens)
+    packed = bundle(folder, pair, OUR_TARGETS[0], "demo draft", WHOLE)
+    prompts = prompts_of(read_tokens(packed, text, CLIENTS * ANSWERS), CLIENTS * ANSWERS, prompt_tokens)
     shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(CLIENTS)]
     servers = {**peer_servers(folder, binaries, pair, threads), **our_servers(folder, pair, threads)}
     trials = measure(servers, shares, new_tokens, repetitions, progress)
@@ -168,10 +169,10 @@ def _of_peer(server: Server) -> Iterator[Writer]:
         return {**asked, **GREEDY, "stream": True}
 
     with server.open() as running:
-        yield Streamed(Address("127.0.0.1", running.port, 0.0), "/completion", body)
+        yield Streamed(running.address, "/completion", body)
 
 
 @contextmanager
 def _of_ours(path: Path, threads: int) -> Iterator[Writer]:
-    with specserve(path, slots=CLIENTS, threads=threads) as address:
-        yield of_specserve(address)
+    with specserve(path, "--slots", CLIENTS, "--threads", threads) as server:
+        yield of_specserve(server.address)

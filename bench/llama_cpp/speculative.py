@@ -17,8 +17,8 @@ from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
 from llama_cpp.ours import Bundled
 from llama_cpp.result import OURS, PEER, Row, SpeculativeResult, Trial
 from llama_cpp.server import Server
+from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.engine import Engine
 
 TOOLS = ("llama-server", "llama-quantize", "llama-perplexity")
 PEER_TARGETS = (F16, "Q8_0", "Q6_K", "Q4_K_M")
@@ -243,7 +243,7 @@ def compare(
     """All of it: files, the check of tokens, perplexities, settings, speeds."""
     prompt_count, prompt_tokens, new_tokens = shape
     peers, ours = peer_entries(folder, binaries, pair, threads), our_entries(folder, pair, threads, calibrate)
-    ids = _encode(ours[0], text.read_text())
+    ids = read_tokens(bundle(folder, pair, WHOLE, "demo draft", WHOLE), text, prompt_count)
     check_tokens(peers, text.read_text(), ids)
     prompts = Prompts.of(ids, 2, prompt_count, prompt_tokens, new_tokens)
     losses = perplexities([*peers, *ours], binaries, text, ids, windows, progress)
@@ -259,13 +259,6 @@ def compare(
         perplexity_tokens=windows * perplexity.SCORED,
         rows=tuple(_row(each, tuple(line), losses) for each, line in zip(chosen, trials, strict=True)),
     )
-
-
-def _encode(entry: Entry, text: str) -> list[int]:
-    (program,) = entry.tried.values()
-    assert isinstance(program, Bundled)
-    with Engine(program.bundle, slots=1) as engine:
-        return engine.encode(text)
 
 
 def _row(chosen: Chosen, trials: tuple[Trial, ...], losses: Mapping[tuple[str, str], float]) -> Row:

@@ -10,7 +10,7 @@ import click
 from mxspec.evaluate.bench.columns.measure import measure
 from mxspec.evaluate.bench.context import require_context
 from mxspec.evaluate.bench.options import VERIFIERS, repetitions_option
-from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, prompts_of
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.runtime.columns import open_columns

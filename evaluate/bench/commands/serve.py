@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import numpy as np
 
 from mxspec.evaluate.bench.options import Choice, choice_options, repetitions_option
+from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import Command, read_text
-from mxspec.runtime.text.tokenizer import encode_prompt, load_tokenizer
-
-RANDOM_TOKENS = 4096  # where there is no text
+from mxspec.runtime.command import Command
 
 
 @click.command("serve", cls=Command)
@@ -32,20 +29,19 @@ def bench_serve(choice: Choice, text: Path | None, new_tokens: int, repetitions:
         import mxspec.serve.app  # noqa: F401  # what the server needs, before anything is measured
     except ModuleNotFoundError as missing:
         raise MxspecError(f"specserve needs {missing.name}: pip install 'mxspec[serve]'") from None
-    from mxspec.evaluate.bench.serve.measure import context_needed, measure
+    from mxspec.evaluate.bench.serve.measure import ANSWERS, CLIENTS, context_needed, measure
 
     bundle = Bundle.open(choice.path())
     context, needed = bundle.manifest.models["target"].context_length, context_needed(new_tokens)
     if context < needed:
         raise MxspecError(f"bundle {bundle.path}: its context is {context:,} tokens, but serve takes {needed:,}")
     with run.progress() as progress:
-        result = measure(bundle.path, _token_ids(bundle, text), new_tokens, repetitions, run.threads, progress)
+        result = measure(
+            bundle.path,
+            read_tokens(bundle.path, text, max(CLIENTS) * ANSWERS),
+            new_tokens,
+            repetitions,
+            run.threads,
+            progress,
+        )
     run.finish(result)
-
-
-def _token_ids(bundle: Bundle, text: Path | None) -> list[int]:
-    if text is not None:
-        entry = bundle.manifest.tokenizer
-        return encode_prompt(load_tokenizer(bundle.tokenizer_path), read_text(text, "--text"), entry.bos_token_id)
-    vocab = bundle.manifest.tokenizer.vocab_size
-    return [int(token) for token in np.random.default_rng(0).integers(0, vocab, RANDOM_TOKENS)]

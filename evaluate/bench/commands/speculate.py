@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import numpy as np
 
 from mxspec.evaluate.bench.options import SPEAKING, Choice, choice_options, parse_ks, repetitions_option
-from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, SpeculateBench, prompts_of
+from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
+from mxspec.evaluate.bench.speculate.bench import SpeculateBench
 from mxspec.evaluate.bench.speculate.measure import measure
 from mxspec.evaluate.options import Run, run_options
-from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import Command, read_text
+from mxspec.runtime.command import Command
 from mxspec.runtime.request import K
-from mxspec.runtime.text.tokenizer import load_tokenizer
 
 MOST_K = 8
 
@@ -63,12 +61,3 @@ def bench_speculate(
         every = ks or (*range(1, min(MOST_K, most) + 1), "auto")
         result = measure(bench, every, repetitions, drafters or ("model",), progress)
     run.finish(result)
-
-
-def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:
-    """Tokens of the text; of random ids where there is none."""
-    opened = Bundle.open(bundle)
-    if text_file is None:
-        ids = np.random.default_rng(0).integers(0, opened.manifest.tokenizer.vocab_size, prompts * PROMPT_TOKENS)
-        return [int(token) for token in ids]
-    return list(load_tokenizer(opened.tokenizer_path).encode(read_text(text_file, "--text")).ids)

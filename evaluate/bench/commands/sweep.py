@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, parse_ks, repetitions_option
-from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS
 from mxspec.evaluate.bench.sweep.grid import Grid
 from mxspec.evaluate.bench.sweep.measure import measure
 from mxspec.evaluate.bench.sweep.result import SweepResult

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
 from mxspec.evaluate.bench.serve.clients import (
     ANSWER_SECONDS,
     Heard,
@@ -20,8 +22,7 @@ from mxspec.evaluate.bench.serve.clients import (
     tokens_per_second,
 )
 from mxspec.evaluate.bench.serve.result import ClientsRow, Joining, ServeResult
-from mxspec.evaluate.bench.serve.server import specserve
-from mxspec.evaluate.bench.speculate.bench import PROMPT_TOKENS, prompts_of
+from mxspec.evaluate.bench.serve.server import Specserve, specserve
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
@@ -42,10 +43,14 @@ def measure(
 ) -> ServeResult:
     """`text` is token ids that prompts are cut from. Server and engine alternate; one idles while the other works."""
     slots = max(CLIENTS) + 1
-    ready = [_ready_seconds(bundle, slots, threads, progress) for _ in range(STARTS - 1)]
-    with Engine(bundle, slots=slots, threads=threads) as engine, specserve(bundle, slots=slots, threads=threads) as its:
-        ready.append(its.ready_seconds)
-        writers: dict[str, Writer] = {"engine": InProcess(engine), "server": of_specserve(its)}
+    ready = []
+    for _ in range(STARTS - 1):
+        progress("starting the server")
+        with _served(bundle, slots, threads) as server:
+            ready.append(server.ready_seconds)
+    with Engine(bundle, slots=slots, threads=threads) as engine, _served(bundle, slots, threads) as server:
+        ready.append(server.ready_seconds)
+        writers: dict[str, Writer] = {"engine": InProcess(engine), "server": of_specserve(server.address)}
         prompts = prompts_of(text, max(CLIENTS) * ANSWERS)
         for writer in writers.values():  # weights are read for the first time, and costs are learned
             ask_at_once(writer, [[prompt] for prompt in prompts[: max(CLIENTS)]], WARM_TOKENS)
@@ -86,10 +91,8 @@ def context_needed(new_tokens: int) -> int:
     return max(JOINING_TOKENS + JOINED_TOKENS, PROMPT_TOKENS + 2 * new_tokens)
 
 
-def _ready_seconds(bundle: Path, slots: int, threads: int | None, progress: Progress) -> float:
-    progress("starting the server")
-    with specserve(bundle, slots=slots, threads=threads) as address:
-        return address.ready_seconds
+def _served(bundle: Path, slots: int, threads: int | None) -> AbstractContextManager[Specserve]:
+    return specserve(bundle, "--slots", slots, *(() if threads is None else ("--threads", threads)))
 
 
 def _long_prompt(text: Sequence[int], number: int) -> list[int]:

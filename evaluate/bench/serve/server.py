@@ -1,4 +1,4 @@
-"""A server in a process of its own, for as long as it is measured."""
+"""Servers in processes of their own, for as long as they are measured."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import http.client
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mxspec.formats.errors import MxspecError
 
@@ -19,52 +20,70 @@ END_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server answers, and how long it took from its start until it did."""
+    """Where a server answers."""
 
     host: str
     port: int
-    ready_seconds: float
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def ready(self) -> bool:
+        """Whether its /health says so."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+def wait_ready(
+    address: Address, process: subprocess.Popen[Any], name: str, last_words: Callable[[], str], hint: str = ""
+) -> None:
+    """Wait until a server is ready; raises MxspecError where it ends, or is not within START_SECONDS."""
+    until = time.monotonic() + START_SECONDS
+    while not address.ready():
+        if process.poll() is not None:
+            raise MxspecError(f"{name} ended with {process.returncode}: {last_words() or 'nothing said'}")
+        if time.monotonic() > until:
+            raise MxspecError(f"{name} was not ready within {START_SECONDS:.0f} s{hint}")
+        time.sleep(0.01)
+
+
+@dataclass(slots=True)
+class Specserve:
+    """A server that is ready."""
+
+    address: Address
+    process: subprocess.Popen[str]
+    ready_seconds: float  # from its start
+    said: str = ""  # on standard error after that it listens; once it has ended
 
 
 @contextmanager
-def specserve(bundle: Path, *, slots: int, threads: int | None) -> Iterator[Address]:
-    """`specserve` with one bundle, ready; raises MxspecError where it does not become ready."""
-    command = [sys.executable, "-m", "mxspec.serve.start", str(bundle), "--port", "0", "--slots", str(slots)]
-    command += ["--no-access-log", *([] if threads is None else ["--threads", str(threads)])]
+def specserve(bundle: Path, *options: object) -> Iterator[Specserve]:
+    """`specserve` with one bundle on a free port, ready; raises MxspecError where it does not become ready."""
+    command = [sys.executable, "-m", "mxspec.serve.start", bundle, "--port", 0, "--no-access-log", *options]
     began = time.perf_counter()
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
+            line = process.stderr.readline().strip()
             if not line.startswith("listening on http://"):
-                raise MxspecError(f"specserve: ended before it listened: {line.strip() or 'nothing said'}")
-            host, _, port = line.strip().rpartition("/")[2].rpartition(":")
-            _wait_ready(host, int(port), process)
-            yield Address(host, int(port), time.perf_counter() - began)
+                raise MxspecError(f"specserve: ended before it listened: {line or 'nothing said'}")
+            host, _, port = line.rpartition("/")[2].rpartition(":")
+            address = Address(host, int(port))
+            wait_ready(address, process, "specserve", process.stderr.read)
+            running = Specserve(address, process, time.perf_counter() - began)
+            yield running
+            process.terminate()
+            running.said = process.stderr.read()
         finally:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=END_SECONDS)
             process.kill()
-
-
-def _wait_ready(host: str, port: int, process: subprocess.Popen[str]) -> None:
-    """Raises MxspecError where it ends, or takes longer than START_SECONDS."""
-    until = time.monotonic() + START_SECONDS
-    while _status(host, port) != http.client.OK:
-        if process.poll() is not None:
-            raise MxspecError(f"specserve ended with {process.returncode} before it was ready")
-        if time.monotonic() > until:
-            raise MxspecError(f"specserve was not ready within {START_SECONDS:.0f} s")
-        time.sleep(0.01)
-
-
-def _status(host: str, port: int) -> int:
-    connection = http.client.HTTPConnection(host, port, timeout=10)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status
-    except OSError:
-        return 0
-    finally:
-        connection.close()

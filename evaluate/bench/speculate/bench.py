@@ -10,6 +10,7 @@ import numpy as np
 
 from mxspec.evaluate.bench.context import require_context
 from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS
 from mxspec.evaluate.bench.speculate.guided import GuidedDrafter, draft_of
 from mxspec.evaluate.bench.speculate.result import StepSeconds, TurnsTrial
 from mxspec.formats.manifest import ModelName
@@ -19,8 +20,6 @@ from mxspec.runtime.events import Round, Token
 from mxspec.runtime.reader import Reader
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.session import Session
-
-PROMPT_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,6 @@ class Run:
     def ideal_tokens(self) -> float:
         """As many as the rounds would give if each guess were right with the same probability, whatever came before."""
         return sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
-
-
-def prompts_of(token_ids: Sequence[int], count: int, length: int = PROMPT_TOKENS) -> list[list[int]]:
-    """`count` stretches of a text, each of `length` tokens, evenly spread."""
-    step = max((len(token_ids) - length) // count, 1)
-    found = [list(token_ids[i * step : i * step + length]) for i in range(count)]
-    return [prompt for prompt in found if prompt]
 
 
 class SpeculateBench:
