@@ -9,14 +9,14 @@ from typing import Any
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.serve.errors import ApiError, refused, unsupported
+from mxspec.serve.errors import ApiError, unsupported
 from mxspec.serve.flight import Flight
 from mxspec.serve.job import Job, Object
 from mxspec.serve.keys import cache_key
 from mxspec.serve.limits import check_count
 from mxspec.serve.routes.completions import finite, logprobs_of
 from mxspec.serve.schema.chat import REFUSALS, ChatRequest
-from mxspec.serve.schema.fields import parse_body
+from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.service import Served, Service
 from mxspec.serve.token_texts import TokenTexts
 from mxspec.serve.tools import CallReader, CallStyle, call_style

@@ -11,13 +11,12 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.events import Token
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.serve.errors import refused
 from mxspec.serve.flight import Flight
 from mxspec.serve.job import Job, Object
 from mxspec.serve.keys import cache_key
 from mxspec.serve.limits import check_count, check_prompts
 from mxspec.serve.schema.completion import REFUSALS, CompletionRequest
-from mxspec.serve.schema.fields import parse_body
+from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.scoring import Scores, score
 from mxspec.serve.service import Served, Service
 from mxspec.serve.written import Piece, Written, finish_reason

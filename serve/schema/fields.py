@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from mxspec.formats.errors import GenerationError, did_you_mean
+from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten
 from mxspec.runtime.commands.settings import grammar_of
+from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.grammar import Grammar
-from mxspec.serve.errors import ApiError, refused, unsupported
+from mxspec.serve.errors import ApiError, unsupported
 
 DEEPEST = 100  # objects and lists in each other
 TOP_LOGPROBS = 20  # as OpenAI's chats have it
@@ -130,6 +133,27 @@ class Asked(Strict):
             raise ApiError(400, "stream_options: got them without stream", param="stream_options")
         if self.mxspec.trace and not self.stream:
             raise ApiError(400, "mxspec.trace: got it without stream", param="mxspec.trace")
+
+
+# What requests call the settings of the runtime.
+_NAMES = {
+    field.name: f"mxspec.{field.name}" if field.name in Own.model_fields else field.name
+    for field in dataclasses.fields(Request)
+}
+
+
+def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiError:
+    """What the engine refuses to begin; `names` are those of its settings that the request calls otherwise."""
+    message = str(error)
+    found = re.match(r"(\w+)(?= of token \d+: |: )", message)
+    name = found[1] if found else ""
+    known = _NAMES | dict(names or {})
+    if name not in known:
+        return ApiError(400, message)
+    message = known[name] + message[len(name) :]
+    for inner, outer in (names or {}).items():
+        message = message.replace(f" {inner},", f" {outer},")
+    return ApiError(400, message, param=known[name])
 
 
 Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # by field: values that change nothing, and why others are refused
