@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -95,8 +96,8 @@ class JsonOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
-        if kind.partition(b";")[0].strip().lower() != b"application/json":
+        kind = Headers(scope=scope).get("content-type", "")
+        if kind.partition(";")[0].strip(" \t").lower() != "application/json":
             await send_error(send, ApiError(415, "body: expected Content-Type: application/json"))
             return
         await self._app(scope, receive, send)

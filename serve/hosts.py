@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.serve.errors import ApiError
@@ -37,7 +38,7 @@ class Hosts:
         await self._app(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+        given = Headers(scope=scope).get("host", "")
         name = given[1:].partition("]")[0] if given.startswith("[") else given.rpartition(":")[0] or given
         if name.lower() in self._names:
             return True

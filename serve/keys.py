@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
@@ -58,9 +59,8 @@ class Keys:
 
     def _number(self, scope: Scope) -> int | None:
         """Which key a request brings; takes as long for any that it may be."""
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = given.partition(b" ")
-        token = token.strip() if scheme.lower() == b"bearer" else b""
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        token = given.encode("latin-1").strip() if scheme.lower() == "bearer" else b""
         same = [hmac.compare_digest(token, key) for key in self._keys]
         return same.index(True) if any(same) else None
 

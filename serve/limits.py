@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
@@ -31,8 +32,8 @@ class Limits:
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
     """The whole body; raises ApiError 413 where it is too long, 408 where it does not come, ClientDisconnect."""
     limit = limits.body_bytes
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if said.isdigit() and int(said) > limit:
+    said = Headers(scope=scope).get("content-length", "0")
+    if said.isascii() and said.isdigit() and int(said) > limit:
         raise _too_long(limit)
     pieces: list[bytes] = []
     length, more = 0, True
