@@ -26,7 +26,7 @@ class Cut(Enum):
 
 
 class Flight:
-    """Ended by the first reason that comes; all but `end_if_over` belongs to the event loop."""
+    """Ended by the first reason that comes; belongs to the event loop."""
 
     def __init__(self, time_seconds: float) -> None:
         self.served: Served | None = None  # whose texts are counted

@@ -58,7 +58,7 @@ class Job:
     handles: Sequence[Handle]
     samples: int
     prompt_tokens: int | None = None  # where no text goes on from the prompts
-    id: str = ""
+    id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     asked_at: float = field(default_factory=time.perf_counter)
     written: list[Written] = field(default_factory=list)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import BundleError, MxspecError
+from mxspec.formats.errors import BundleError
 from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
 from mxspec.serve.errors import SERVER, ApiError, busy
@@ -230,6 +230,3 @@ def describe(served: Served) -> dict[str, Any]:
             "cores": len(os.sched_getaffinity(0)),
         },
     }
-
-
-__all__ = ["Model", "MxspecError", "Served", "Service", "describe", "models_of"]

@@ -53,12 +53,17 @@ class Rows:
 
 
 def name_of(line: Line) -> str:
-    """What a row is called from run to run: its own key as JSON, or its number where it has none."""
+    """What a row is called from run to run."""
     try:
         key = key_of(parse_line(line))
     except MxspecError:
         key = None
-    return f"line {line.number}" if key is None else json.dumps(key, sort_keys=True)
+    return row_name(line.number, key)
+
+
+def row_name(number: int, key: Any) -> str:
+    """Its own key as JSON, or its number where it has none."""
+    return f"line {number}" if key is None else json.dumps(key, sort_keys=True)
 
 
 def _jsonl_lines(path: Path) -> Iterator[Line]:

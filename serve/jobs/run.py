@@ -29,7 +29,7 @@ from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
 from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED
 from mxspec.serve.jobs.cluster import Layout, ray_messages, ray_of
 from mxspec.serve.jobs.parts import Parts
-from mxspec.serve.jobs.rows import KINDS, Rows, name_of
+from mxspec.serve.jobs.rows import KINDS, Rows, name_of, row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,7 @@ def _unanswered(rows: Rows, parts: Parts, line_hash: LineHash, counts: Counts) -
     """The rows without an answer, in their order; counts all. Raises MxspecError for what does not belong together."""
     answered: dict[str, Answered] = {}
     for answer in parts.answered():
-        answered[_name_of_answer(answer)] = answer
+        answered[row_name(answer.number, answer.key)] = answer
     numbers: dict[str, int] = {}
     unanswered = []
     for line in rows:
@@ -123,10 +123,6 @@ def _unanswered(rows: Rows, parts: Parts, line_hash: LineHash, counts: Counts) -
     for name in answered:
         raise _stranger(name)
     return unanswered
-
-
-def _name_of_answer(answer: Answered) -> str:
-    return f"line {answer.number}" if answer.key is None else json.dumps(answer.key, sort_keys=True)
 
 
 def _stranger(name: str) -> MxspecError:
