@@ -11,10 +11,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
+from mxspec.serve.body import read_body
 from mxspec.serve.errors import SERVER, ApiError
 from mxspec.serve.flight import Cut, Flight, Gone
 from mxspec.serve.job import Job
-from mxspec.serve.limits import read_body
 from mxspec.serve.log import entry_of
 from mxspec.serve.respond import send_json
 from mxspec.serve.schema.fields import refused

@@ -34,7 +34,7 @@ class Arguments(BaseModel):
     max_replicas: PositiveInt | None = None  # at most; None: `replicas`, and no autoscaling
     cpus: PositiveInt = 1  # of a replica, which are the threads of its engine
     slots: PositiveInt = 8  # texts that a replica writes at a time
-    queue: int = 64  # texts that wait in a replica
+    queue: int = Limits().queue  # texts that wait in a replica
     sessions: bool = False  # requests of one x-session-id go to one replica, which knows what it has read
     api_key_file: str | None = None  # on every node
 

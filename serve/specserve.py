@@ -3,24 +3,71 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.commands.option_groups import GroupedCommand, option
+from mxspec.serve.limits import MIB, Limits
 
 if TYPE_CHECKING:
-    from mxspec.serve.limits import Limits
     from mxspec.serve.service import Service
 
 FILE = click.Path(path_type=Path)
 SEND_BYTES = 128 << 10
 NETWORK, WORK, LIMITS, ACCESS = "Network", "Work", "Limits", "Access and log"
+DEFAULTS = Limits()
+Function = Callable[..., Any]
+
+
+def limit_options(command: Function) -> Function:
+    """The limits of a server, as the argument `limits`."""
+
+    def limit(name: str, least: float, default: float, about: str) -> Callable[[Function], Function]:
+        kind = click.IntRange(int(least)) if isinstance(default, int) else click.FloatRange(least)
+        return option(LIMITS, name, type=kind, default=default, help=f"{about}  [default: {default:g}]")
+
+    @limit("--queue", 0, DEFAULTS.queue, "Texts of a model that may wait.")
+    @limit("--time-limit", 0.1, DEFAULTS.time_seconds, "Seconds a request.")
+    @limit("--body-limit", 0.001, DEFAULTS.body_bytes / MIB, "MiB of a body.")
+    @limit("--n-limit", 1, DEFAULTS.n, "Texts of a prompt.")
+    @limit("--prompts-limit", 1, DEFAULTS.prompts, "Prompts of a request.")
+    @limit("--stall", 0.1, DEFAULTS.stall_seconds, "Seconds that a client may stall.")
+    @limit("--connections", 1, DEFAULTS.connections, "Open at a time.")
+    @limit("--grace", 0.0, DEFAULTS.grace_seconds, "Seconds to finish after SIGTERM.")
+    @functools.wraps(command)
+    def with_limits(
+        *,
+        queue: int,
+        time_limit: float,
+        body_limit: float,
+        n_limit: int,
+        prompts_limit: int,
+        stall: float,
+        connections: int,
+        grace: float,
+        **others: Any,
+    ) -> Any:
+        limits = Limits(
+            queue=queue,
+            body_bytes=int(body_limit * MIB),
+            time_seconds=time_limit,
+            stall_seconds=stall,
+            n=n_limit,
+            prompts=prompts_limit,
+            connections=connections,
+            grace_seconds=grace,
+        )
+        return command(limits=limits, **others)
+
+    return with_limits
 
 
 @click.command(cls=GroupedCommand)
@@ -39,16 +86,7 @@ NETWORK, WORK, LIMITS, ACCESS = "Network", "Work", "Limits", "Access and log"
     metavar="MIB",
     help="Memory for past answers that suffix decoding guesses by, each key's own.  [default: 0]",
 )
-@option(LIMITS, "--queue", type=click.IntRange(0), default=64, help="Texts of a model that may wait.  [default: 64]")
-@option(LIMITS, "--time-limit", type=click.FloatRange(0.1), default=600, help="Seconds a request.  [default: 600]")
-@option(LIMITS, "--body-limit", type=click.FloatRange(0.001), default=4, help="MiB of a body.  [default: 4]")
-@option(LIMITS, "--n-limit", type=click.IntRange(1), default=16, help="Texts of a prompt.  [default: 16]")
-@option(LIMITS, "--prompts-limit", type=click.IntRange(1), default=64, help="Prompts of a request.  [default: 64]")
-@option(
-    LIMITS, "--stall", type=click.FloatRange(0.1), default=20, help="Seconds that a client may stall.  [default: 20]"
-)
-@option(LIMITS, "--connections", type=click.IntRange(1), default=1024, help="Open at a time.  [default: 1024]")
-@option(LIMITS, "--grace", type=click.FloatRange(0), default=30, help="Seconds to finish after SIGTERM.  [default: 30]")
+@limit_options
 @option(ACCESS, "--api-key-file", type=FILE, metavar="FILE", help="One key a line; without it everybody may ask.")
 @option(ACCESS, "--allow-origin", multiple=True, metavar="ORIGIN", help="Pages of which may ask; * is all.")
 @option(ACCESS, "--allow-host", multiple=True, metavar="NAME", help="By which a loopback server may be asked, too.")
@@ -61,14 +99,7 @@ def specserve(
     slots: int,
     threads: int | None,
     shared_mib: int,
-    queue: int,
-    time_limit: float,
-    body_limit: float,
-    n_limit: int,
-    prompts_limit: int,
-    stall: float,
-    connections: int,
-    grace: float,
+    limits: Limits,
     api_key_file: Path | None,
     allow_origin: tuple[str, ...],
     allow_host: tuple[str, ...],
@@ -88,20 +119,9 @@ def specserve(
     from mxspec.serve.app import Access, build_app
     from mxspec.serve.hosts import is_loopback
     from mxspec.serve.keys import read_keys
-    from mxspec.serve.limits import MIB, Limits
     from mxspec.serve.log import write_line
     from mxspec.serve.service import Service, models_of
 
-    limits = Limits(
-        queue=queue,
-        body_bytes=int(body_limit * MIB),
-        time_seconds=time_limit,
-        stall_seconds=stall,
-        n=n_limit,
-        prompts=prompts_limit,
-        connections=connections,
-        grace_seconds=grace,
-    )
     keys = [] if api_key_file is None else read_keys(api_key_file)
     access = Access(
         keys=keys,

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.tokenizer import check_ids, encode_rendered
+from mxspec.serve.body import read_body
 from mxspec.serve.errors import ApiError
-from mxspec.serve.limits import read_body
 from mxspec.serve.respond import send_json
 from mxspec.serve.schema.chat import ChatRequest
 from mxspec.serve.schema.fields import parse_body, refused

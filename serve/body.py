@@ -1,0 +1,41 @@
+"""The body of a request, read within the limits."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
+
+from mxspec.serve.errors import ApiError
+from mxspec.serve.limits import Limits
+
+
+async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """The whole body; raises ApiError 413 where it is too long, 408 where it does not come, ClientDisconnect."""
+    limit = limits.body_bytes
+    said = Headers(scope=scope).get("content-length", "0")
+    if said.isascii() and said.isdigit() and int(said) > limit:
+        raise _too_long(limit)
+    pieces: list[bytes] = []
+    length, more = 0, True
+    try:
+        async with asyncio.timeout(limits.stall_seconds):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                piece = message.get("body", b"")
+                length += len(piece)
+                if length > limit:
+                    raise _too_long(limit)
+                pieces.append(piece)
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise ApiError(408, f"body: did not come within {limits.stall_seconds:g} s", code="timeout") from None
+    return b"".join(pieces)
+
+
+def _too_long(limit: int) -> ApiError:
+    return ApiError(413, f"body: longer than {limit:,} bytes", code="request_too_large")
