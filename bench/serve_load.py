@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -324,6 +324,11 @@ def summary(
     }
 
 
+def by_quarters(memory: Sequence[tuple[float, int]]) -> list[int]:
+    """Bytes at the end of each quarter of the run; of seconds and bytes, one after the other."""
+    return [memory[len(memory) * quarter // 4 - 1][1] for quarter in range(1, 5)] if memory else []
+
+
 def table(result: dict[str, Any]) -> Table:
     """What became of them, and memory by quarters."""
     shown = Table(title="requests to a server", title_justify="left")
@@ -333,10 +338,8 @@ def table(result: dict[str, Any]) -> Table:
         shown.add_row(name.replace("_", " "), f"{result[name]:,}")
     for name in ("wrong", "stuck"):
         shown.add_row(name, f"{result[name]:,}")
-    memory = [size for _, size in result["anonymous_bytes"]]
-    for quarter in range(1, 5):
-        at = max(len(memory) * quarter // 4 - 1, 0)
-        shown.add_row(f"MiB after {quarter} of 4 parts", f"{memory[at] / 2**20:.1f}" if memory else "")
+    for quarter, size in enumerate(by_quarters(result["anonymous_bytes"]), 1):
+        shown.add_row(f"MB after {quarter} of 4 parts", f"{size / 1e6:.1f}")
     shown.add_row("seconds", f"{result['seconds']:.1f}")
     return shown
 

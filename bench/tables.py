@@ -42,6 +42,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from llama_cpp.result import SpeculativeResult  # noqa: E402  # of this folder, which is no package
 from llama_cpp.serving import ServingResult  # noqa: E402
 from old_records import read_result  # noqa: E402
+from serve_load import by_quarters  # noqa: E402
 
 Found = TypeVar("Found", bound=Result)
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("performance", "benchmarks", "serve")))
@@ -343,11 +344,10 @@ def serve_load(isa: str) -> str:
     found = record(f"{isa}/serve_load")
     r = found["result"]
     names = ("requests", "whole", "cancelled", "malformed", "stuck", "wrong")
-    memory = [size / 1e6 for _, size in r["anonymous_bytes"]]
-    quarters = [memory[(len(memory) - 1) * i // 4] for i in range(1, 5)]
+    memory = ", ".join(f"{size / 1e6:.0f}" for size in by_quarters(r["anonymous_bytes"]))
     header = [*names, "greedy ones compared", "sampled ones", "anonymous memory at each quarter, MB"]
-    row = [*(f"{r[name]:,}" for name in (*names, "compared_greedy", "compared_sampled"))]
-    return markdown(header, [[*row, ", ".join(f"{size:.0f}" for size in quarters)]]) + source(found)
+    row = [*(f"{r[name]:,}" for name in (*names, "compared_greedy", "compared_sampled")), memory]
+    return markdown(header, [row]) + source(found)
 
 
 def turns(found: Turns | None) -> str:
