@@ -31,7 +31,7 @@ from mxspec.serve.service import Service
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may ask, and who is told."""
+    """Who may ask, and where answers are logged."""
 
     keys: Sequence[str] = ()  # none: everybody
     origins: Sequence[str] = ()  # of other pages that browsers may ask from; "*" for all

@@ -1,4 +1,4 @@
-"""What goes wrong, as OpenAI's clients expect to be told: a status, a type, and the field that it is about."""
+"""What goes wrong, as OpenAI's clients expect it: a status, a type, and the field that it is about."""
 
 from __future__ import annotations
 

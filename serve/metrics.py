@@ -1,4 +1,4 @@
-"""What Prometheus is told, under vLLM's names where the thing is the same, so that its dashboards port.
+"""What Prometheus reads, under vLLM's names where the thing is the same, so that its dashboards port.
 
 Names after https://docs.vllm.ai/en/latest/usage/metrics/; docs/serve.md says what differs.
 """

@@ -87,7 +87,7 @@ def _require_head(address: str) -> None:
 
 @contextlib.contextmanager
 def _without_ray_log() -> Iterator[None]:
-    """Ray's C++ side writes its log to standard error: errors alone, and nothing about how it was told so."""
+    """Ray's C++ side writes its log to standard error: errors alone, and nothing about that setting."""
     if "RAY_BACKEND_LOG_LEVEL" in os.environ:
         yield
         return
