@@ -15,6 +15,7 @@ from mxspec.runtime.engine import Engine
 from .conftest import PATIENCE, Server, Serving
 
 MODULES = Path(__file__).resolve().parents[2] / ".venv" / "node" / "node_modules"
+UNSETTLED = 13  # node's own code: its client's fetch lost a promise, which it did once in some thousand runs
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,10 @@ def engine(bundle: Path) -> Iterator[Engine]:
 def test_openai_node_reads_the_same_texts(server: Server, engine: Engine) -> None:
     script = Path(__file__).with_name("client.mjs")
     command = ["node", str(script), f"{server.url}/v1", str(MODULES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        if done.returncode != UNSETTLED:
+            break
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     messages = [{"role": "user", "content": "say so"}]
@@ -45,7 +49,7 @@ def test_openai_node_reads_the_same_texts(server: Server, engine: Engine) -> Non
     assert found["usage"]["completion_tokens"] == found["wholeUsage"]["completion_tokens"] == 20
     assert found["usage"]["total_tokens"] == found["wholeUsage"]["total_tokens"]
     assert found["completion"] == engine.generate("a text", temperature=0, max_new_tokens=9).result().text
-    assert found["left"] >= 3
+    assert found["left"] == 3
     assert found["refused"] == {"status": 400, "param": "store", "name": "BadRequestError"}
     assert found["models"] == ["tiny"]
 
