@@ -15,22 +15,15 @@ file, without `site-packages`; the files named in `held_out.txt` are never train
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import sys
-import sysconfig
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -41,16 +34,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-HERE = Path(__file__).resolve().parent
+from mxspec.recipes.training import CONSOLE, Schedule, export_model, fit, library_files, read_source
+
+HELD_OUT = Path(__file__).with_name("held_out.txt")
 END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the first special token that the trainer numbers
 CONTEXT = 1024  # tokens a training sequence, and the models' max_position_embeddings
-CONSOLE = Console(stderr=True)
-_LAYER = re.compile(r"\.\d+\.")
+SCHEDULE = Schedule(batch=12)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes and schedule of one model; the learning rate warms up, then falls linearly to zero.
+    """Sizes and schedule of one model; a step has sequences of CONTEXT tokens.
 
     A `gpt2` has learned positions, GELU and a head of its own; it shares no heads of keys and values.
     """
@@ -61,10 +55,7 @@ class Plan:
     heads: int
     kv_heads: int
     architecture: Literal["llama", "gpt2"] = "llama"
-    batch: int = 12  # sequences of CONTEXT tokens a step
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.1
-    warmup_steps: int = 100
+    schedule: Schedule = SCHEDULE
 
     def config(self, vocab_size: int) -> PreTrainedConfig:
         ids = {"bos_token_id": END_OF_TEXT_ID, "eos_token_id": END_OF_TEXT_ID}
@@ -112,7 +103,7 @@ SHAPES = {
     "demo": Pair(
         4096,
         target=_DEMO_TARGET,
-        draft=Plan(hidden_size=128, intermediate_size=384, layers=2, heads=4, kv_heads=2, learning_rate=4e-3),
+        draft=Plan(hidden_size=128, intermediate_size=384, layers=2, heads=4, kv_heads=2, schedule=Schedule(12, 4e-3)),
     ),
     # After Chen et al. (2023, https://arxiv.org/abs/2302.01318), whose draft is wide and has few layers, because a
     # layer more costs more time than a wider one: theirs 8 of 6,144 to a target of 80 of 8,192. Ours has the target's
@@ -127,26 +118,13 @@ SHAPES = {
     # BERT's), learned positions, the schedule.
     "lm1b": Pair(
         8192,
-        target=Plan(768, 3072, layers=12, heads=12, kv_heads=12, architecture="gpt2", batch=8, learning_rate=1e-3),
-        draft=Plan(256, 1024, layers=2, heads=4, kv_heads=4, architecture="gpt2", batch=8),
+        target=Plan(768, 3072, layers=12, heads=12, kv_heads=12, architecture="gpt2", schedule=Schedule(8, 1e-3)),
+        draft=Plan(256, 1024, layers=2, heads=4, kv_heads=4, architecture="gpt2", schedule=Schedule(8)),
     ),
 }
 
 
 # --- corpus -----------------------------------------------------------------------------------------------------
-
-
-def library_files() -> tuple[list[Path], list[Path]]:
-    """The standard library's sources, sorted: (trained on, held out)."""
-    root = Path(sysconfig.get_path("stdlib"))
-    held_out = set((HERE / "held_out.txt").read_text().split())
-    files = sorted(p for p in root.rglob("*.py") if "site-packages" not in p.parts)
-    kept = [p for p in files if p.relative_to(root).as_posix() not in held_out]
-    return kept, [p for p in files if p.relative_to(root).as_posix() in held_out]
-
-
-def read_source(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", errors="ignore")
 
 
 def encode(tokenizer: Tokenizer, files: list[Path]) -> torch.Tensor:
@@ -163,7 +141,7 @@ def load_corpus(work: Path) -> tuple[torch.Tensor, torch.Tensor]:
     cache = work / "corpus.pt"
     if not cache.exists():
         tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
-        corpus = tuple(encode(tokenizer, files) for files in library_files())
+        corpus = tuple(encode(tokenizer, files) for files in library_files(HELD_OUT))
         torch.save(corpus, cache)
     train, held_out = torch.load(cache)
     CONSOLE.print(f"corpus: {len(train):,} tokens to train on, {len(held_out):,} held out")
@@ -171,21 +149,6 @@ def load_corpus(work: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # --- training ---------------------------------------------------------------------------------------------------
-
-
-def learning_rate_factor(step: int, steps: int, warmup: int) -> float:
-    return min((step + 1) / warmup, (steps - step) / (steps - warmup))
-
-
-def make_optimizers(model: PreTrainedModel, plan: Plan) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for embeddings, norms and a head of its own."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and _LAYER.search(n)]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or not _LAYER.search(n)]
-    muon = torch.optim.Muon(
-        matrices, lr=plan.learning_rate, weight_decay=plan.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
-    adamw = torch.optim.AdamW(others, lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    return [muon, adamw]
 
 
 def sequences(tokens: torch.Tensor, step: int, batch: int) -> torch.Tensor:
@@ -232,11 +195,6 @@ def held_out_loss(model: PreTrainedModel, tokens: torch.Tensor, device: str) -> 
     return total / count
 
 
-def save_state(path: Path, **state: Any) -> None:
-    torch.save(state, path.with_suffix(".new"))
-    path.with_suffix(".new").replace(path)
-
-
 def load_model(folder: Path) -> PreTrainedModel:
     """A checkpoint in float32; code that it brings is never run."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -245,62 +203,22 @@ def load_model(folder: Path) -> PreTrainedModel:
     return model
 
 
-def export_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write the model as fp16 safetensors; the model trained on stays as it is."""
-    half = AutoModelForCausalLM.from_config(model.config)
-    half.load_state_dict(model.state_dict())
-    half.half().save_pretrained(folder)
-
-
 def train(name: str, plan: Plan, vocab_size: int, work: Path, epochs: float, teacher: Path | None = None) -> None:
     """Train a model of this plan for `epochs` passes over the corpus; resumes from the last saved state."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens, held_out = load_corpus(work)
-    steps = round(epochs * len(tokens) / (plan.batch * CONTEXT))
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(plan.config(vocab_size)).to(device)
     guide = load_model(teacher).to(device) if teacher else None
-    optimizers = make_optimizers(model, plan)
-    state_path, log_path, first = work / f"{name}.state.pt", work / f"{name}.log.jsonl", 0
-    if state_path.exists():
-        state = torch.load(state_path, map_location=device)
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        first = state["step"]
-    parameters = sum(p.numel() for p in model.parameters())
-    CONSOLE.print(f"{name}: {parameters:,} parameters, {steps:,} steps on {device}, from step {first:,}")
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=CONSOLE) as progress:
-        task = progress.add_task(name, total=steps, completed=first)
-        began, smooth = time.monotonic(), math.nan
-        for step in range(first, steps):
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = plan.learning_rate * learning_rate_factor(step, steps, plan.warmup_steps)
-            loss = training_loss(model, guide, sequences(tokens, step, plan.batch).to(device))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            smooth = loss.item() if math.isnan(smooth) else 0.98 * smooth + 0.02 * loss.item()
-            speed = (step + 1 - first) * plan.batch * CONTEXT / (time.monotonic() - began)
-            progress.update(task, advance=1, description=f"{name} loss {smooth:.3f} {speed:,.0f} tok/s")
-            if (step + 1) % 100 == 0 or step + 1 == steps:
-                record = {
-                    "step": step + 1,
-                    "tokens": (step + 1) * plan.batch * CONTEXT,
-                    "train_loss": round(smooth, 4),
-                    "held_out_loss": round(held_out_loss(model, held_out, device), 4),
-                }
-                with log_path.open("a") as log:
-                    log.write(json.dumps(record) + "\n")
-                progress.console.print(json.dumps(record))
-                saved = [optimizer.state_dict() for optimizer in optimizers]
-                save_state(state_path, model=model.state_dict(), optimizers=saved, step=step + 1)
-                export_model(model, work / name)
+    fit(
+        name,
+        model,
+        plan.schedule,
+        steps=round(epochs * len(tokens) / (plan.schedule.batch * CONTEXT)),
+        work=work,
+        loss=lambda step: training_loss(model, guide, sequences(tokens, step, plan.schedule.batch).to(device)),
+        measure=lambda: {"held_out_loss": round(held_out_loss(model, held_out, device), 4)},
+    )
 
 
 # --- commands ---------------------------------------------------------------------------------------------------
@@ -331,7 +249,7 @@ def train_tokenizer(work: Path, shape: str) -> None:
         special_tokens=[END_OF_TEXT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    tokenizer.train_from_iterator((read_source(path) for path in library_files()[0]), trainer)
+    tokenizer.train_from_iterator((read_source(path) for path in library_files(HELD_OUT)[0]), trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT)
     fast.save_pretrained(work)
 
@@ -372,14 +290,14 @@ def publish(work: Path, destination: Path) -> None:
 @main.command("held-out")
 def print_held_out() -> None:
     """Print the text of the held-out files: for evaluation, and nothing else."""
-    for path in library_files()[1]:
+    for path in library_files(HELD_OUT)[1]:
         sys.stdout.write(read_source(path))
 
 
 @main.command("trained-on")
 def print_trained_on() -> None:
     """Print the text of the files that the models were trained on, such as calibrated rounding may see."""
-    for path in library_files()[0]:
+    for path in library_files(HELD_OUT)[0]:
         sys.stdout.write(read_source(path))
 
 

@@ -70,7 +70,15 @@ def test_a_wide_draft_has_the_width_of_its_target_and_fewer_layers(script: Modul
 @pytest.mark.parametrize("shape", ["wide-draft", "lm1b"])
 def test_two_steps_of_a_tiny_cut(shape: str, script: ModuleType, work: Path) -> None:
     plan = script.SHAPES[shape].draft
-    tiny = replace(plan, hidden_size=32, intermediate_size=48, layers=1, heads=4, kv_heads=4, batch=4, warmup_steps=1)
+    tiny = replace(
+        plan,
+        hidden_size=32,
+        intermediate_size=48,
+        layers=1,
+        heads=4,
+        kv_heads=4,
+        schedule=script.Schedule(batch=4, warmup_steps=1),
+    )
     script.train("draft", tiny, 64, work, epochs=2 * 4 * CONTEXT / TOKENS)
     (line,) = (work / "draft.log.jsonl").read_text().splitlines()
     assert json.loads(line)["step"] == 2
@@ -93,7 +101,7 @@ def test_a_teacher_brings_no_code(
     asked: list[str] = []
     yes: Callable[[str], str] = lambda question="": asked.append(question) or "y"  # noqa: E731
     monkeypatch.setattr(builtins, "input", yes)
-    plan = replace(script.SHAPES["demo"].draft, batch=4, warmup_steps=1)
+    plan = replace(script.SHAPES["demo"].draft, schedule=script.Schedule(batch=4, warmup_steps=1))
     with pytest.raises(ValueError, match="trust_remote_code"):
         script.train("draft", plan, 64, work, epochs=1.0, teacher=teacher)
     assert not asked
