@@ -15,6 +15,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from mxspec.formats.bundle import Bundle
+from tests.judged import judged_once
 from tests.watched import headless_browser
 
 # Shells start jobs in the background with SIGINT ignored, and so would be the processes that tests interrupt.
@@ -135,7 +136,14 @@ def scramble_draft(bundle: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def each_config_judged_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled in this process is judged once a run; tests of the referee itself call it."""
+    with judged_once(tmp_path_factory):
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_bundles(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> dict[str, Path]:
     """The same random target with a draft that is often right ("near") and one that hardly ever is ("random")."""
     folder = tmp_path_factory.mktemp("tiny")
     target = save_checkpoint(folder / "target", seed=5, logits=272)
@@ -148,7 +156,7 @@ def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def demo_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def demo_bundles(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> dict[str, Path]:
     """The demo pair ("real"), and its target with a draft that knows nothing ("random")."""
     if not (DEMO / "target" / "model.safetensors").is_file():
         pytest.skip("recipes/demo/target: not there; recipes/demo/train.py makes it")
@@ -158,7 +166,7 @@ def demo_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def demo_with_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo_with_baseline(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> Path:
     """What `speccompile demo --with-baseline` makes."""
     from rich.console import Console
 

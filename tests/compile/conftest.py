@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from mxspec.compile import pipeline
-from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.export import ExportedGraph, WeightSpec, export_graph
 from mxspec.formats.manifest import ModelEntry
@@ -195,19 +193,8 @@ def tiny_export(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _judge_each_config_once() -> Iterator[None]:
+def _judge_each_config_once(each_config_judged_once: None) -> None:
     """Bundles of the same tiny configs are compiled over and over."""
-    verdicts: dict[tuple[str, int], Verdict] = {}
-
-    def judge_once(config: PreTrainedConfig, context_length: int) -> Verdict:
-        key = config.to_json_string(), context_length
-        if key not in verdicts:
-            verdicts[key] = judge(config, context_length)
-        return verdicts[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "judge", judge_once)
-        yield
 
 
 @pytest.fixture(scope="session")
