@@ -155,8 +155,8 @@ class Scheduler:
                 continue
             if length == 0:
                 session.release(taken.slot.index)
-            elif taken.source is not taken.slot:
-                session.copy_prefix(taken.source.index, taken.slot.index, length)
+            elif taken.lender is not taken.slot:
+                session.copy_prefix(taken.lender.index, taken.slot.index, length)
 
     def _retire(self) -> None:
         """Slots of texts that have ended are free; samples that waited for their prompt to be read come next."""

@@ -34,17 +34,12 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A slot for a new text, and whose beginning it gets: `target` and `draft` tokens of `source`."""
+    """A slot for a new text, and whose beginning it gets: `target` and `draft` tokens of `lender`."""
 
     slot: Slot
-    source: Slot
+    lender: Slot
     target: int
     draft: int
-
-    @property
-    def copied(self) -> bool:
-        """Whether entries of another slot have to be copied."""
-        return self.source is not self.slot and self.target > 0
 
 
 class Slots:
@@ -65,11 +60,11 @@ class Slots:
         if not idle:
             return None
         shared = {slot.index: self._shared(slot, prompt, cache_key) for slot in self._slots}
-        source = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
-        length = shared[source.index]
+        lender = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
+        length = shared[lender.index]
         oldest = min(idle, key=lambda slot: slot.last_used)
-        slot = source if not source.running and length and length == source.target_length else oldest
-        taken = Taken(slot, source, length, min(length, source.draft_length))
+        slot = lender if not lender.running and length and length == lender.target_length else oldest
+        taken = Taken(slot, lender, length, min(length, lender.draft_length))
         self._takings += 1
         slot.running, slot.last_used, slot.cache_key = True, self._takings, cache_key
         slot.target_length, slot.draft_length = taken.target, taken.draft
