@@ -3,6 +3,8 @@
 A slot is one row of the caches. They are written in place: past and present are bound to the same memory. A text is
 rolled back by calling with a smaller past; nothing is erased. What a row of a call computes depends on its own text
 alone, so calls may be cut and put together in any way.
+
+A model with an encoder has a second graph, which reads the source of a slot's text before anything else is read there.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from numpy.typing import NDArray
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry, ModelName
-from mxspec.runtime.agreement import check_agreement
+from mxspec.runtime.agreement import cache_names, check_agreement
 from mxspec.runtime.binding import Input, Output, load_graph
 from mxspec.runtime.caches import Caches
+from mxspec.runtime.encoder import Encoder
 from mxspec.runtime.sampling.shape import Logits
 
 
@@ -57,14 +60,17 @@ class Session:
         self.capacity = entry.context_length
         self.first_position = 0  # of every text; a check reads the end of a long context without filling it
         self.chunk = max(entry.specializations)  # tokens a call, where there are many
-        path = folder / entry.graph
+        path, inputs = folder / entry.graph, INPUTS if entry.encoder is None else INPUTS | ENCODED
         self.session = load_graph(path, options)
-        check_agreement(path, self.session, INPUTS, entry)
+        check_agreement(path, self.session, inputs, entry)
         self._binding = self.session.io_binding()
         shape = (slots, entry.kv_heads, self.capacity, entry.head_size)
-        self._caches = Caches(_cache_names(entry), shape, entry.cache_dtype)
+        self._caches = Caches(cache_names(entry.layers), shape, entry.cache_dtype)
         self._caches.bind(self._binding, "past_", "present_")
-        self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in INPUTS.items()}
+        self.encoder = None if entry.encoder is None else Encoder(folder, entry, slots, options)
+        if self.encoder is not None:
+            self.encoder.caches.bind(self._binding, "")
+        self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in inputs.items()}
         self._logits = Output(self._binding, "logits", entry.vocab_size)
 
     @classmethod
@@ -97,6 +103,10 @@ class Session:
         fill["slots"].of(len(parts))[:] = [part.slot for part in parts]
         fill["past_lengths"].of(len(parts))[:] = [part.past for part in parts]
         fill["new_lengths"].of(len(parts))[:] = counts
+        if self.encoder is not None:
+            lengths = [self.encoder.lengths[part.slot] for part in parts]
+            assert 0 not in lengths, "a text whose source nobody has read"
+            fill["encoder_lengths"].of(len(parts))[:] = lengths
         ends = np.cumsum(counts)
         fill["logits_to_keep"].of(rows)[:] = list(
             chain.from_iterable(range(end - part.rows, end) for part, end in zip(parts, ends.tolist(), strict=True))
@@ -107,6 +117,11 @@ class Session:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab]
+
+    def encode(self, sources: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """One call of the encoder: read the tokens of each slot's source; what the slots held of others is gone."""
+        assert self.encoder is not None, "a model with an encoder"
+        self.encoder.encode(sources)
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
         """Give slot `destination` the first `length` entries of slot `source`."""
@@ -121,9 +136,15 @@ class Session:
         """Its keys and values, layer by layer."""
         return self._caches.arrays
 
+    def copy_source(self, source: int, destination: int) -> None:
+        """Give slot `destination` what the encoder has made of the source of slot `source`."""
+        assert self.encoder is not None, "a model with an encoder"
+        self.encoder.copy(source, destination)
 
-def _cache_names(entry: ModelEntry) -> list[str]:
-    return [f"{kind}.{layer}" for layer in range(entry.layers) for kind in ("key", "value")]
+    def release_source(self, slot: int) -> None:
+        """Give the memory of a slot's source back to the system."""
+        assert self.encoder is not None, "a model with an encoder"
+        self.encoder.release(slot)
 
 
 INPUTS: dict[str, type[np.integer[Any]]] = {
@@ -134,3 +155,5 @@ INPUTS: dict[str, type[np.integer[Any]]] = {
     "new_lengths": np.int32,
     "logits_to_keep": np.int64,
 }
+
+ENCODED: dict[str, type[np.integer[Any]]] = {"encoder_lengths": np.int32}  # of a model with an encoder, too
