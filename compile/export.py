@@ -18,11 +18,13 @@ from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never
 from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.decoder import DecoderInterface
 from mxspec.compile.trace.families import family_of
+from mxspec.compile.trace.interface import CacheShape
 from mxspec.compile.trace.modules import PackedLinear, swap_modules
 from mxspec.compile.trace.rotary import replace_rotary_modules
 from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
-from mxspec.compile.trace.trace import CacheShape, graph_names, trace
+from mxspec.compile.trace.trace import trace
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.weight_format import Activations
 
@@ -62,10 +64,11 @@ def export_graph(
         notes = replace_rotary_modules(model, context_length)
         shape = _cache_shape(config, cache_dtype)
         specs = _weight_specs(model)
-        graph = trace(model, call, shape)
+        interface = DecoderInterface(model, call, shape)
+        graph = trace(interface)
     run_passes(graph, specs, stored_once)
     name = architecture_name(config)
-    check_graph(graph, name, *graph_names(shape.layers))
+    check_graph(graph, name, interface.inputs, interface.outputs)
     return ExportedGraph(
         model=graph,
         weights=weights_of(graph, specs),
