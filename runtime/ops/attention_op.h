@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/ops/op.h"
+#include "runtime/ops/attention_base.h"
 
 namespace mxspec {
 
@@ -19,11 +19,11 @@ namespace mxspec {
 //
 // ONNX Runtime infers the type of an output from at most one input of free type, so there is one class a cache type
 // under the same name, and it picks the one that fits the node.
-class AttentionBase {
+class CausalAttention : public AttentionBase {
  public:
   static constexpr const char* kName = "Attention";
 
-  explicit AttentionBase(const Attributes& attributes);
+  explicit CausalAttention(const Attributes& attributes);
   void compute(Context& context) const;
 
  protected:
@@ -32,18 +32,14 @@ class AttentionBase {
     std::optional<Tensor> slopes, sinks;
   };
   // Checks the inputs and computes the outputs; output_shape has the query's values in its order.
-  void attend(Context& context, const Inputs& inputs, const Shape& output_shape) const;
+  void attend_and_append(Context& context, const Inputs& inputs, const Shape& output_shape) const;
 
  private:
-  static void check_shapes(const Inputs& in);
-
-  float scale_;
-  float softcap_;
   int64_t window_;
 };
 
 template <ElementType kCache>
-class AttentionOp : public AttentionBase {
+class AttentionOp : public CausalAttention {
  public:
   static constexpr Parameter kInputs[] = {
       {"query", ElementType::kFloat32},
@@ -60,7 +56,7 @@ class AttentionOp : public AttentionBase {
   static constexpr Parameter kOutputs[] = {
       {"output", ElementType::kFloat32}, {"present_key", kCache}, {"present_value", kCache}};
 
-  using AttentionBase::AttentionBase;
+  using CausalAttention::CausalAttention;
 };
 
 }  // namespace mxspec

@@ -18,7 +18,7 @@ namespace mxspec {
 // long (Qwen3, Gemma 3), of all heads together where it is that long (OLMo 2, not interleaved); attribute norm_epsilon.
 // Where cos and sin are given, they are then rotated as by RotaryEmbedding (attribute pairs). Gives the bits that the
 // separate operators (the norm without its addition) give. The other attributes are those of Attention.
-class QkvAttentionBase : public AttentionBase {
+class QkvAttentionBase : public CausalAttention {
  public:
   static constexpr const char* kName = "QkvAttention";
 

@@ -73,6 +73,7 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
     for (size_t i = 0; i < repetitions; ++i) {
       uint16_t* keys = caches + i % layers * 2 * cache_values;
       const AttentionCall call = {
+          .mode = AttentionMode::kCausal,
           .sequences = parts.data(),
           .sequence_count = parts.size(),
           .heads = heads,

@@ -93,6 +93,7 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
     half_value.push_back(formats::float_to_half(c.past_value[i]));
   }
   AttentionCall call = {};
+  call.mode = mxspec::AttentionMode::kCausal;
   call.sequences = c.sequences.data();
   call.sequence_count = c.sequences.size();
   call.heads = c.sizes.heads;

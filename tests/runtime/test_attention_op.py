@@ -389,7 +389,7 @@ def ints(*values: int) -> NDArray[np.int32]:
         ({"key": zeros(1, 5, 2, 8)}, r"key: got shape \[1, 5, 2, 8\], expected .* = \[1, 6, 2, 8\]"),
         ({"value": zeros(1, 6, 4, 8)}, r"value: got shape \[1, 6, 4, 8\], expected .* = \[1, 6, 2, 8\]"),
         ({"slots": zeros(1, 2, dtype="int32")}, r"slots: got shape \[1, 2\], expected \[sequences\]"),
-        ({"slots": ints(0, 1, 2)}, r"past_lengths: got shape \[2\], expected \[sequences\] = \[3\]"),
+        ({"slots": ints(0, 1, 2)}, r"slots: got shape \[3\], expected \[sequences\] = \[2\]"),
         ({"past_lengths": ints(0, 0, 0)}, r"past_lengths: got shape \[3\], expected \[sequences\] = \[2\]"),
         ({"new_lengths": zeros(2, 1, dtype="int32")}, r"new_lengths: got shape \[2, 1\]"),
         ({"slots": ints(0, 3)}, r"slots\[1\]: got 3, expected 0 to 2"),

@@ -98,23 +98,30 @@ class Plan {
   // Of a tile, padded so that the numbers of sixteen rows can be loaded at once.
   size_t most_rows() const { return round_up(most_positions_ * group_, 16); }
 
+  struct Seen {
+    size_t first, end;
+  };
+  Seen seen_from(size_t position) const {
+    return {call_.window != 0 && position >= call_.window ? position - call_.window + 1 : 0, position + 1};
+  }
+
   void add_tile(const AttentionSequence& sequence, size_t kv_head, size_t first, size_t count) {
     for (size_t i = first; i < first + count; ++i) {
       const size_t position = sequence.past + i;
-      const size_t first_key = call_.window != 0 && position >= call_.window ? position - call_.window + 1 : 0;
+      const Seen seen = seen_from(position);
       for (size_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
         const size_t offset = ((sequence.first + i) * call_.heads + head) * call_.head_size;
         const float slope = call_.slopes == nullptr ? 0 : call_.slopes[head];
         const float sink = call_.sinks == nullptr ? 0 : call_.sinks[head];
-        rows_.push_back({call_.query + offset, call_.output + offset, position, first_key, slope, sink});
+        rows_.push_back({call_.query + offset, call_.output + offset, position, seen.first, seen.end, slope, sink});
       }
     }
     const AttentionRow& lowest = rows_[rows_.size() - count * group_];
     const AttentionRow& highest = rows_.back();
-    const size_t keys = highest.position + 1 - lowest.first_key;
-    tiles_.push_back({{sequence.slot, kv_head, count * group_, nullptr},
+    const size_t keys = highest.end_key - lowest.first_key;
+    tiles_.push_back({{first_entry(call_, sequence, kv_head), count * group_, nullptr},
                       lowest.first_key / kSpanKeys,
-                      highest.position / kSpanKeys + 1,
+                      (highest.end_key + kSpanKeys - 1) / kSpanKeys,
                       2 * count * group_ * keys * call_.head_size});
   }
 

@@ -47,19 +47,15 @@ struct Attention {
   const size_t head_size = call.head_size;
   const size_t padded = (call.head_size + 15) / 16 * 16;
 
-  static const Cache* cache_of(const AttentionCall& call, const void* cache, size_t slot, size_t kv_head) {
-    return static_cast<const Cache*>(cache) + (slot * call.kv_heads + kv_head) * call.capacity * call.head_size;
-  }
-
-  const Cache* keys() const { return cache_of(call, call.key_cache, tile.slot, tile.kv_head); }
-  const Cache* values() const { return cache_of(call, call.value_cache, tile.slot, tile.kv_head); }
+  const Cache* keys() const { return static_cast<const Cache*>(call.key_cache) + tile.first_entry * head_size; }
+  const Cache* values() const { return static_cast<const Cache*>(call.value_cache) + tile.first_entry * head_size; }
 
   static void store(const AttentionCall& call, const AttentionSequence& sequence, size_t kv_head) {
     const float* const from[] = {call.key, call.value};
     void* const to[] = {call.key_cache, call.value_cache};
     for (size_t which = 0; which < 2; ++which) {
-      Cache* const slot = const_cast<Cache*>(cache_of(call, to[which], sequence.slot, kv_head));
-      Cache* const cache = slot + sequence.past * call.head_size;
+      const size_t entry = first_entry(call, sequence, kv_head) + sequence.past;
+      Cache* const cache = static_cast<Cache*>(to[which]) + entry * call.head_size;
       for (size_t i = 0; i < sequence.count; ++i) {
         const float* const row = from[which] + ((sequence.first + i) * call.kv_heads + kv_head) * call.head_size;
         for (size_t d = 0; d < call.head_size; d += 16) {
@@ -71,7 +67,7 @@ struct Attention {
   }
 
   KeyRange seen(const AttentionRow& row, size_t start) const {
-    const size_t end = row.position + 1;
+    const size_t end = row.end_key;
     return {row.first_key > start ? row.first_key - start : 0,
             end <= start ? 0 : (end - start < kSpanKeys ? end - start : kSpanKeys)};
   }
@@ -324,7 +320,7 @@ struct Attention {
     rest(whole, [&]<size_t kRows>() { score_rows<kRows>(whole, start, scratch); });
     softmax_rows(start, scratch);
     merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);
-    const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].position + 1;
+    const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].end_key;
     if (next < end) ahead.set(keys() + next * head_size, (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size);
     for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
     rest(whole, [&]<size_t kRows>() { weigh_rows<kRows>(whole, start, state, scratch); });

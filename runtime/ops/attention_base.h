@@ -1,0 +1,33 @@
+#pragma once
+
+#include <vector>
+
+#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/op.h"
+
+namespace mxspec {
+
+// What the operators of attention have in common; they differ in what a row sees (AttentionMode), and so in their
+// inputs. Attributes: scale (required), softcap (0 = none).
+class AttentionBase {
+ protected:
+  explicit AttentionBase(const Attributes& attributes);
+
+  // Absent is what an operator does not have.
+  struct Operands {
+    AttentionMode mode;
+    const std::vector<AttentionSequence>& sequences;
+    const Tensor &query, &past_key, &past_value;
+    std::optional<Tensor> key, value;
+    std::optional<Tensor> slopes, sinks;
+    int64_t window = 0;
+  };
+  // Computes the output, which has the query's values in its order. All shapes have been checked.
+  void attend(const Operands& operands, const Tensor& output) const;
+
+ private:
+  float scale_;
+  float softcap_;
+};
+
+}  // namespace mxspec
