@@ -35,7 +35,7 @@ class Operator:
 
 
 _CACHE = ("past_key", "past_value", "slots", "past_lengths", "new_lengths")
-_SCORES = ("alibi_slopes?", "sinks?")
+_SCORES = ("alibi_slopes?", "sinks?", "distance_bias?")
 _PRESENT = ("output", "present_key", "present_value")
 
 PACKED_MATMUL = Operator("PackedMatMul", ("A", "B", "bias?"))

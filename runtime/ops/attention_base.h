@@ -8,7 +8,9 @@
 namespace mxspec {
 
 // What the operators of attention have in common; they differ in what a row sees (AttentionMode), and so in their
-// inputs. Attributes: scale (required), softcap (0 = none).
+// inputs. Attributes: scale (required), softcap (0 = none), and where there is the input distance_bias, first_distance:
+// to the score of a key, distance_bias[head, clamp(key's position - query's position - first_distance, 0, D - 1)] is
+// added, after the cap (T5).
 class AttentionBase {
  protected:
   explicit AttentionBase(const Attributes& attributes);
@@ -19,7 +21,7 @@ class AttentionBase {
     const std::vector<AttentionSequence>& sequences;
     const Tensor &query, &past_key, &past_value;
     std::optional<Tensor> key, value;
-    std::optional<Tensor> slopes, sinks;
+    std::optional<Tensor> slopes, sinks, distance_bias;
     int64_t window = 0;
   };
   // Computes the output, which has the query's values in its order. All shapes have been checked.
@@ -28,6 +30,7 @@ class AttentionBase {
  private:
   float scale_;
   float softcap_;
+  int64_t first_distance_;
 };
 
 }  // namespace mxspec

@@ -61,6 +61,14 @@ void check_per_head(const char* name, const std::optional<Tensor>& values, int64
   if (values) expect_shape(name, values->shape, {heads}, "[heads]");
 }
 
+void check_distance_bias(const std::optional<Tensor>& bias, int64_t heads) {
+  if (!bias) return;
+  const Shape& shape = bias->shape;
+  if (shape.rank() != 2 || shape[0] != heads || shape[1] < 1) {
+    throw_shape("distance_bias", shape, "[heads, distances] with " + std::to_string(heads) + " heads and a distance");
+  }
+}
+
 std::vector<AttentionSequence> read_sequences(const Tensor& new_lengths, int64_t tokens) {
   expect_rank(1, "new_lengths", new_lengths.shape, "[sequences]");
   std::vector<AttentionSequence> sequences;

@@ -18,6 +18,8 @@ void check_cache(const Tensor& past_key, const Tensor& past_value);
 void check_new_entries(const Tensor& key, const Tensor& value, int64_t tokens, const Shape& cache);
 // An optional input [heads].
 void check_per_head(const char* name, const std::optional<Tensor>& values, int64_t heads);
+// An optional input [heads, distances].
+void check_distance_bias(const std::optional<Tensor>& bias, int64_t heads);
 
 // Where the sequences' tokens lie among those of the call. Their slots are 0, their past is empty.
 std::vector<AttentionSequence> read_sequences(const Tensor& new_lengths, int64_t tokens);

@@ -13,9 +13,9 @@ CausalAttention::CausalAttention(const Attributes& attributes)
 }
 
 void CausalAttention::compute(Context& context) const {
-  const Inputs in = {context.input(0),          context.input(1),         context.input(2), context.input(3),
-                     context.input(4),          context.input(5),         context.input(6), context.input(7),
-                     context.optional_input(8), context.optional_input(9)};
+  const Inputs in = {context.input(0),          context.input(1),          context.input(2),          context.input(3),
+                     context.input(4),          context.input(5),          context.input(6),          context.input(7),
+                     context.optional_input(8), context.optional_input(9), context.optional_input(10)};
   attend_and_append(context, in, in.query.shape);
 }
 
@@ -27,6 +27,7 @@ void CausalAttention::attend_and_append(Context& context, const Inputs& in, cons
   check_new_entries(in.key, in.value, tokens, cache);
   check_per_head("alibi_slopes", in.slopes, heads);
   check_per_head("sinks", in.sinks, heads);
+  check_distance_bias(in.distance_bias, heads);
   std::vector<AttentionSequence> sequences = read_sequences(in.new_lengths, tokens);
   read_slots(in.slots, cache[0], sequences);
   read_past(in.past_lengths, cache[2], sequences);
@@ -42,6 +43,7 @@ void CausalAttention::attend_and_append(Context& context, const Inputs& in, cons
           .value = in.value,
           .slopes = in.slopes,
           .sinks = in.sinks,
+          .distance_bias = in.distance_bias,
           .window = window_},
          output);
 }

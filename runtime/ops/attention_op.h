@@ -6,7 +6,8 @@ namespace mxspec {
 
 // Attention(query float32[1, tokens, heads, head_size], key, value float32[1, tokens, kv_heads, head_size],
 //           past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
-//           slots, past_lengths, new_lengths int32[sequences], alibi_slopes, sinks float32[heads]?)
+//           slots, past_lengths, new_lengths int32[sequences], alibi_slopes, sinks float32[heads]?,
+//           distance_bias float32[heads, distances]?)
 //   -> (output like query, present_key, present_value like past_key, in the very buffers of past_key and past_value)
 // The tokens of all sequences stand one after another: three of the sequence in slot 4, then one of that in slot 0:
 //   tokens: a b c d     slots = [4, 0]     past_lengths = [7, 2]     new_lengths = [3, 1]
@@ -15,7 +16,7 @@ namespace mxspec {
 // full cache, and an output of the cache that is not bound to its input's buffer.
 // ALiBi: to the score of a key, slope * (key's position - query's position) is added. A sink is a score of its head's
 // own beside those of the keys, with no value: it takes a part of the probability (gpt-oss).
-// Attributes: scale (required), softcap (0 = none), window (0 = none).
+// Attributes: those of attention_base.h, window (0 = none).
 //
 // ONNX Runtime infers the type of an output from at most one input of free type, so there is one class a cache type
 // under the same name, and it picks the one that fits the node.
@@ -29,7 +30,7 @@ class CausalAttention : public AttentionBase {
  protected:
   struct Inputs {
     Tensor query, key, value, past_key, past_value, slots, past_lengths, new_lengths;
-    std::optional<Tensor> slopes, sinks;
+    std::optional<Tensor> slopes, sinks, distance_bias;
   };
   // Checks the inputs and computes the outputs; output_shape has the query's values in its order.
   void attend_and_append(Context& context, const Inputs& inputs, const Shape& output_shape) const;
@@ -52,6 +53,7 @@ class AttentionOp : public CausalAttention {
       {"new_lengths", ElementType::kInt32},
       {"alibi_slopes", ElementType::kFloat32, true},
       {"sinks", ElementType::kFloat32, true},
+      {"distance_bias", ElementType::kFloat32, true},
   };
   static constexpr Parameter kOutputs[] = {
       {"output", ElementType::kFloat32}, {"present_key", kCache}, {"present_value", kCache}};

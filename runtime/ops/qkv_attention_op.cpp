@@ -103,9 +103,9 @@ void QkvAttentionBase::compute(Context& context) const {
   });
 
   const Inputs inputs = {
-      floats(query, query_shape), floats(key, key_shape),    floats(value, key_shape), past_key,
-      context.input(2),           context.input(3),          context.input(4),         context.input(5),
-      context.optional_input(10), context.optional_input(11)};
+      floats(query, query_shape), floats(key, key_shape),     floats(value, key_shape),  past_key,
+      context.input(2),           context.input(3),           context.input(4),          context.input(5),
+      context.optional_input(10), context.optional_input(11), context.optional_input(12)};
   attend_and_append(context, inputs, Shape{1, tokens, heads * head_size});
 }
 

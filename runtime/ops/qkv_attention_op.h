@@ -8,7 +8,8 @@ namespace mxspec {
 // QkvAttention(qkv float32[1, tokens, (heads + 2 kv_heads) * head_size],
 //              past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
 //              slots, past_lengths, new_lengths int32[sequences], cos, sin float32[1, tokens, rotary / 2]?,
-//              query_norm_weight, key_norm_weight float32[norm]?, alibi_slopes, sinks float32[heads]?)
+//              query_norm_weight, key_norm_weight float32[norm]?, alibi_slopes, sinks float32[heads]?,
+//              distance_bias float32[heads, distances]?)
 //   -> (output float32[1, tokens, heads * head_size], present_key, present_value: the buffers of past_key, past_value)
 // Attention (attention_op.h) over a fused product. A row of qkv holds its queries, then its keys, then its values:
 //   q0 q1 q2 q3 k0 k1 v0 v1     heads = 4, kv_heads = 2
@@ -47,6 +48,7 @@ class QkvAttentionOp : public QkvAttentionBase {
       {"key_norm_weight", ElementType::kFloat32, true},
       {"alibi_slopes", ElementType::kFloat32, true},
       {"sinks", ElementType::kFloat32, true},
+      {"distance_bias", ElementType::kFloat32, true},
   };
   static constexpr Parameter kOutputs[] = {
       {"output", ElementType::kFloat32}, {"present_key", kCache}, {"present_value", kCache}};

@@ -113,7 +113,10 @@ class Plan {
         const size_t offset = ((sequence.first + i) * call_.heads + head) * call_.head_size;
         const float slope = call_.slopes == nullptr ? 0 : call_.slopes[head];
         const float sink = call_.sinks == nullptr ? 0 : call_.sinks[head];
-        rows_.push_back({call_.query + offset, call_.output + offset, position, seen.first, seen.end, slope, sink});
+        const float* const bias =
+            call_.distance_bias == nullptr ? nullptr : call_.distance_bias + head * call_.distances;
+        rows_.push_back(
+            {call_.query + offset, call_.output + offset, position, seen.first, seen.end, bias, slope, sink});
       }
     }
     const AttentionRow& lowest = rows_[rows_.size() - count * group_];

@@ -47,7 +47,12 @@ struct AttentionCall {
   bool half_cache;      // float16, else float32
   const float* slopes;  // [heads], or nullptr
   const float* sinks;   // [heads], or nullptr
-  float* output;        // like query
+  // [heads, distances], or nullptr: what is added to the score of a key at so many positions from the row's, beginning
+  // with first_distance (negative: before it). The first and the last serve all distances beyond them.
+  const float* distance_bias;
+  size_t distances;
+  int64_t first_distance;
+  float* output;  // like query
   float scale;
   float softcap;  // 0: none
   size_t window;  // 0: none

@@ -132,7 +132,19 @@ struct Attention {
     for (; v * 16 < range.last; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch);
   }
 
-  // The rarer steps from a scaled score to what the softmax takes: the cap, then the bias by distance.
+  // The biases of the sixteen keys from this position on.
+  V distance_bias(const AttentionRow& row, size_t key) const {
+    const int64_t last = static_cast<int64_t>(call.distances) - 1;
+    const int64_t at = static_cast<int64_t>(key) - static_cast<int64_t>(row.position) - call.first_distance;
+    if (at >= 0 && at + 15 <= last) return L::load(row.distance_bias + at);
+    float biases[16];
+    for (int64_t j = 0; j < 16; ++j) {
+      biases[j] = row.distance_bias[at + j < 0 ? 0 : at + j > last ? last : at + j];
+    }
+    return L::load(biases);
+  }
+
+  // The rarer steps from a scaled score to what the softmax takes: the cap, then the biases by distance.
   void adjust(size_t r, size_t start, KeyRange range, AttentionScratch scratch) const {
     const AttentionRow& row = tile.rows[r];
     float* const scores = scratch.scores + r * kSpanKeys;
@@ -144,6 +156,7 @@ struct Attention {
             static_cast<float>(static_cast<int64_t>(start + v * 16) - static_cast<int64_t>(row.position));
         s = L::add(s, L::mul(L::set1(row.slope), L::add(L::iota(), L::set1(offset))));
       }
+      if (row.distance_bias != nullptr) s = L::add(s, distance_bias(row, start + v * 16));
       L::store(scores + v * 16, s);
     }
   }
@@ -179,9 +192,10 @@ struct Attention {
   }
 
   void softmax_rows(size_t start, AttentionScratch scratch) const {
+    const bool adjusted = call.softcap != 0 || call.slopes != nullptr || call.distance_bias != nullptr;
     for (size_t r = 0; r < tile.row_count; ++r) {
       const KeyRange range = seen(tile.rows[r], start);
-      if (call.softcap != 0 || call.slopes != nullptr) adjust(r, start, range, scratch);
+      if (adjusted) adjust(r, start, range, scratch);
       if (range.first == 0 && range.last == kSpanKeys) {
         softmax<true>(r, range, scratch);
       } else if (range.first < range.last) {

@@ -10,7 +10,8 @@ struct AttentionRow {
   const float* query;
   float* output;
   size_t position;
-  size_t first_key, end_key;  // sees the keys first_key..end_key - 1
+  size_t first_key, end_key;   // sees the keys first_key..end_key - 1
+  const float* distance_bias;  // of its head, or nullptr
   float slope;
   float sink;  // read where the call has sinks
 };
