@@ -12,16 +12,17 @@ namespace mxspec {
 // to the score of a key, distance_bias[head, clamp(key's position - query's position - first_distance, 0, D - 1)] is
 // added, after the cap (T5).
 class AttentionBase {
- protected:
+ public:
   explicit AttentionBase(const Attributes& attributes);
 
+ protected:
   // Absent is what an operator does not have.
   struct Operands {
     AttentionMode mode;
     const std::vector<AttentionSequence>& sequences;
-    const Tensor &query, &past_key, &past_value;
-    std::optional<Tensor> key, value;
-    std::optional<Tensor> slopes, sinks, distance_bias;
+    Tensor query, past_key, past_value;
+    std::optional<Tensor> key = {}, value = {};
+    std::optional<Tensor> slopes = {}, sinks = {}, distance_bias = {};
     int64_t window = 0;
   };
   // Computes the output, which has the query's values in its order. All shapes have been checked.

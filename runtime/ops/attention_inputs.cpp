@@ -23,11 +23,10 @@ std::string at(const char* name, int64_t index, int64_t value) {
 
 }  // namespace
 
-void check_query(const Tensor& query, const Shape& cache) {
+void check_query(const Tensor& query, int64_t kv_heads) {
   const Shape& shape = query.shape;
   expect_rank(4, "query", shape, "[1, tokens, heads, head_size]");
-  expect_rank(4, "past_key", cache, kCacheShape);
-  const int64_t heads = shape[2], head_size = shape[3], kv_heads = cache[1];
+  const int64_t heads = shape[2], head_size = shape[3];
   expect_shape("query", shape, {1, shape[1], heads, head_size}, "[1, tokens, heads, head_size]");
   if (head_size < 2 || head_size % 2 != 0) {
     throw OpError("query: got head_size " + std::to_string(head_size) + ", expected a multiple of 2");
@@ -36,12 +35,13 @@ void check_query(const Tensor& query, const Shape& cache) {
     throw OpError("query: got " + std::to_string(heads) + " heads, expected a multiple of the " +
                   std::to_string(kv_heads) + " key-value heads");
   }
-  expect_shape("past_key", cache, {cache[0], kv_heads, cache[2], head_size}, kCacheShape);
 }
 
-void check_cache(const Tensor& past_key, const Tensor& past_value) {
-  expect_rank(4, "past_key", past_key.shape, kCacheShape);
-  expect_shape("past_value", past_value.shape, past_key.shape, "the shape of past_key");
+void check_cache(const Tensor& past_key, const Tensor& past_value, int64_t head_size) {
+  const Shape& shape = past_key.shape;
+  expect_rank(4, "past_key", shape, kCacheShape);
+  expect_shape("past_key", shape, {shape[0], shape[1], shape[2], head_size}, kCacheShape);
+  expect_shape("past_value", past_value.shape, shape, "the shape of past_key");
   const ElementType type = past_key.type;
   if (type != ElementType::kFloat16 && type != ElementType::kFloat32) {
     throw OpError("past_key: got " + name_of(type) + ", expected float16 or float32");
@@ -51,8 +51,8 @@ void check_cache(const Tensor& past_key, const Tensor& past_value) {
   }
 }
 
-void check_new_entries(const Tensor& key, const Tensor& value, int64_t tokens, const Shape& cache) {
-  const Shape expected = {1, tokens, cache[1], cache[3]};
+void check_new_entries(const Tensor& key, const Tensor& value, int64_t tokens, int64_t kv_heads, int64_t head_size) {
+  const Shape expected = {1, tokens, kv_heads, head_size};
   expect_shape("key", key.shape, expected, "[1, tokens, kv_heads, head_size]");
   expect_shape("value", value.shape, expected, "[1, tokens, kv_heads, head_size]");
 }
@@ -108,6 +108,26 @@ void read_past(const Tensor& past_lengths, int64_t capacity, std::vector<Attenti
                     " new, expected at most the cache's capacity " + std::to_string(capacity) + " together");
     }
     sequences[i].past = static_cast<size_t>(past);
+  }
+}
+
+void read_encoder_lengths(const Tensor& encoder_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences) {
+  expect_shape("encoder_lengths", encoder_lengths.shape, {static_cast<int64_t>(sequences.size())}, "[sequences]");
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const int64_t length = encoder_lengths.as<const int32_t>()[i];
+    if (length < 1 || length > capacity) {
+      throw OpError(at("encoder_lengths", i, length) + ", expected 1 to the cache's capacity " +
+                    std::to_string(capacity));
+    }
+    sequences[i].past = static_cast<size_t>(length);
+  }
+}
+
+void check_room(int64_t capacity, const std::vector<AttentionSequence>& sequences) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const int64_t count = static_cast<int64_t>(sequences[i].count);
+    if (count <= capacity) continue;
+    throw OpError(at("new_lengths", i, count) + ", expected at most the cache's capacity " + std::to_string(capacity));
   }
 }
 

@@ -21,10 +21,10 @@ void CausalAttention::compute(Context& context) const {
 
 void CausalAttention::attend_and_append(Context& context, const Inputs& in, const Shape& output_shape) const {
   const Shape &query = in.query.shape, &cache = in.past_key.shape;
-  check_query(in.query, cache);
-  check_cache(in.past_key, in.past_value);
+  check_query(in.query, cache[1]);
+  check_cache(in.past_key, in.past_value, query[3]);
   const int64_t tokens = query[1], heads = query[2];
-  check_new_entries(in.key, in.value, tokens, cache);
+  check_new_entries(in.key, in.value, tokens, cache[1], query[3]);
   check_per_head("alibi_slopes", in.slopes, heads);
   check_per_head("sinks", in.sinks, heads);
   check_distance_bias(in.distance_bias, heads);

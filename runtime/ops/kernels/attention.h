@@ -24,6 +24,9 @@ inline constexpr size_t kSharingRows = 64;  // rows that share one pass over key
 // What the rows of a call see, and what the call does to the cache.
 enum class AttentionMode {
   kCausal,  // its keys and values are appended to the cache; a row sees the entries up to its own
+  kOwn,     // its keys and values go to scratch memory [kv_heads, tokens, head_size] in the cache's place; a row sees
+            // those of all its sequence's tokens
+  kStored,  // nothing is written; a row sees the `past` entries of its slot
 };
 
 // A sequence's part of a call: its tokens are first..first + count - 1 of the call's. It has `past` entries in its slot
@@ -58,7 +61,11 @@ struct AttentionCall {
   size_t window;  // 0: none
 };
 
-// Appends the call's keys and values to the cache where its mode says so, then attends.
+// Writes the call's keys and values to the cache, after the `past` entries of each sequence. Looks at nothing that has
+// to do with queries, nor at the mode: that is kCausal.
+void store_keys_and_values(const AttentionCall& call, Isa isa, const ParallelFor& parallel);
+
+// Writes the call's keys and values where its mode says, then attends.
 void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel);
 
 }  // namespace mxspec

@@ -40,9 +40,11 @@ struct AttentionScratch {
   float* take;     // [row]: factor of this span
 };
 
-// Of the cache, the entry of a sequence's key-value head that is its position 0.
+// Of the cache, the entry of a sequence's key-value head that is its position 0. Where sequences see their own tokens,
+// those of all of them lie in one slot.
 inline size_t first_entry(const AttentionCall& call, const AttentionSequence& sequence, size_t kv_head) {
-  return (sequence.slot * call.kv_heads + kv_head) * call.capacity;
+  const size_t before = call.mode == AttentionMode::kOwn ? sequence.first : 0;
+  return (sequence.slot * call.kv_heads + kv_head) * call.capacity + before;
 }
 
 struct AttentionKernels {
