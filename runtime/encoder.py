@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime.agreement import check_encoder_agreement, cross_names
 from mxspec.runtime.binding import Input, load_graph
@@ -46,7 +47,10 @@ class Encoder:
         self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in INPUTS.items()}
 
     def encode(self, sources: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """One call: read the tokens of each slot's source. What is written of one does not depend on the others."""
+        """One call: read the tokens of each slot's source. What is written of one does not depend on the others.
+
+        Raises GenerationError where some source has values that the caches cannot hold.
+        """
         counts = [len(tokens) for _, tokens in sources]
         assert all(0 < count <= self.capacity for count in counts), "a source is not empty, and fits"
         fill, total = self._inputs, sum(counts)
@@ -56,7 +60,10 @@ class Encoder:
         fill["position_ids"].of(1, total)[0] = list(chain.from_iterable(map(range, counts)))
         fill["slots"].of(len(sources))[:] = [slot for slot, _ in sources]
         fill["new_lengths"].of(len(sources))[:] = counts
-        self.session.run_with_iobinding(self._binding)
+        try:
+            self.session.run_with_iobinding(self._binding)
+        except Exception as error:  # ONNX Runtime's own errors have no common base
+            raise GenerationError(f"prompt: the encoder cannot read it: {' '.join(str(error).split())}") from None
         for (slot, _), count in zip(sources, counts, strict=True):
             self.lengths[slot] = count
 

@@ -59,6 +59,7 @@ class Session:
         self.slots = slots
         self.capacity = entry.context_length
         self.first_position = 0  # of every text; a check reads the end of a long context without filling it
+        self.source_capacity = 0 if entry.encoder is None else entry.encoder.context_length
         self.chunk = max(entry.specializations)  # tokens a call, where there are many
         path, inputs = folder / entry.graph, INPUTS if entry.encoder is None else INPUTS | ENCODED
         self.session = load_graph(path, options)
@@ -119,7 +120,10 @@ class Session:
         return logits[:, : self.real_vocab]
 
     def encode(self, sources: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """One call of the encoder: read the tokens of each slot's source; what the slots held of others is gone."""
+        """One call of the encoder: read the tokens of each slot's source; what the slots held of others is gone.
+
+        Raises GenerationError where some source has values that the caches cannot hold.
+        """
         assert self.encoder is not None, "a model with an encoder"
         self.encoder.encode(sources)
 

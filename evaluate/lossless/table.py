@@ -106,6 +106,7 @@ class TableSession:
 
     def __init__(self, table: Table, capacity: int, slots: int) -> None:
         self.capacity, self.slots, self.chunk, self.real_vocab = capacity, slots, capacity, WORDS
+        self.source_capacity = 0
         self._table = table
         self._slots: list[list[int]] = [[STALE] * capacity for _ in range(slots)]
 
