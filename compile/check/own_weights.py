@@ -19,13 +19,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, Text, random_texts, read_texts
+from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, Text, random_texts, read_texts, shortened
 from mxspec.compile.check.reference import (
     Difference,
+    first_positions,
     largest_difference,
     load_reference,
     oracle,
-    reads_alike_anywhere,
+    pad_of,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import resolve_names, tied_names
@@ -70,7 +71,7 @@ def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float 
     needed = sum(math.prod(tensor.shape) * 4 for tensor in checkpoint.tensors.values())
     if needed > min(MOST_BYTES, available_memory() // 3):
         return None
-    texts = random_texts(entry.vocab_size, min(LENGTH, entry.context_length))
+    texts = random_texts(entry.vocab_size, min(LENGTH, entry.context_length), but=pad_of(checkpoint.config))
     comparison = _Comparison.begin(folder, entry, checkpoint, texts)
     comparison.store(folder, entry, checkpoint)
     found = comparison.difference()
@@ -107,9 +108,8 @@ class _Comparison:
     def begin(cls, folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> Self:
         """Read the texts, and load transformers' model with the checkpoint's weights."""
         config, length = checkpoint.config, len(texts[0])
-        session = Session(folder, entry.model_copy(update={"context_length": length}), entry.vocab_size, SLOTS)
-        if not reads_alike_anywhere(config, entry.context_length):
-            session.first_position = entry.context_length - length
+        session = Session(folder, shortened(entry, length), entry.vocab_size, SLOTS)
+        session.first_position = min(first_positions(config, entry.context_length, entry.context_length - length))
         readings = list(read_texts(session, texts))
         return cls(readings, session.first_position, load_reference(checkpoint, config))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
@@ -25,11 +26,16 @@ class ResolvedNames:
     ignored: tuple[str, ...]
 
 
+def model_class(config: PreTrainedConfig) -> Any:
+    """What transformers makes a language model of this configuration by."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
 def name_parameters(config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' model with names and shapes only. Raises UnsupportedModelError for no language model."""
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+            model: PreTrainedModel = model_class(config).from_config(config)
     except Exception as error:  # whatever a class makes of values that it does not expect
         raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {one_line(error)}") from None
     model.tie_weights()

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 CACHE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 # Sizes of an example call: all different and above 1, so that none is taken for a constant.
-SEQUENCES, TOKENS, ROWS, SLOTS, CAPACITY = 2, 5, 3, 7, 11
+SEQUENCES, TOKENS, ROWS, SLOTS, CAPACITY, SOURCE_CAPACITY = 2, 5, 3, 7, 11, 13
 
 Caches = list[tuple[Tensor, Tensor]]  # keys and values of each layer
 

@@ -1,4 +1,7 @@
-"""Whether a model is a plain decoder, each layer an attention and a feed-forward, and what it is if not."""
+"""Whether a model is a plain decoder, each layer an attention and a feed-forward, and what it is if not.
+
+An encoder-decoder counts as one where both are plain.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from mxspec.formats.errors import UnsupportedModelError
 
 # Settings by which transformers' configurations say what they are; a value above the number means it.
 _SIGNS = (
-    ("an encoder-decoder", ("is_encoder_decoder", "add_cross_attention"), 0),
+    ("a decoder that wants another model's states", ("add_cross_attention",), 0),
     (
         "a mixture of experts",
         ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"),
