@@ -27,6 +27,7 @@ from mxspec.compile.weights.rounding.rounded import RoundedModel
 from mxspec.compile.weights.share_tables import share_tables
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, Manifest, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -103,12 +104,15 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName, Checkpoint]]:
     """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's.
 
-    In the recipe that comes with them each revision is the commit that was fetched.
+    In the recipe that comes with them each revision is the commit that was fetched. Raises MxspecError for what cannot
+    be opened, for a pair of two kinds, and for what is asked of a model that has an encoder and is not for such.
     """
     for model in (recipe.target, recipe.draft):
         if model is not None:
             require_folders(recipe, model)
     target, of_target = open_checkpoint(recipe, recipe.target, files)
+    if target.config.is_encoder_decoder and recipe.rounding == "gptq":
+        raise RecipeError("rounding: 'gptq' is not for models with an encoder; 'scale' is")
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
     if recipe.draft is None:
         return recipe.with_changes(target=of_target), opened

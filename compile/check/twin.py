@@ -22,7 +22,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import stored_buffers
-from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
@@ -64,7 +64,7 @@ def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> N
     small.save_pretrained(folder)
     model = name_parameters(small)
     buffers = stored_buffers(model)
-    values_of = {name: value for name, value in model.named_parameters() if not _is_computed(model, name)} | buffers
+    values_of = {name: value for name, value in model.named_parameters() if not is_computed(model, name)} | buffers
     smaller = _unscaled_queries(model)
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     layout = plan_layout([(name, "F16", tuple(value.shape)) for name, value in values_of.items()])
@@ -103,11 +103,6 @@ def _unscaled_queries(model: PreTrainedModel) -> dict[str, float]:
         if getattr(module, "scaling", None) == 1.0 and isinstance(queries := getattr(module, "q", None), nn.Linear):
             found[f"{path}.q.weight"] = float(queries.out_features / module.n_heads) ** -0.5
     return found
-
-
-def _is_computed(model: PreTrainedModel, parameter: str) -> bool:
-    """Whether transformers computes a parameter and saves none: Marian's sinusoids."""
-    return parameter in (model._keys_to_ignore_on_save or ())
 
 
 def _repeat(values: npt.NDArray[np.float16], count: int) -> Iterator[npt.NDArray[np.float16]]:

@@ -19,7 +19,10 @@ CONFIG = "config.json"
 CONFIG_LIMIT = 16 << 20  # bytes; honest ones have some thousand
 
 # Labels of classifiers (num_labels: 10**9 would fill the memory) and what says nothing about the model.
-_NO_SETTINGS = ("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type")
+_NO_SETTINGS = (
+    *("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type"),
+    "untied_parameters",  # which the tensors say
+)
 _DISPATCH = ("_implementation", "_plan")  # the ends of keys that choose code, such as attn_implementation
 _LARGEST = {"num_hidden_layers": 512, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
     ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),

@@ -49,6 +49,9 @@ def _other_kind(config: PreTrainedConfig) -> str | None:
             value = getattr(config, setting, None)
             if isinstance(value, int | float) and value > most:
                 return f"{kind} ({setting}: {value})"
+    written = getattr(config, "decoder_vocab_size", None)
+    if written is not None and written != config.vocab_size:
+        return f"a model that writes with another vocabulary than it reads (decoder_vocab_size: {written})"
     if getattr(config, "is_causal", True) is False:
         return "an encoder, which sees what follows (is_causal: False)"
     return None

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from mxspec.compile.checkpoint.config import architecture_name, one_line
-from mxspec.compile.checkpoint.names import model_class
+from mxspec.compile.checkpoint.names import model_class, tie_parameters
 from mxspec.compile.trace.plain_decoder import require_plain_decoder
 from mxspec.formats.errors import UnsupportedModelError
 
@@ -55,5 +55,5 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
             )
         except Exception as error:  # whatever a class makes of values that it does not expect
             raise UnsupportedModelError(f"{name}: transformers cannot build it: {one_line(error)}") from None
-    model.tie_weights()  # part of the initialisation that was skipped
+    tie_parameters(model)  # part of the initialisation that was skipped
     return model.eval()

@@ -21,7 +21,7 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
             module.compute_bias = _no_bias
     for stack in (model.get_encoder(), model.get_decoder()):
         first: Any = stack.block[0].layer[0].SelfAttention
-        bias = _distance_bias(first)
+        bias = distance_bias(first)
         first.set_submodule("relative_attention_bias", bias)
         first.compute_bias = partial(_compute_bias, bias)
         for block in stack.block:
@@ -30,7 +30,8 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
             dense.forward = partial(_gated if hasattr(dense, "wi_1") else _plain, dense)
 
 
-def _distance_bias(module: Any) -> DistanceBias:
+def distance_bias(module: Any) -> DistanceBias:
+    """The table of an attention that has one, by distances of which only its ends go on."""
     furthest = int(module.relative_attention_max_distance)
     buckets = partial(
         module._relative_position_bucket,
