@@ -86,6 +86,21 @@ def test_what_an_encoder_writes_does_not_depend_on_the_sources_beside_it(engine:
     np.testing.assert_array_equal(together, np.concatenate([alone[3][-2:], alone[2][-3:], alone[1][3:4]]))
 
 
+def test_a_beginning_that_is_copied_brings_its_source(engine: Engine) -> None:
+    """Once: a slot that has it is not written again."""
+    session = Session.of(engine.bundle, "target", 2)
+    session.encode([(0, [5, 6, 7]), (1, list(range(LONGEST)))])
+    expected, _ = rows_of(session, (0, 1))
+    session.copy_prefix(0, 1, len(DECODED) - 1)
+    last = len(DECODED) - 1
+    np.testing.assert_array_equal(session.run([Part(1, last, DECODED[last:], 1)]), expected[-1:])
+    assert session.encoder is not None
+    for cache in session.encoder.caches.arrays.values():
+        cache[0] = np.nan
+    session.copy_prefix(0, 1, 1)
+    np.testing.assert_array_equal(session.run([Part(1, 1, DECODED[1:], 8)]), expected[1:])
+
+
 @pytest.mark.parametrize("k", [3, "auto"])
 @pytest.mark.parametrize("drafter", NAMES)
 def test_text_is_the_plain_text_whoever_guesses(engine: Engine, drafter: str, k: Any) -> None:
