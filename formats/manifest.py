@@ -268,6 +268,8 @@ class Manifest(Strict):
     def _agrees_with_itself(self) -> Self:
         if "target" not in self.models:
             raise ValueError("models: 'target' is missing")
+        if not isinstance(self.tasks, dict) or not all(isinstance(text, str) for text in self.tasks.values()):
+            raise ValueError("recipe.tasks: expected a text for each name")
         for name in self.files:
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
@@ -304,6 +306,12 @@ class Manifest(Strict):
             if token >= self.tokenizer.vocab_size:
                 raise ValueError(f"tokenizer: id {token} of {self.tokenizer.vocab_size}")
         return self
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """What prompts begin with, by the names of the recipe's tasks."""
+        found: dict[str, str] = self.recipe.get("tasks", {})
+        return found
 
     def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
         """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for one not to be had."""

@@ -145,7 +145,8 @@ class Recipe(Strict):
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
     from places that `seed` chooses, make of the model. With `from_pickle` weights that are there as pickles alone are
     read by torch's weights-only loader. `about` and `verified` are for people: what the pair is for, and what it was
-    tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by.
+    tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by. `tasks`
+    are what prompts begin with, by the names under which users ask for it.
     """
 
     name: Name
@@ -163,6 +164,7 @@ class Recipe(Strict):
     from_pickle: bool = False
     ngram: str | None = None
     suffix: str | None = None
+    tasks: dict[Name, str] = Field(default_factory=dict)
     target: TargetRecipe
     draft: DraftRecipe | None = None
     _folder: Path = PrivateAttr(default=Path())

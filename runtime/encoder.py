@@ -36,6 +36,8 @@ class Encoder:
         assert entry.encoder is not None, "a model with an encoder"
         self.capacity = entry.encoder.context_length
         self.lengths = [0] * slots  # of the source that each slot holds
+        self._readings = [0] * slots  # which reading of a source each slot holds; 0: none
+        self._read = 0
         self._vocab = entry.vocab_size
         path = folder / entry.encoder.graph
         self.session = load_graph(path, options)
@@ -65,14 +67,17 @@ class Encoder:
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise GenerationError(f"prompt: the encoder cannot read it: {' '.join(str(error).split())}") from None
         for (slot, _), count in zip(sources, counts, strict=True):
-            self.lengths[slot] = count
+            self._read += 1
+            self.lengths[slot], self._readings[slot] = count, self._read
 
     def copy(self, source: int, destination: int) -> None:
-        """Give slot `destination` all that slot `source` holds."""
-        self.lengths[destination] = self.lengths[source]
+        """Give slot `destination` what slot `source` holds, unless it has it."""
+        if self._readings[destination] == self._readings[source]:
+            return
+        self.lengths[destination], self._readings[destination] = self.lengths[source], self._readings[source]
         self.caches.copy(source, destination, self.lengths[source])
 
     def release(self, slot: int) -> None:
         """Give the memory of a slot back to the system; it holds no source afterwards."""
-        self.lengths[slot] = 0
+        self.lengths[slot] = self._readings[slot] = 0
         self.caches.release(slot)

@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
 from mxspec.runtime.choose_k import KByLoad
@@ -155,6 +155,14 @@ class Engine:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt, none of them twice."""
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
 
+    def task(self, name: str) -> str:
+        """What prompts of a task of the bundle's recipe begin with; raises GenerationError for a name that is none."""
+        tasks = self.bundle.manifest.tasks
+        if name not in tasks:
+            known = ", ".join(tasks) if tasks else f"none, for bundle {self.bundle.path} has no tasks"
+            raise GenerationError(f"task: got {name!r}, expected {known}{did_you_mean(name, tasks)}")
+        return tasks[name]
+
     def check(self, token_ids: Sequence[int]) -> list[int]:
         """Token ids of a prompt, as they are; raises GenerationError where they are none, or too many."""
         return self._checked(token_ids, self.prompt_capacity)
@@ -234,9 +242,11 @@ class Engine:
             if given is not None:
                 raise GenerationError("decoder_prompt: got it, but no model of the bundle has an encoder; take prompt")
             return (), read
-        beginning = encode_rendered(self.tokenizer, given) if isinstance(given, str) else given or ()
-        start = self.bundle.manifest.tokenizer.decoder_start
-        return tuple(read), self._checked([*start, *beginning], self.target.capacity, "decoder_prompt")
+        start = list(self.bundle.manifest.tokenizer.decoder_start)
+        beginning = encode_rendered(self.tokenizer, given) if isinstance(given, str) else list(given or ())
+        if beginning[: len(start)] != start:
+            beginning = start + beginning
+        return tuple(read), self._checked(beginning, self.target.capacity, "decoder_prompt")
 
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:

@@ -128,7 +128,9 @@ class Session:
         self.encoder.encode(sources)
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
-        """Give slot `destination` the first `length` entries of slot `source`."""
+        """Give slot `destination` the first `length` entries of slot `source`, and what they were read under."""
+        if self.encoder is not None:
+            self.encoder.copy(source, destination)
         self._caches.copy(source, destination, length)
 
     def release(self, slot: int) -> None:
