@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import load_buffers
-from mxspec.compile.checkpoint.config import architecture_name, context_limit
+from mxspec.compile.checkpoint.config import (
+    architecture_name,
+    context_limit,
+    decoder_heads,
+    decoder_layers,
+    head_size,
+)
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.graph import ExportedGraph, WeightSpec
+from mxspec.compile.graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never
 from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.decoder import DecoderInterface, SourceDecoderInterface
+from mxspec.compile.trace.encoder import EncoderInterface, SourceCall
 from mxspec.compile.trace.families import family_of
+from mxspec.compile.trace.interface import CacheShape, GraphInterface
 from mxspec.compile.trace.modules import PackedLinear, swap_modules
 from mxspec.compile.trace.rotary import replace_rotary_modules
 from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
-from mxspec.compile.trace.trace import CacheShape, graph_names, trace
-from mxspec.formats.errors import RecipeError, UnsupportedModelError
+from mxspec.compile.trace.trace import trace
+from mxspec.formats.errors import RecipeError
 from mxspec.formats.weight_format import Activations
 
 __all__ = ["ExportedGraph", "WeightSpec", "export_graph"]
@@ -35,6 +45,7 @@ def export_graph(
     weight_format: Callable[[str], str],
     context_length: int,
     cache_dtype: str,
+    source_length: int | None = None,
     activations: Activations = "int16",
     buffers: Mapping[str, Source] = MappingProxyType({}),
     stored_once: StoredOnce = never,
@@ -44,7 +55,8 @@ def export_graph(
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
     format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. A head that is the
     embedding, too, is stored once where `stored_once` says so of its parameter, else beside a float16 table. No weights
-    are read but `buffers` of a few numbers (checkpoint/buffers.py).
+    are read but `buffers` of a few numbers (checkpoint/buffers.py). A model with an encoder has a second graph, for
+    sources of up to `source_length` tokens.
 
     Raises UnsupportedModelError where it cannot be done.
     """
@@ -52,7 +64,9 @@ def export_graph(
     family = family_of(config)
     family.prepare(config)
     _check_context(config, context_length)
-    call = CallInputs()
+    name, shape = architecture_name(config), _cache_shape(config, cache_dtype)
+    call, source_call = CallInputs(), SourceCall()
+    source_call.positions = call.positions
     with call.registered():
         model = build_skeleton(config, family.built_with)
         model.config._attn_implementation = ATTENTION_NAME
@@ -60,15 +74,20 @@ def export_graph(
         family.patch(model, call)
         head = swap_modules(model, weight_format, activations, call)
         notes = replace_rotary_modules(model, context_length)
-        shape = _cache_shape(config, cache_dtype)
         specs = _weight_specs(model)
-        graph = trace(model, call, shape)
-    run_passes(graph, specs, stored_once)
-    name = architecture_name(config)
-    check_graph(graph, name, *graph_names(shape.layers))
+        interface = (SourceDecoderInterface if config.is_encoder_decoder else DecoderInterface)(model, call, shape)
+        graph, weights = _finish(trace(interface), interface, name, dict(specs), stored_once, ())
+    encoder = None
+    if config.is_encoder_decoder:
+        assert source_length is not None
+        with source_call.registered():
+            reader = EncoderInterface(model, source_call, shape)
+            of_encoder, its_weights = _finish(trace(reader), reader, name, specs, stored_once, weights)
+        weights = join_weights(weights, of_encoder, its_weights)
+        encoder = ExportedEncoder(of_encoder, int(config.num_hidden_layers), source_length)
     return ExportedGraph(
         model=graph,
-        weights=weights_of(graph, specs),
+        weights=weights,
         architecture=name,
         layers=shape.layers,
         kv_heads=shape.kv_heads,
@@ -77,7 +96,22 @@ def export_graph(
         context_length=context_length,
         cache_dtype=cache_dtype,
         notes=notes,
+        encoder=encoder,
     )
+
+
+def _finish(
+    graph: ir.Model,
+    interface: GraphInterface,
+    architecture: str,
+    specs: dict[str, WeightSpec],
+    stored_once: StoredOnce,
+    beside: Sequence[WeightSpec],
+) -> tuple[ir.Model, list[WeightSpec]]:
+    """The traced graph in the form that is shipped, and its weights."""
+    run_passes(graph, specs, stored_once, beside)
+    check_graph(graph, architecture, interface.inputs, interface.outputs)
+    return graph, weights_of(graph, specs)
 
 
 def _check_context(config: PreTrainedConfig, context_length: int) -> None:
@@ -89,13 +123,8 @@ def _check_context(config: PreTrainedConfig, context_length: int) -> None:
 
 
 def _cache_shape(config: PreTrainedConfig, cache_dtype: str) -> CacheShape:
-    name = architecture_name(config)
-    try:
-        layers, heads, hidden = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
-    except AttributeError as error:
-        raise UnsupportedModelError(f"{name}: not a plain text decoder ({error})") from error
-    head_size = getattr(config, "head_dim", None) or hidden // heads
-    return CacheShape(layers, getattr(config, "num_key_value_heads", None) or heads, head_size, cache_dtype)
+    kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
+    return CacheShape(decoder_layers(config), kv_heads, head_size(config), cache_dtype)
 
 
 def _constants(model: PreTrainedModel) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -9,10 +10,17 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.check.context import choose_contexts
-from mxspec.compile.checkpoint.config import load_config, make_config, read_settings
+from mxspec.compile.check.context import choose_contexts, source_length
+from mxspec.compile.checkpoint.config import (
+    decoder_heads,
+    decoder_layers,
+    head_size,
+    load_config,
+    make_config,
+    read_settings,
+)
 from mxspec.compile.checkpoint.fetch import fetch_config
-from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.plan import choose_formats, choose_tables
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.weight_format import packed_shape
@@ -87,7 +95,9 @@ def _forecast_model(
     stored_once = set(filter(choose_tables(wanted, format_of, {}), matrices))
     weights = sum(parameter.numel() for parameter in model.parameters())
     width = 4 if "float32" in str(config.dtype) else 2
-    seconds = REFEREE_SECONDS + EXPORT_SECONDS_A_LAYER * config.num_hidden_layers
+    layers = decoder_layers(config) + (config.num_hidden_layers if config.is_encoder_decoder else 0)
+    seconds = REFEREE_SECONDS + EXPORT_SECONDS_A_LAYER * layers
+    texts = context_length + (source_length(recipe, config) or 0)
     return ModelForecast(
         name=name,
         checkpoint=wanted.checkpoint,
@@ -96,7 +106,7 @@ def _forecast_model(
         weights=weights,
         fetch_bytes=0 if recipe.has_folder(wanted.checkpoint) else weights * width,
         file_bytes=packed + sum(_kept_bytes(model, context_length, stored_once)),
-        cache_bytes=_cache_bytes(config, context_length, 4 if recipe.cache_dtype == "float32" else 2),
+        cache_bytes=_cache_bytes(config, texts, 4 if recipe.cache_dtype == "float32" else 2),
         context_length=context_length,
         matrices=frozenset(matrices),
         seconds=seconds + weights * (PACK_SECONDS_A_WEIGHT + CHECK_SECONDS_A_WEIGHT),
@@ -120,12 +130,19 @@ def _packed_bytes(format_name: str, n: int, k: int) -> int:
 def _kept_bytes(model: PreTrainedModel, context_length: int, stored_once: Collection[str]) -> Iterator[int]:
     """Of fp16 embedding tables, float32 norms and biases, and float32 cosines and sines by position.
 
-    An embedding has none of its own where it is a matrix, too, which is `stored_once`.
+    An embedding has none of its own where it is a matrix, too, which is `stored_once`. Encoder and decoder share
+    embeddings and computed positions.
     """
-    shared = {id(model.get_parameter(name)) for name in stored_once}
-    for module in model.modules():
+    counted = {id(model.get_parameter(name)) for name in stored_once}
+    computed = set[tuple[int, ...]]()
+    for path, module in model.named_modules():
         if isinstance(module, nn.Embedding):
-            yield 0 if id(module.weight) in shared else 2 * module.weight.numel()
+            if is_computed(model, f"{path}.weight"):
+                computed.add(tuple(module.weight.shape))
+            elif id(module.weight) not in counted:
+                # T5's biases by distance are no embeddings
+                yield (4 if path.endswith("relative_attention_bias") else 2) * module.weight.numel()
+            counted.add(id(module.weight))
         elif not isinstance(module, nn.Linear | Conv1D):
             yield from (4 * parameter.numel() for parameter in module.parameters(recurse=False))
         elif module.bias is not None:
@@ -133,11 +150,14 @@ def _kept_bytes(model: PreTrainedModel, context_length: int, stored_once: Collec
         for name, buffer in module.named_buffers(recurse=False):
             if name.endswith("inv_freq") and not name.endswith("original_inv_freq"):
                 yield 2 * 4 * context_length * buffer.numel()
+            elif path.endswith("embed_positions"):
+                computed.add(tuple(buffer.shape))
+            elif name == "final_logits_bias":
+                yield 4 * buffer.numel()
+    yield from (4 * math.prod(shape) for shape in computed)
 
 
-def _cache_bytes(config: PreTrainedConfig, context_length: int, width: int) -> int:
-    """Keys and values of all layers."""
-    heads = config.num_attention_heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return 2 * width * int(config.num_hidden_layers * kv_heads * head_size * context_length)
+def _cache_bytes(config: PreTrainedConfig, tokens: int, width: int) -> int:
+    """Keys and values of all layers, of a text and of its source."""
+    kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
+    return 2 * width * int(decoder_layers(config) * kv_heads * head_size(config) * tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -63,10 +64,21 @@ class WeightSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportedEncoder:
+    """The graph of an encoder, over the weights of the model that it belongs to; sources have up to `context_length`
+    tokens."""
+
+    model: ir.Model
+    layers: int
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedGraph:
     """A graph by the contract, its weights to be filled in, and the figures that the manifest needs.
 
-    Every initializer without a value is in `weights`; small constants keep their values inside the graph.
+    Every initializer without a value is in `weights`, and so are those of its encoder; small constants keep their
+    values inside the graph.
     """
 
     model: ir.Model
@@ -79,3 +91,32 @@ class ExportedGraph:
     context_length: int
     cache_dtype: str
     notes: tuple[str, ...] = ()  # what was chosen that somebody may want to know
+    encoder: ExportedEncoder | None = None
+
+    @property
+    def graphs(self) -> tuple[ir.Model, ...]:
+        """Its own, and its encoder's if it has one."""
+        return (self.model,) if self.encoder is None else (self.model, self.encoder.model)
+
+
+def join_weights(weights: Sequence[WeightSpec], graph: ir.Model, more: Sequence[WeightSpec]) -> list[WeightSpec]:
+    """`weights`, and what a second graph over the same file wants `more`: what both want is stored once.
+
+    The second graph calls what it shares as the first does.
+    """
+    joined, known = list(weights), {_content(spec): spec.name for spec in weights}
+    for spec in more:
+        name = known.get(_content(spec))
+        if name is None:
+            joined.append(spec)
+        elif name != spec.name:
+            graph.graph.initializers[spec.name].name = name
+    names = [spec.name for spec in joined]
+    assert len(names) == len(set(names)), f"two weights of one name: {sorted(names)}"
+    return joined
+
+
+def _content(spec: WeightSpec) -> tuple[object, ...]:
+    """What a weights file would hold for it."""
+    values = None if spec.value is None else spec.value.tobytes()
+    return (spec.kind, spec.format, spec.shape, spec.sources, spec.transpose, values)

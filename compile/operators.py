@@ -35,12 +35,15 @@ class Operator:
 
 
 _CACHE = ("past_key", "past_value", "slots", "past_lengths", "new_lengths")
-_SCORES = ("alibi_slopes?", "sinks?")
+_SCORES = ("alibi_slopes?", "sinks?", "distance_bias?")
 _PRESENT = ("output", "present_key", "present_value")
 
 PACKED_MATMUL = Operator("PackedMatMul", ("A", "B", "bias?"))
 PACKED_GATHER = Operator("PackedGather", ("ids", "B"))
 ATTENTION = Operator("Attention", ("query", "key", "value", *_CACHE, *_SCORES), _PRESENT)
+CROSS_ATTENTION = Operator("CrossAttention", ("query", *_CACHE[:3], "encoder_lengths", "new_lengths"))
+ENCODER_ATTENTION = Operator("EncoderAttention", ("query", "key", "value", "new_lengths", "distance_bias?"))
+STORE_KEY_VALUE = Operator("StoreKeyValue", ("key", "value", *_CACHE[:3], "new_lengths"), _PRESENT[1:])
 QKV_ATTENTION = Operator(
     "QkvAttention", ("qkv", *_CACHE, "cos?", "sin?", "query_norm_weight?", "key_norm_weight?", *_SCORES), _PRESENT
 )
@@ -55,6 +58,9 @@ OPERATORS = (
     PACKED_GATHER,
     ATTENTION,
     QKV_ATTENTION,
+    CROSS_ATTENTION,
+    ENCODER_ATTENTION,
+    STORE_KEY_VALUE,
     ROTARY_EMBEDDING,
     ADD_RMS_NORM,
     ADD_LAYER_NORM,

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
-from mxspec.compile.check.context import choose_contexts
+from mxspec.compile.check.context import choose_contexts, source_length
 from mxspec.compile.check.own_weights import own_error
-from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
+from mxspec.compile.check.pair import Vocabulary, check_kinds, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
@@ -27,6 +27,7 @@ from mxspec.compile.weights.rounding.rounded import RoundedModel
 from mxspec.compile.weights.share_tables import share_tables
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, Manifest, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -57,7 +58,8 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             stages.note(note)
         models = list_models(recipe, with_baseline)
         contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
-        recipe = recipe.with_changes(context_length=contexts["target"])
+        target = checkpoints["target"].config
+        recipe = recipe.with_changes(context_length=contexts["target"], source_length=source_length(recipe, target))
         note_shorter_draft(contexts, stages)
 
         verdicts = judge_models(models, checkpoints, contexts, stages)
@@ -86,7 +88,12 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         folder = checkpoints["target"].folder
         copy_tokenizer(checkpoints["target"], made)
         guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, made.contents, stages)
-        tokenizer = read_special_tokens(folder, made.contents[TOKENIZER].sha256, known["target"])
+        tokenizer = read_special_tokens(
+            folder,
+            made.contents[TOKENIZER].sha256,
+            known["target"],
+            is_encoder_decoder=bool(target.is_encoder_decoder),
+        )
         manifest = made.manifest(recipe, tokenizer, read_sampling(folder), guesses)
         if not manifest.tokenizer.eos_token_ids:
             stages.note("warning: neither generation_config.json nor config.json names a token that ends a text")
@@ -97,16 +104,20 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName, Checkpoint]]:
     """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's.
 
-    In the recipe that comes with them each revision is the commit that was fetched.
+    In the recipe that comes with them each revision is the commit that was fetched. Raises MxspecError for what cannot
+    be opened, for a pair of two kinds, and for what is asked of a model that has an encoder and is not for such.
     """
     for model in (recipe.target, recipe.draft):
         if model is not None:
             require_folders(recipe, model)
     target, of_target = open_checkpoint(recipe, recipe.target, files)
+    if target.config.is_encoder_decoder and recipe.rounding == "gptq":
+        raise RecipeError("rounding: 'gptq' is not for models with an encoder; 'scale' is")
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
     if recipe.draft is None:
         return recipe.with_changes(target=of_target), opened
     opened["draft"], of_draft = open_checkpoint(recipe, recipe.draft, files)
+    check_kinds(target.config, opened["draft"].config)
     return recipe.with_changes(target=of_target, draft=of_draft), opened
 
 
@@ -164,7 +175,7 @@ def plan_models(
 
 
 def pack_model(plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, stages: Stages) -> WrittenModel:
-    """Write a model's two files."""
+    """Write a model's files."""
     with stages.bytes(f"pack {plan.name}", plan.read_bytes) as advance:
         journal = writer.work.journal(weights_name(plan))
         written = write_model(plan, writer.folder, advance, rounded, journal)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mxspec.compile.check.context import source_length
 from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
@@ -105,6 +106,7 @@ def _export(
         weight_format=weight_format,
         context_length=context_length,
         cache_dtype=recipe.cache_dtype,
+        source_length=source_length(recipe, config),
         activations=wanted.activations,
         buffers=buffers,
         stored_once=choose_tables(wanted, weight_format, own),

@@ -36,9 +36,10 @@ class Publication:
         self.contents[name] = self.writer.entry(name, sha256)
 
     def add_model(self, name: ModelName, written: WrittenModel) -> None:
-        """List a model and its two files."""
+        """List a model and its files."""
         entry = self.models[name] = written.entry
-        self.add_file(entry.graph)
+        for graph in entry.graphs:
+            self.add_file(graph)
         self.add_file(entry.weights, written.weights_sha256)
 
     def manifest(

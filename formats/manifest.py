@@ -123,10 +123,23 @@ class BudgetEntry(Strict):
     products: tuple[ProductEntry, ...]
 
 
-class ModelEntry(Strict):
-    """One compiled model: its two files, the figures a runtime plans with, and its tensors.
+class EncoderEntry(Strict):
+    """The encoder of a model: a graph of its own over the model's weights file, and its `layers`.
 
-    `borrowed` names computed tables that its graph reads in the target's weights file.
+    It reads sources of up to `context_length` tokens, each whole in one call, and writes their keys and values for the
+    model's cross-attention: for each layer of the model [slots, kv_heads, capacity, head_size], as its own caches.
+    """
+
+    graph: str
+    layers: Positive
+    context_length: Positive
+
+
+class ModelEntry(Strict):
+    """One compiled model: its files, the figures a runtime plans with, and its tensors.
+
+    `borrowed` names computed tables that its graph reads in the target's weights file. With an `encoder` the other
+    figures are the decoder's.
     """
 
     graph: str
@@ -140,6 +153,7 @@ class ModelEntry(Strict):
     cache_dtype: Literal["float16", "float32"]
     vocab_size: Positive
     context_length: Positive
+    encoder: EncoderEntry | None = None
     specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
     borrowed: tuple[str, ...] = ()
@@ -148,6 +162,16 @@ class ModelEntry(Strict):
     notes: tuple[str, ...] = ()
     referee: RefereeEntry | None = None
     budget: BudgetEntry | None = None
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """Names of its graphs: its own, and its encoder's if it has one."""
+        return (self.graph,) if self.encoder is None else (self.graph, self.encoder.graph)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that one of its graphs reads of a text."""
+        return max(self.context_length, 0 if self.encoder is None else self.encoder.context_length)
 
     @field_validator("tensors")
     @classmethod
@@ -161,12 +185,16 @@ class ModelEntry(Strict):
 
 
 class TokenizerEntry(Strict):
-    """The tokenizer both models share; ids from `vocab_size` on are padding of the logits and must be masked."""
+    """The tokenizer both models share; ids from `vocab_size` on are padding of the logits and must be masked.
+
+    `decoder_start` are the ids that every answer of an encoder-decoder begins with, before its first written token.
+    """
 
     sha256: Sha256
     vocab_size: Positive
     bos_token_id: Count | None = None
     eos_token_ids: tuple[Count, ...] = ()
+    decoder_start: tuple[Count, ...] = ()
 
 
 class GuessesEntry(Strict):
@@ -240,12 +268,14 @@ class Manifest(Strict):
     def _agrees_with_itself(self) -> Self:
         if "target" not in self.models:
             raise ValueError("models: 'target' is missing")
+        if not isinstance(self.tasks, dict) or not all(isinstance(text, str) for text in self.tasks.values()):
+            raise ValueError("recipe.tasks: expected a text for each name")
         for name in self.files:
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
         owners = dict[str, str]()
         for model, entry in self.models.items():
-            for name in (entry.graph, entry.weights):
+            for name in (*entry.graphs, entry.weights):
                 if name not in self.files:
                     raise ValueError(f"models.{model}: file {name!r} is not in files")
                 if name in owners:
@@ -257,6 +287,12 @@ class Manifest(Strict):
                 )
             tokens = min(entry.vocab_size, self.tokenizer.vocab_size)
             _check_lengths(model, entry, self._tensors_of(model), tokens)
+        without = [name for name, entry in self.models.items() if entry.encoder is None]
+        if without and len(without) < len(self.models):
+            raise ValueError(f"models.{without[0]}: has no encoder, and others of the bundle have one")
+        if bool(self.tokenizer.decoder_start) == bool(without):
+            what = "no encoder to go with it" if without else "expected the ids that a decoder begins with"
+            raise ValueError(f"tokenizer.decoder_start: got {list(self.tokenizer.decoder_start)}, {what}")
         for drafter, guesses in self.guesses.items():
             if guesses.file not in self.files:
                 raise ValueError(f"guesses.{drafter}: file {guesses.file!r} is not in files")
@@ -265,10 +301,17 @@ class Manifest(Strict):
             owners[guesses.file] = drafter
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
-        for token in (*self.tokenizer.eos_token_ids, self.tokenizer.bos_token_id or 0):
+        of_texts = (*self.tokenizer.eos_token_ids, *self.tokenizer.decoder_start)
+        for token in (*of_texts, self.tokenizer.bos_token_id or 0):
             if token >= self.tokenizer.vocab_size:
                 raise ValueError(f"tokenizer: id {token} of {self.tokenizer.vocab_size}")
         return self
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """What prompts begin with, by the names of the recipe's tasks."""
+        found: dict[str, str] = self.recipe.get("tasks", {})
+        return found
 
     def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
         """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for one not to be had."""
@@ -307,10 +350,9 @@ def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[Tensor
         raise ValueError(f"models.{model}: specialization {longest} in a context of {entry.context_length}")
     for tensor in tensors:
         computed = tensor.name.rsplit(".")[-1].startswith(("cos", "sin")) and not tensor.sources
-        needed = entry.context_length if computed else min(entry.context_length, tokens)
+        needed = entry.longest if computed else min(entry.longest, tokens)
         looked_up = computed or tensor.format == "fp16" or tensor.looked_up
         if looked_up and len(tensor.shape) == 2 and tensor.shape[0] < needed:
             raise ValueError(
-                f"models.{model}: context_length {entry.context_length}, but table {tensor.name!r} has "
-                f"{tensor.shape[0]} rows"
+                f"models.{model}: context_length {entry.longest}, but table {tensor.name!r} has {tensor.shape[0]} rows"
             )

@@ -138,11 +138,15 @@ class DraftRecipe(TargetRecipe):
 class Recipe(Strict):
     """A whole recipe. Without `context_length` the bundle takes what the target knows, without `draft` it has none.
 
+    `source_length` is the most tokens of a source, which an encoder reads; without it what the target's encoder knows,
+    or 512 where it has no table of positions.
+
     `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
     block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
     from places that `seed` chooses, make of the model. With `from_pickle` weights that are there as pickles alone are
     read by torch's weights-only loader. `about` and `verified` are for people: what the pair is for, and what it was
-    tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by.
+    tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by. `tasks`
+    are what prompts begin with, by the names under which users ask for it.
     """
 
     name: Name
@@ -150,6 +154,7 @@ class Recipe(Strict):
     verified: str = ""
     k_max: KMax = 8
     context_length: Positive | None = None
+    source_length: Positive | None = None
     prefill_chunk: Positive = 128
     cache_dtype: Literal["float16", "float32"] = "float16"
     rounding: Rounding = "nearest"
@@ -159,6 +164,7 @@ class Recipe(Strict):
     from_pickle: bool = False
     ngram: str | None = None
     suffix: str | None = None
+    tasks: dict[Name, str] = Field(default_factory=dict)
     target: TargetRecipe
     draft: DraftRecipe | None = None
     _folder: Path = PrivateAttr(default=Path())

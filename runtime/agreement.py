@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,41 +13,88 @@ from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import ModelEntry
 
 Signature = dict[str, tuple[str, list[Any]]]  # type and shape by name; an open dimension has a name
+Inputs = Mapping[str, type[np.integer[Any]]]
 
 
-def check_agreement(
-    path: Path, session: ort.InferenceSession, inputs: Mapping[str, type[np.integer[Any]]], entry: ModelEntry
-) -> None:
+def cache_names(layers: int) -> list[str]:
+    """Of a model's own tokens; graphs have past_ and present_ before them."""
+    return [f"{kind}.{layer}" for layer in range(layers) for kind in ("key", "value")]
+
+
+def cross_names(layers: int) -> list[str]:
+    """Of what an encoder writes for a model of so many layers, which its graph has present_ before."""
+    return [f"cross_{name}" for name in cache_names(layers)]
+
+
+def check_agreement(path: Path, session: ort.InferenceSession, inputs: Inputs, entry: ModelEntry) -> None:
     """Raise BundleError where the graph's `inputs`, caches and logits are not those of its manifest entry."""
+    takes, gives = _signatures(session)
+    _refuse(path, _differences(takes, gives, inputs, entry))
+
+
+def check_encoder_agreement(path: Path, session: ort.InferenceSession, inputs: Inputs, entry: ModelEntry) -> None:
+    """Raise BundleError where the `inputs` and caches of an encoder's graph are not those of its model's entry."""
+    takes, gives = _signatures(session)
+    _refuse(path, _encoder_differences(takes, gives, inputs, entry))
+
+
+def _signatures(session: ort.InferenceSession) -> tuple[Signature, Signature]:
     takes = {value.name: (value.type, value.shape) for value in session.get_inputs()}
     gives = {value.name: (value.type, value.shape) for value in session.get_outputs()}
-    for difference in _differences(takes, gives, inputs, entry):
+    return takes, gives
+
+
+def _refuse(path: Path, differences: Iterable[str]) -> None:
+    for difference in differences:
         raise BundleError(f"{path}: {difference}; the manifest belongs to another graph, compile again")
 
 
-def _differences(
-    takes: Signature, gives: Signature, inputs: Mapping[str, type[np.integer[Any]]], entry: ModelEntry
-) -> Iterator[str]:
+def _differences(takes: Signature, gives: Signature, inputs: Inputs, entry: ModelEntry) -> Iterator[str]:
     layers = sum(name.startswith("past_key.") for name in takes)
     if layers != entry.layers:
         yield f"layers: got {entry.layers}, the graph has {layers}"
-    names = [f"{kind}.{layer}" for layer in range(layers) for kind in ("key", "value")]
-    yield from _strangers("input", takes, {*inputs, *(f"past_{name}" for name in names)})
+    names = cache_names(layers)
+    read = cross_names(layers) if entry.encoder is not None else []
+    yield from _strangers("input", takes, {*inputs, *(f"past_{name}" for name in names), *read})
     yield from _strangers("output", gives, {"logits", *(f"present_{name}" for name in names)})
+    yield from _wrong_types(takes, inputs)
+    if gives["logits"][1][-1:] != [entry.vocab_size]:
+        yield f"vocab_size: got {entry.vocab_size}, the graph's logits are {gives['logits'][1]}"
+    yield from _wrong_caches(takes, gives, [(f"past_{name}", f"present_{name}") for name in names], entry)
+    yield from _wrong_caches(takes, takes, [(name, name) for name in read], entry)
+
+
+def _encoder_differences(takes: Signature, gives: Signature, inputs: Inputs, entry: ModelEntry) -> Iterator[str]:
+    layers = sum(name.startswith("cross_key.") for name in takes)
+    if layers != entry.layers:
+        yield f"layers: got {entry.layers}, the graph writes for {layers}"
+    names = cross_names(layers)
+    yield from _strangers("input", takes, {*inputs, *names})
+    yield from _strangers("output", gives, {f"present_{name}" for name in names})
+    yield from _wrong_types(takes, inputs)
+    yield from _wrong_caches(takes, gives, [(name, f"present_{name}") for name in names], entry)
+
+
+def _wrong_types(takes: Signature, inputs: Inputs) -> Iterator[str]:
     for name, dtype in inputs.items():
         if takes[name][0] != f"tensor({np.dtype(dtype).name})":
             yield f"input {name!r} is {takes[name][0]}, expected {np.dtype(dtype).name}"
-    if gives["logits"][1][-1:] != [entry.vocab_size]:
-        yield f"vocab_size: got {entry.vocab_size}, the graph's logits are {gives['logits'][1]}"
+
+
+def _wrong_caches(
+    takes: Signature, gives: Signature, names: Sequence[tuple[str, str]], entry: ModelEntry
+) -> Iterator[str]:
+    """Caches whose output is another than their input, or that the entry does not describe."""
     cache_type = {"float16": "tensor(float16)", "float32": "tensor(float)"}[entry.cache_dtype]
-    for name, (kind, shape) in {name: takes[f"past_{name}"] for name in names}.items():
-        if (kind, shape) != gives[f"present_{name}"] or len(shape) != 4:
-            yield f"past_{name} is {kind} {shape}, and present_{name} is not"
+    for name, written in names:
+        kind, shape = takes[name]
+        if (kind, shape) != gives[written] or len(shape) != 4:
+            yield f"{name} is {kind} {shape}, and {written} is not"
         if kind != cache_type:
-            yield f"cache_dtype: got {entry.cache_dtype}, the graph's past_{name} is {kind}"
+            yield f"cache_dtype: got {entry.cache_dtype}, the graph's {name} is {kind}"
         for key, index in (("kv_heads", 1), ("head_size", 3)):
             if shape[index] != getattr(entry, key):
-                yield f"{key}: got {getattr(entry, key)}, the graph's past_{name} is {shape}"
+                yield f"{key}: got {getattr(entry, key)}, the graph's {name} is {shape}"
 
 
 def _strangers(what: str, found: Signature, expected: set[str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
 from mxspec.runtime.choose_k import KByLoad
@@ -155,30 +155,50 @@ class Engine:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt, none of them twice."""
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
 
+    def task(self, name: str) -> str:
+        """What prompts of a task of the bundle's recipe begin with; raises GenerationError for a name that is none."""
+        tasks = self.bundle.manifest.tasks
+        if name not in tasks:
+            known = ", ".join(tasks) if tasks else f"none, for bundle {self.bundle.path} has no tasks"
+            raise GenerationError(f"task: got {name!r}, expected {known}{did_you_mean(name, tasks)}")
+        return tasks[name]
+
     def check(self, token_ids: Sequence[int]) -> list[int]:
         """Token ids of a prompt, as they are; raises GenerationError where they are none, or too many."""
-        return self._checked(token_ids, self.bundle.manifest.models["target"].context_length)
+        return self._checked(token_ids, self.prompt_capacity)
+
+    @property
+    def prompt_capacity(self) -> int:
+        """Most tokens of a prompt, which an encoder reads where there is one."""
+        return self.target.source_capacity or self.target.capacity
 
     # --- scoring ---
 
-    def score(self, token_ids: Sequence[int], *, model: ModelName = "target") -> Iterator[Logits]:
+    def score(
+        self, token_ids: Sequence[int], *, source: Sequence[int] | None = None, model: ModelName = "target"
+    ) -> Iterator[Logits]:
         """Yield chunks of logits float32[rows, vocab]; row i (over all chunks) predicts token i + 1.
 
+        Models with encoders need the `source`, and tokens as their decoders read them: those of `decoder_start` first.
         It has a session of its own, beside those of the texts that are written and of other scores.
         """
         ids = self._checked(token_ids, self.target.capacity)
+        if (source is not None) != (self.target.encoder is not None):
+            what = "got none, expected what the encoder reads" if source is None else "got one without an encoder"
+            raise GenerationError(f"source: {what}")
+        read = [] if source is None else self._checked(source, self.prompt_capacity)
         idle = self._idle_readers.setdefault(model, [])
         try:
             reader = idle.pop()
         except IndexError:  # another thread may have taken the last
             reader = Reader(Session.of(self.bundle, model, 1))
-        return _score(reader, ids, idle)
+        return _score(reader, ids, read, idle)
 
     # --- from a request to sequences ---
 
     def _sequences(self, request: Request, mailbox: Mailbox) -> list[sequence.Sequence]:
         manifest = self.bundle.manifest
-        prompt = self._checked(self._prompt_ids(request), manifest.models["target"].context_length)
+        source, prompt = self._source_and_prompt(request)
         sampling = self._sampling(request)
         eos = frozenset(manifest.tokenizer.eos_token_ids)
         strategy = choose_strategy(request, sampling, self._drafters, manifest.k_max, self._measured)
@@ -193,6 +213,7 @@ class Engine:
             logprobs_of=request.logprobs_of,
             cache_key=request.cache_key,
             traced=request.trace,
+            source=source,
         )
         return [
             sequence.Sequence(
@@ -213,6 +234,20 @@ class Engine:
             for sample in range(request.samples)
         ]
 
+    def _source_and_prompt(self, request: Request) -> tuple[tuple[int, ...], list[int]]:
+        """What the encoder reads, nothing where there is none; and what the text goes on from."""
+        read = self._checked(self._prompt_ids(request), self.prompt_capacity)
+        given = request.decoder_prompt
+        if self.target.encoder is None:
+            if given is not None:
+                raise GenerationError("decoder_prompt: got it, but no model of the bundle has an encoder; take prompt")
+            return (), read
+        start = list(self.bundle.manifest.tokenizer.decoder_start)
+        beginning = encode_rendered(self.tokenizer, given) if isinstance(given, str) else list(given or ())
+        if beginning[: len(start)] != start:
+            beginning = start + beginning
+        return tuple(read), self._checked(beginning, self.target.capacity, "decoder_prompt")
+
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:
             template = self.template or ChatTemplate.required(self.bundle)  # which raises
@@ -220,10 +255,11 @@ class Engine:
         assert request.prompt is not None
         return self.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
 
-    def _checked(self, tokens: Sequence[int], limit: int) -> list[int]:
+    def _checked(self, tokens: Sequence[int], limit: int, name: str = "prompt") -> list[int]:
         ids = check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size)
         if not 0 < len(ids) <= limit:
-            raise GenerationError(f"prompt: got {len(ids)} tokens, expected 1 to {limit}, the context length")
+            whose = "encoder's context" if name == "prompt" and self.target.encoder is not None else "context"
+            raise GenerationError(f"{name}: got {len(ids)} tokens, expected 1 to {limit}, the {whose} length")
         return ids
 
     def _sampling(self, request: Request) -> Sampling:
@@ -262,9 +298,9 @@ def _close(worker: Worker, load: KByLoad, costs: Path | None) -> None:
     write_table(costs, CostTable.of(load))
 
 
-def _score(reader: Reader, ids: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:
+def _score(reader: Reader, ids: Sequence[int], source: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:
     try:
-        yield from reader.score(ids)
+        yield from reader.score(ids, source)
     finally:
         idle.append(reader)
 

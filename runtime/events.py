@@ -74,6 +74,7 @@ class Statistics:
     rounds_by_k: Mapping[int, int]  # by how many tokens were drafted
     waiting_seconds: float  # from the request to a free slot
     prefill_seconds: float  # from there to the first token
+    encode_seconds: float  # of those, the call of the target's encoder that read the source, which others may share
     decode_seconds: float  # all rounds after the first token, of which
     draft_seconds: float
     target_seconds: float

@@ -34,9 +34,15 @@ class Reader:
             first += count
         return self.forward(tokens[first:], rows)
 
-    def score(self, tokens: Sequence[int]) -> Iterator[Logits]:
-        """Yield the logits after every token of a new text, chunk by chunk; each is the caller's own copy."""
+    def begin(self, source: Sequence[int] = ()) -> None:
+        """Forget all that was read; an encoder reads the source of a new text."""
         self.rollback(0)
+        if source:
+            self.session.encode([(self._slot, source)])
+
+    def score(self, tokens: Sequence[int], source: Sequence[int] = ()) -> Iterator[Logits]:
+        """Yield the logits after every token of a new text, chunk by chunk; each is the caller's own copy."""
+        self.begin(source)
         for start in range(0, len(tokens), self.session.chunk):
             piece = tokens[start : start + self.session.chunk]
             yield self.forward(piece, len(piece)).copy()

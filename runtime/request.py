@@ -19,12 +19,14 @@ Message = Mapping[str, Any]
 class Request:
     """One prompt, and how it is to be continued; what is None is the bundle's default.
 
-    The prompt is text, token ids, or the messages of a chat. Temperature 0 is greedy: the text is the one that the
-    target alone writes, at every k. Otherwise it follows the target's distribution, shaped by the settings in the
-    order of docs/engine.md.
+    The prompt is text, token ids, or the messages of a chat; it is the source where the bundle's models have encoders,
+    and `decoder_prompt`, text or token ids, is what the answer to it goes on from. Temperature 0 is greedy: the text is
+    the one that the target alone writes, at every k. Otherwise it follows the target's distribution, shaped by the
+    settings in the order of docs/engine.md.
     """
 
     prompt: str | Sequence[int] | None = None
+    decoder_prompt: str | Sequence[int] | None = None
     messages: Sequence[Message] | None = None
     tools: Sequence[Message] | None = None  # that the chat's template is to tell the model of
     max_new_tokens: int = 128

@@ -1,8 +1,9 @@
-"""Which texts run, and what a step does for all of them: admit, draft, score, verify, emit.
+"""Which texts run, and what a step does for all of them: admit, encode, draft, score, verify, emit.
 
-A step is one call of the target over the tokens of all running sequences: the next piece of a prompt, one token, or
-the K + 1 of a sequence that drafted. A row's logits depend on its own sequence alone, so each writes the text that it
-writes alone, bit for bit.
+Where the models have encoders, a step first reads the sources of new texts, each whole in one call. Then a step
+is one call of the target over the tokens of all running sequences: the next piece of a prompt, one token, or the K + 1
+of a sequence that drafted. A row's logits depend on its own sequence alone, so each writes the text that it writes
+alone, bit for bit.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Scheduler:
         self._k_max = k_max
         self._prefill_seconds = prefill_ms / 1e3
         self._slots = Slots(target.slots)
+        self._encode_costs = Costs()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
 
@@ -110,8 +112,10 @@ class Scheduler:
         self._admit(began)
         if not self._running:
             return
+        self._encode()
+        encoded = time.perf_counter()
         try:
-            self._step(self._plan(), began)
+            self._step(self._plan(), began, encoded)
         except Exception as error:  # of a call: what it wrote cannot be trusted
             self._fail_running(error)
         self._retire()
@@ -140,7 +144,7 @@ class Scheduler:
         """First come, first served, as long as there are slots."""
         while self._waiting:
             settings = self._waiting[0].settings
-            taken = self._slots.take(settings.prompt, settings.cache_key)
+            taken = self._slots.take(settings.prompt, settings.cache_key, settings.source)
             if taken is None:
                 return
             sequence = self._waiting.popleft()
@@ -149,14 +153,22 @@ class Scheduler:
             self._running.append(sequence)
 
     def _hand_over(self, taken: Taken) -> None:
-        """Copy the beginning that another slot holds, or give back the memory of an older text."""
-        for session, length in ((self._target, taken.target), (self._draft, taken.draft)):
+        """Copy the beginning and the source that other slots hold, or give back the memory of an older text."""
+        slot = taken.slot.index
+        for session, length, source in (
+            (self._target, taken.target, taken.target_source),
+            (self._draft, taken.draft, taken.draft_source),
+        ):
             if session is None:
                 continue
+            if taken.slot.source and source is None:
+                session.release_source(slot)
+            elif source is not None and source is not taken.slot:
+                session.copy_source(source.index, slot)
             if length == 0:
-                session.release(taken.slot.index)
-            elif taken.source is not taken.slot:
-                session.copy_prefix(taken.source.index, taken.slot.index, length)
+                session.release(slot)
+            elif taken.lender is not taken.slot:
+                session.copy_prefix(taken.lender.index, slot, length)
 
     def _retire(self) -> None:
         """Slots of texts that have ended are free; samples that waited for their prompt to be read come next."""
@@ -176,6 +188,58 @@ class Scheduler:
             if not sequence.ended:
                 sequence.fail(error)
 
+    # --- encode ---
+
+    def _encode(self) -> None:
+        """The target's encoder reads sources of texts that came in, in their order, in one call.
+
+        A source that several wait for is read once. The draft's reads one when the text is first drafted after.
+        """
+        waiting = [text for text in self._running if text.slot.target_unencoded]
+        if not waiting:
+            return
+        chosen: dict[tuple[str, tuple[int, ...]], list[Sequence]] = {}
+        left = self._source_budget(others=len(waiting) < len(self._running))
+        for text in waiting:
+            key = text.settings.cache_key, text.slot.source
+            if key not in chosen and chosen and len(text.slot.source) > left:
+                break
+            if key not in chosen:
+                left -= len(text.slot.source)
+            chosen.setdefault(key, []).append(text)
+        groups = list(chosen.values())
+        try:
+            self._encode_together(groups)
+        except Exception:  # of some source: the texts of the others are to be what they are alone
+            for texts in groups:
+                try:
+                    self._encode_together([texts])
+                except Exception as error:
+                    for text in texts:
+                        self._slots.forget(text.slot)
+                        text.fail(error)
+
+    def _encode_together(self, groups: abc.Sequence[abc.Sequence[Sequence]]) -> None:
+        """One call of the encoder for the source of each group, which all of its texts get."""
+        began = time.perf_counter()
+        self._target.encode([(texts[0].slot.index, texts[0].slot.source) for texts in groups])
+        seconds = time.perf_counter() - began
+        self._encode_costs.add(sum(len(texts[0].slot.source) for texts in groups), seconds)
+        for first, *others in groups:
+            for text in (first, *others):
+                if text is not first:
+                    self._target.copy_source(first.slot.index, text.slot.index)
+                text.slot.target_encoded = True
+                text.tally.encode_seconds = seconds
+
+    def _source_budget(self, *, others: bool) -> int:
+        """How many tokens of sources a call may read: as many as the longest has, or what `others` can wait for."""
+        most = self._target.source_capacity
+        if not others:
+            return most
+        costs = self._encode_costs
+        return costs.affordable(0, self._prefill_seconds, most) if costs.sizes else 0
+
     # --- plan ---
 
     def _plan(self) -> Plan:
@@ -192,10 +256,11 @@ class Scheduler:
                 work.k = 0
             works.append(work)
         left = self._budget(self.load.score, sum(work.rows + work.k for work in works))
-        pieces, draft_reads = self._pieces([s for s in self._running if s.reading], left)
+        reading = [s for s in self._running if s.reading and not s.ended and not s.slot.target_unencoded]
+        pieces, draft_reads = self._pieces(reading, left)
         left = self._budget(self.load.draft_read, 0 if not decoding else sum(count for _, count in draft_reads) + 1)
         for sequence in late:
-            count = min(sequence.draft_lag, left)
+            count = sequence.draft_piece(left) if left > 0 else 0
             left -= count
             if count:
                 draft_reads.append((sequence, count))
@@ -220,7 +285,7 @@ class Scheduler:
             unread = sequence.unread
             missed = sequence.draft_lag - len(unread) if sequence.drafts_at_once else 0
             if missed > 0:  # of a beginning that was taken over the draft had read less
-                count = min(missed, left)
+                count = min(sequence.draft_piece(left), missed)
             else:
                 count = min(len(unread), left)
                 works.append(Work(sequence, unread[:count], scored=count == len(unread)))
@@ -231,7 +296,7 @@ class Scheduler:
 
     # --- draft, score, verify, emit ---
 
-    def _step(self, plan: Plan, began: float) -> None:
+    def _step(self, plan: Plan, began: float, encoded: float) -> None:
         draft_calls = self._propose(plan)
         works = [work for work in plan.works if not work.sequence.ended]
         drafted = time.perf_counter()
@@ -239,7 +304,7 @@ class Scheduler:
             return
         logits = self._score(works)
         scored = time.perf_counter()
-        self._verify(works, logits, Timing(began, drafted, scored))
+        self._verify(works, logits, Timing(began, encoded, drafted, scored))
         tokens = sum(len(work.tokens) + len(work.proposal.tokens) for work in works)
         seconds = time.perf_counter() - drafted
         if plan.as_chosen:

@@ -41,7 +41,10 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a text is to be written, checked: the prompt is not empty and fits, no k exceeds k_max."""
+    """How a text is to be written, checked: the prompt is not empty and fits, no k exceeds k_max.
+
+    Where an encoder reads a `source` first, the prompt is what the decoder begins with.
+    """
 
     prompt: list[int]
     sampling: Sampling  # with a seed
@@ -53,13 +56,15 @@ class Settings:
     logprobs_of: str = "raw"
     cache_key: str = ""
     traced: bool = False
+    source: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a step began, when its drafts were there, and when they were scored: seconds of perf_counter."""
+    """When a step began, when its sources were read, its drafts were there, and they were scored: of perf_counter."""
 
     began: float
+    encoded: float
     drafted: float
     scored: float
 
@@ -75,7 +80,9 @@ class Sequence:
         self.tokens = list(settings.prompt)
         self.shaper = shaper
         self.tally = Tally(
-            len(settings.prompt), None if settings.sampling.greedy else settings.sampling.seed, settings.strategy
+            len(settings.source) + len(settings.prompt),
+            None if settings.sampling.greedy else settings.sampling.seed,
+            settings.strategy,
         )
         self.acceptance = Acceptance()
         self.followers: list[Sequence] = []  # samples of the same prompt, which wait until it has been read
@@ -114,10 +121,11 @@ class Sequence:
 
     @property
     def prompt_read(self) -> int:
-        """Tokens of the prompt that the target has read, or was spared."""
+        """Tokens of the source and the prompt that the target has read, or was spared."""
+        whole, slot = len(self.settings.source), self._slot
         if not self.reading:
-            return len(self.settings.prompt)
-        return 0 if self._slot is None else self._slot.target_length
+            return whole + len(self.settings.prompt)
+        return 0 if slot is None else whole - slot.target_unencoded + slot.target_length
 
     @property
     def unread(self) -> list[int]:
@@ -139,12 +147,17 @@ class Sequence:
         """Tokens that the draft has to read before it can guess."""
         return self.drafter.lag(self.tokens, self.slot)
 
+    def draft_piece(self, most: int) -> int:
+        """How many of the tokens that the draft has to read it reads next: about `most`, but a source whole."""
+        return min(self.draft_lag, max(most, self.slot.draft_unencoded))
+
     @property
     def _room(self) -> int:
         """How many tokens can be drafted: never past the contexts or the tokens wanted."""
-        length = len(self.tokens)
+        length, source = len(self.tokens), self.settings.source
         wanted = self.settings.max_new_tokens - self.emitted - 1
-        return max(min(wanted, self._capacity - length, self.drafter.limit(length)), 0)
+        limit = self.drafter.limit(length, len(source)) if source else self.drafter.limit(length)
+        return max(min(wanted, self._capacity - length, limit), 0)
 
     def load(self, k_max: int) -> Load:
         """What it is to those who choose K; a cheap drafter chooses by itself, up to `k_max`."""
@@ -192,9 +205,10 @@ class Sequence:
         self.acceptance = acceptance
         self._slot = taken.slot
         self._slot.tokens = self.tokens
-        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key)
+        source = (self.settings.source,) if self.settings.source else ()
+        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, *source)
         self.tally.began = began
-        self.tally.reused_tokens = taken.target
+        self.tally.reused_tokens = len(self.settings.source) - taken.slot.target_unencoded + taken.target
 
     def verify(self, proposal: Proposal, draws: Draws, logits: Logits) -> Verdict:
         """What is kept of a proposal, by the target's logits float32[K + 1, vocab]."""
@@ -245,7 +259,7 @@ class Sequence:
             evaluated=min(verdict.evaluated, len(events)),
             accepted=min(verdict.accepted, len(events)),
             emitted=len(events),
-            draft_seconds=timing.drafted - timing.began,
+            draft_seconds=timing.drafted - timing.encoded,
             target_seconds=timing.scored - timing.drafted,
             seconds=now - timing.began,
             sample=self.sample,

@@ -3,12 +3,12 @@
 A slot is one row of the caches. They are written in place: past and present are bound to the same memory. A text is
 rolled back by calling with a smaller past; nothing is erased. What a row of a call computes depends on its own text
 alone, so calls may be cut and put together in any way.
+
+A model with an encoder has a second graph, which reads the source of a slot's text before anything else is read there.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,25 +20,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.formats.manifest import ModelEntry, ModelName
-from mxspec.runtime import ops
-from mxspec.runtime.agreement import check_agreement
+from mxspec.runtime.agreement import cache_names, check_agreement
+from mxspec.runtime.binding import Input, Output, load_graph
+from mxspec.runtime.caches import Caches
+from mxspec.runtime.encoder import Encoder
 from mxspec.runtime.sampling.shape import Logits
-
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names it from 3.13 on
-
-
-def session_options() -> ort.SessionOptions:
-    """Options for graphs with our operators: those run on their own threads, ONNX Runtime needs only the caller's."""
-    options = ort.SessionOptions()
-    options.register_custom_ops_library(str(ops.library_path()))
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.disable_prepacking", "1")  # prepacking copies weights out of the mapping
-    return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +59,20 @@ class Session:
         self.slots = slots
         self.capacity = entry.context_length
         self.first_position = 0  # of every text; a check reads the end of a long context without filling it
+        self.source_capacity = 0 if entry.encoder is None else entry.encoder.context_length
         self.chunk = max(entry.specializations)  # tokens a call, where there are many
-        path = folder / entry.graph
-        try:
-            self.session = ort.InferenceSession(
-                str(path), options or session_options(), providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # ONNX Runtime's own errors have no common base
-            said = " ".join(str(error).split())
-            raise BundleError(
-                f"{path}: ONNX Runtime does not load it: {said}; if another mxspec wrote the bundle, compile it again"
-            ) from None
-        check_agreement(path, self.session, INPUTS, entry)
+        path, inputs = folder / entry.graph, INPUTS if entry.encoder is None else INPUTS | ENCODED
+        self.session = load_graph(path, options)
+        check_agreement(path, self.session, inputs, entry)
         self._binding = self.session.io_binding()
-        self._memory: list[mmap.mmap] = []  # of each cache
-        self.caches = {name: self._make_cache() for name in _cache_names(entry)}
-        self._values = [self._bind_cache(name, cache) for name, cache in self.caches.items()]
-        self._inputs = {name: _Input(self._binding, name, dtype) for name, dtype in INPUTS.items()}
-        self._logits = _Output(self._binding, "logits", entry.vocab_size)
+        shape = (slots, entry.kv_heads, self.capacity, entry.head_size)
+        self._caches = Caches(cache_names(entry.layers), shape, entry.cache_dtype)
+        self._caches.bind(self._binding, "past_", "present_")
+        self.encoder = None if entry.encoder is None else Encoder(folder, entry, slots, options)
+        if self.encoder is not None:
+            self.encoder.caches.bind(self._binding, "")
+        self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in inputs.items()}
+        self._logits = Output(self._binding, "logits", entry.vocab_size)
 
     @classmethod
     def of(cls, bundle: Bundle, name: ModelName, slots: int, options: ort.SessionOptions | None = None) -> Session:
@@ -121,6 +104,10 @@ class Session:
         fill["slots"].of(len(parts))[:] = [part.slot for part in parts]
         fill["past_lengths"].of(len(parts))[:] = [part.past for part in parts]
         fill["new_lengths"].of(len(parts))[:] = counts
+        if self.encoder is not None:
+            lengths = [self.encoder.lengths[part.slot] for part in parts]
+            assert 0 not in lengths, "a text whose source nobody has read"
+            fill["encoder_lengths"].of(len(parts))[:] = lengths
         ends = np.cumsum(counts)
         fill["logits_to_keep"].of(rows)[:] = list(
             chain.from_iterable(range(end - part.rows, end) for part, end in zip(parts, ends.tolist(), strict=True))
@@ -132,49 +119,38 @@ class Session:
             return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab]
 
+    def encode(self, sources: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """One call of the encoder: read the tokens of each slot's source; what the slots held of others is gone.
+
+        Raises GenerationError where some source has values that the caches cannot hold.
+        """
+        assert self.encoder is not None, "a model with an encoder"
+        self.encoder.encode(sources)
+
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
-        """Give slot `destination` the first `length` entries of slot `source`."""
-        for cache in self.caches.values():
-            cache[destination, :, :length] = cache[source, :, :length]
+        """Give slot `destination` the first `length` entries of slot `source`, and what they were read under."""
+        if self.encoder is not None:
+            self.encoder.copy(source, destination)
+        self._caches.copy(source, destination, length)
 
     def release(self, slot: int) -> None:
         """Give the memory of a slot back to the system; its entries are zero afterwards."""
-        size = next(iter(self.caches.values()))[slot].nbytes
-        first = -(-slot * size // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = (slot + 1) * size // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first:
-            for memory in self._memory:
-                memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+        self._caches.release(slot)
 
-    def _make_cache(self) -> NDArray[Any]:
-        """Zeros that cost memory page by page as they are written.
+    @property
+    def caches(self) -> dict[str, NDArray[Any]]:
+        """Its keys and values, layer by layer."""
+        return self._caches.arrays
 
-        NumPy's own would come in pages of 2 MiB where the system has those: in a long context the first token would
-        then cost so much in every layer and head.
-        """
-        entry, dtype = self.entry, np.dtype(self.entry.cache_dtype)
-        shape = (self.slots, entry.kv_heads, self.capacity, entry.head_size)
-        size = math.prod(shape) * dtype.itemsize
-        try:
-            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-        except (OSError, OverflowError) as error:
-            raise MxspecError(
-                f"caches: {size >> 20} MiB of address space for {list(shape)} are not to be had ({error}); "
-                "use fewer slots, or a shorter context"
-            ) from None
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-        self._memory.append(memory)
-        return np.frombuffer(memory, dtype).reshape(shape)
+    def copy_source(self, source: int, destination: int) -> None:
+        """Give slot `destination` what the encoder has made of the source of slot `source`."""
+        assert self.encoder is not None, "a model with an encoder"
+        self.encoder.copy(source, destination)
 
-    def _bind_cache(self, name: str, cache: NDArray[Any]) -> Any:
-        value = ort.OrtValue.ortvalue_from_numpy(cache)
-        self._binding.bind_ortvalue_input(f"past_{name}", value)
-        self._binding.bind_ortvalue_output(f"present_{name}", value)
-        return value
-
-
-def _cache_names(entry: ModelEntry) -> list[str]:
-    return [f"{kind}.{layer}" for layer in range(entry.layers) for kind in ("key", "value")]
+    def release_source(self, slot: int) -> None:
+        """Give the memory of a slot's source back to the system."""
+        assert self.encoder is not None, "a model with an encoder"
+        self.encoder.release(slot)
 
 
 INPUTS: dict[str, type[np.integer[Any]]] = {
@@ -186,42 +162,4 @@ INPUTS: dict[str, type[np.integer[Any]]] = {
     "logits_to_keep": np.int64,
 }
 
-
-class _Input:
-    """A small input, with an array of each shape it has had: bound again only where the shape changes."""
-
-    def __init__(self, binding: Any, name: str, dtype: type[np.integer[Any]]) -> None:
-        self._binding, self._name, self._dtype = binding, name, dtype
-        self._made: dict[tuple[int, ...], tuple[NDArray[Any], Any]] = {}
-        self._bound: tuple[int, ...] = ()
-
-    def of(self, *shape: int) -> NDArray[Any]:
-        """The array of that shape, which the next call reads."""
-        if shape not in self._made:
-            array = np.zeros(shape, self._dtype)
-            self._made[shape] = array, ort.OrtValue.ortvalue_from_numpy(array)
-        array, value = self._made[shape]
-        if shape != self._bound:
-            self._binding.bind_ortvalue_input(self._name, value)
-            self._bound = shape
-        return array
-
-
-class _Output:
-    """The logits: one buffer, as large as the largest call wanted, of which a call takes the rows that it needs."""
-
-    def __init__(self, binding: Any, name: str, vocab: int) -> None:
-        self._binding, self._name, self._vocab = binding, name, vocab
-        self._buffer = np.zeros((0, vocab), np.float32)
-        self._value: Any = None
-
-    def of(self, rows: int) -> Logits:
-        """float32[rows, vocab], which the next call writes."""
-        if rows > len(self._buffer):
-            self._buffer = np.zeros((rows, self._vocab), np.float32)
-            self._value = None
-        view = self._buffer[:rows]
-        if self._value is None or self._value.shape()[0] != rows:
-            self._value = ort.OrtValue.ortvalue_from_numpy(view)
-            self._binding.bind_ortvalue_output(self._name, self._value)
-        return view
+ENCODED: dict[str, type[np.integer[Any]]] = {"encoder_lengths": np.int32}  # of a model with an encoder, too

@@ -1,7 +1,8 @@
 """The rows of the caches: which text each holds, and where a new one may go on from what another has read.
 
 A slot whose text has ended keeps its content until the slot is needed. A new prompt continues from the longest
-beginning that it shares with any slot, of a text that runs or has ended.
+beginning that it shares with any slot, of a text that runs or has ended. Where an encoder reads a source first, texts
+share a beginning only under the same source, and what an encoder made of it serves any text that has it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ class Slot:
     """One row of the caches of both models.
 
     Its first `target_length` and `draft_length` entries are those of `tokens`; the draft's may be fewer, for it reads
-    only what it drafts after.
+    only what it drafts after. `source` is what encoders read for it, and which of the models has.
     """
 
     index: int
     tokens: list[int] = field(default_factory=list)
     target_length: int = 0
     draft_length: int = 0
+    source: tuple[int, ...] = ()
+    target_encoded: bool = False
+    draft_encoded: bool = False
     cache_key: str = ""
     running: bool = False
     last_used: int = 0  # counts the takings; 0: never
@@ -31,20 +35,30 @@ class Slot:
         self.target_length = min(self.target_length, length)
         self.draft_length = min(self.draft_length, length)
 
+    @property
+    def target_unencoded(self) -> int:
+        """Tokens of the source that the target's encoder has to read."""
+        return 0 if self.target_encoded else len(self.source)
+
+    @property
+    def draft_unencoded(self) -> int:
+        """Tokens of the source that the draft's encoder has to read."""
+        return 0 if self.draft_encoded else len(self.source)
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A slot for a new text, and whose beginning it gets: `target` and `draft` tokens of `source`."""
+    """A slot for a new text, and whose beginning it gets: `target` and `draft` tokens of `lender`.
+
+    `target_source` and `draft_source` are slots that hold what the encoders made of its source, if there are any.
+    """
 
     slot: Slot
-    source: Slot
+    lender: Slot
     target: int
     draft: int
-
-    @property
-    def copied(self) -> bool:
-        """Whether entries of another slot have to be copied."""
-        return self.source is not self.slot and self.target > 0
+    target_source: Slot | None = None
+    draft_source: Slot | None = None
 
 
 class Slots:
@@ -54,24 +68,39 @@ class Slots:
         self._slots = [Slot(index) for index in range(count)]
         self._takings = 0
 
-    def take(self, prompt: Sequence[int], cache_key: str) -> Taken | None:
-        """A slot for a text that begins with `prompt`, or None where all are running.
+    def take(self, prompt: Sequence[int], cache_key: str, source: tuple[int, ...] = ()) -> Taken | None:
+        """A slot for a text that begins with `prompt` under `source`, or None where all are running.
 
         The last token of the prompt is never taken over: reading it gives the first logits. A slot that holds nothing
         but the shared beginning is continued where it is; out of one that holds more, the beginning is copied to the
-        slot that was not used for longest, so that nothing is lost that another text may want.
+        slot that was not used for longest, so that nothing is lost that another text may want. A slot of the same
+        source is continued whatever it holds beyond: that was an answer, and a source takes more memory than those.
         """
         idle = [slot for slot in self._slots if not slot.running]
         if not idle:
             return None
-        shared = {slot.index: self._shared(slot, prompt, cache_key) for slot in self._slots}
-        source = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
-        length = shared[source.index]
-        oldest = min(idle, key=lambda slot: slot.last_used)
-        slot = source if not source.running and length and length == source.target_length else oldest
-        taken = Taken(slot, source, length, min(length, source.draft_length))
+        shared = {slot.index: self._shared(slot, prompt, cache_key, source) for slot in self._slots}
+        lender = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
+        length = shared[lender.index]
+        alike = [slot for slot in self._slots if source and (slot.cache_key, slot.source) == (cache_key, source)]
+        if not lender.running and length and length == lender.target_length:
+            slot = lender
+        elif own := [slot for slot in alike if slot.target_encoded and not slot.running]:
+            slot = max(own, key=lambda slot: (shared[slot.index], slot.last_used))
+        else:
+            slot = min(idle, key=lambda slot: slot.last_used)
+        taken = Taken(
+            slot,
+            lender,
+            length,
+            min(length, lender.draft_length),
+            _first(slot, [other for other in alike if other.target_encoded]),
+            _first(slot, [other for other in alike if other.draft_encoded]),
+        )
         self._takings += 1
         slot.running, slot.last_used, slot.cache_key = True, self._takings, cache_key
+        slot.source = source
+        slot.target_encoded, slot.draft_encoded = taken.target_source is not None, taken.draft_source is not None
         slot.target_length, slot.draft_length = taken.target, taken.draft
         slot.tokens = list(prompt)
         return taken
@@ -84,11 +113,17 @@ class Slots:
     def forget(self, slot: Slot) -> None:
         """Nothing that the slot holds may be used again: a call that wrote to it failed."""
         slot.tokens, slot.target_length, slot.draft_length = [], 0, 0
+        slot.source, slot.target_encoded, slot.draft_encoded = (), False, False
 
-    def _shared(self, slot: Slot, prompt: Sequence[int], cache_key: str) -> int:
-        if slot.cache_key != cache_key:
+    def _shared(self, slot: Slot, prompt: Sequence[int], cache_key: str, source: tuple[int, ...]) -> int:
+        if slot.cache_key != cache_key or slot.source != source:
             return 0
         return common_prefix(slot.tokens[: slot.target_length], prompt[:-1])
+
+
+def _first(wanted: Slot, slots: Sequence[Slot]) -> Slot | None:
+    """The one that is wanted if it is among them, else any."""
+    return next((slot for slot in slots if slot is wanted), slots[0] if slots else None)
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

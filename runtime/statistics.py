@@ -22,6 +22,7 @@ class Tally:
     first_token: float | None = None
     ended: float | None = None
     reused_tokens: int = 0
+    encode_seconds: float = 0.0
     rounds: list[Round] = field(default_factory=list)
     origins: Counter[str] = field(default_factory=Counter)
 
@@ -51,6 +52,7 @@ class Tally:
             rounds_by_k=dict(sorted(Counter(r.drafted for r in rounds).items())),
             waiting_seconds=began - self.asked,
             prefill_seconds=(now if self.first_token is None else self.first_token) - began,
+            encode_seconds=self.encode_seconds,
             decode_seconds=sum(r.seconds for r in rest),
             draft_seconds=sum(r.draft_seconds for r in rest),
             target_seconds=sum(r.target_seconds for r in rest),

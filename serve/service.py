@@ -222,6 +222,7 @@ def describe(served: Served) -> dict[str, Any]:
         "mxspec": {
             "format": entry.format,
             "context_length": served.engine.target.capacity,
+            "source_length": served.engine.target.source_capacity or None,
             "k_max": manifest.k_max,
             "drafters": [name for name in drafters.NAMES if name in served.engine.drafters],
             "draft": "draft" in manifest.models,

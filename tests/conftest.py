@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from mxspec.formats.bundle import Bundle
 from tests.judged import judged_once
@@ -100,7 +100,50 @@ def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0)
     return folder
 
 
-def compile_pair(folder: Path, target: Path, draft: Path, *, with_baseline: bool = False, **settings: Any) -> Path:
+def save_t5(folder: Path, *, seed: int, noise: float = 0.0) -> Path:
+    """A random T5 1.1 of VOCAB tokens, whose tokenizer ends every source with EOS; BOS is what decoders begin with."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+    config = T5Config(
+        vocab_size=VOCAB,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+        pad_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        **sizes,
+    )
+    model = T5ForConditionalGeneration(config)
+    chance, other = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=chance))
+            if parameter.ndim == 1:
+                parameter.mul_(0.2).add_(1)
+            elif parameter.shape[-1] != sizes["num_heads"] and name != "shared.weight":
+                wide = sizes["d_kv"] if ".q." in name else 1  # scores are not divided by the root of the head's size
+                parameter.mul_(WEIGHT_SCALE * (parameter.shape[-1] * wide) ** -0.5)
+            parameter.add_(torch.randn(parameter.shape, generator=other), alpha=noise * parameter.std().item())
+        model.lm_head.weight[[BOS, EOS, END]] = 0  # logit 0: possible when sampling, never the largest
+    folder.mkdir(parents=True)
+    model.half().save_pretrained(folder)
+    tokenizer = make_byte_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", EOS)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def compile_pair(
+    folder: Path,
+    target: Path,
+    draft: Path,
+    *,
+    with_baseline: bool = False,
+    tasks: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Path:
     """Compile two checkpoints with what speccompile is made of; the bundle's directory."""
     from rich.console import Console
 
@@ -109,6 +152,7 @@ def compile_pair(folder: Path, target: Path, draft: Path, *, with_baseline: bool
     from mxspec.recipes.recipe import Recipe
 
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    lines += [f"tasks.{key} = {json.dumps(value)}" for key, value in (tasks or {}).items()]
     recipe = folder / "pair.toml"
     recipe.write_text(
         "\n".join(
@@ -153,6 +197,19 @@ def tiny_bundles(tmp_path_factory: pytest.TempPathFactory, each_config_judged_on
     texts = {"ngram": str(text), "suffix": str(text)}
     near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK, **texts)
     return {"near": near, "random": scramble_draft(near, folder / "random.bundle")}
+
+
+@pytest.fixture(scope="session")
+def t5_bundle(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> Path:
+    """A pair of tiny models with encoders, the draft often right, with an fp16 baseline; its checkpoints beside it.
+
+    Sources have 48 tokens at most. Caches are float32, so that the baseline is transformers' model but for rounding.
+    """
+    folder = tmp_path_factory.mktemp("t5")
+    target, draft = save_t5(folder / "target", seed=1), save_t5(folder / "draft", seed=1, noise=0.01)
+    settings: dict[str, Any] = {"context_length": CONTEXT, "source_length": 48, "cache_dtype": "float32"}
+    settings |= {"k_max": K_MAX, "prefill_chunk": PREFILL_CHUNK, "tasks": {"reverse": "reverse: "}}
+    return compile_pair(folder, target, draft, with_baseline=True, **settings)
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def count_graph(
     plan = plan_without_weights(name, config, wanted, recipe, context_length)
     packed = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
     return Counted(
-        nodes=sum(1 for _ in plan.exported.model.graph),
+        nodes=sum(1 for graph in plan.exported.graphs for _ in graph.graph),
         matrices=frozenset(source for spec in packed for source in spec.sources),
         file_bytes=plan.layout.file_bytes,
         cache_bytes=_cache_bytes(plan),
@@ -51,5 +51,6 @@ def compare(expected: ModelForecast, counted: Counted) -> None:
 
 def _cache_bytes(plan: ModelPlan) -> int:
     exported = plan.exported
-    values = 2 * exported.layers * exported.kv_heads * exported.head_size * exported.context_length
+    tokens = exported.context_length + (0 if exported.encoder is None else exported.encoder.context_length)
+    values = 2 * exported.layers * exported.kv_heads * exported.head_size * tokens
     return values * (4 if exported.cache_dtype == "float32" else 2)

@@ -1,4 +1,4 @@
-"""How many positions each model of a bundle is compiled for."""
+"""How many positions each model of a bundle is compiled for, and how long sources may be."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
 
+# Of encoder-decoders that know no positions, only distances: T5 was trained on texts of as many tokens.
+WITHOUT_POSITIONS = 512
+
 
 def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig]) -> dict[ModelName, int]:
     """The recipe's context length, or all positions that the target knows; of the draft as many of these as it knows.
@@ -19,8 +22,9 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
     UnsupportedModelError where nobody says.
     """
     known = {name: context_limit(config) for name, config in configs.items()}
-    most = known["target"]
-    context = recipe.context_length or most
+    most, target = known["target"], configs["target"]
+    _check_sources(recipe, target)
+    context = recipe.context_length or most or (WITHOUT_POSITIONS if target.is_encoder_decoder else None)
     if not context:
         raise UnsupportedModelError("the target does not say how many positions it knows; set context_length")
     if most and context > most:
@@ -30,3 +34,25 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
     if recipe.k_max >= context:
         raise RecipeError(f"k_max: got {recipe.k_max}, expected less than the context length, {context}")
     return {name: min(context, known[name] or context) for name in configs}
+
+
+def source_length(recipe: Recipe, config: PreTrainedConfig) -> int | None:
+    """The most tokens of a source: the recipe's, or all that the encoder knows; None for a model without an encoder."""
+    if not config.is_encoder_decoder:
+        return None
+    most = context_limit(config)
+    wanted = recipe.source_length or most or WITHOUT_POSITIONS
+    return min(wanted, most or wanted)
+
+
+def _check_sources(recipe: Recipe, config: PreTrainedConfig) -> None:
+    if recipe.source_length is None:
+        return
+    most = context_limit(config)
+    if not config.is_encoder_decoder:
+        raise RecipeError(f"source_length: got {recipe.source_length}, but the target has no encoder")
+    if most and recipe.source_length > most:
+        raise RecipeError(
+            f"source_length: got {recipe.source_length}, but the target's encoder knows {most} positions; expected at "
+            f"most {most}"
+        )

@@ -8,7 +8,7 @@ parameter that transformers loaded there. That sees what a twin cannot: a tensor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -19,16 +19,17 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, Text, random_texts, read_texts
+from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, Text, random_texts, read_texts, shortened
 from mxspec.compile.check.reference import (
     Difference,
+    first_positions,
     largest_difference,
     load_reference,
     oracle,
-    reads_alike_anywhere,
+    pad_of,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.names import resolve_names, tied_names
+from mxspec.compile.checkpoint.names import is_computed, resolve_names, tied_names
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
@@ -70,7 +71,7 @@ def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float 
     needed = sum(math.prod(tensor.shape) * 4 for tensor in checkpoint.tensors.values())
     if needed > min(MOST_BYTES, available_memory() // 3):
         return None
-    texts = random_texts(entry.vocab_size, min(LENGTH, entry.context_length))
+    texts = random_texts(entry.vocab_size, min(LENGTH, entry.context_length), but=pad_of(checkpoint.config))
     comparison = _Comparison.begin(folder, entry, checkpoint, texts)
     comparison.store(folder, entry, checkpoint)
     found = comparison.difference()
@@ -107,9 +108,8 @@ class _Comparison:
     def begin(cls, folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> Self:
         """Read the texts, and load transformers' model with the checkpoint's weights."""
         config, length = checkpoint.config, len(texts[0])
-        session = Session(folder, entry.model_copy(update={"context_length": length}), entry.vocab_size, SLOTS)
-        if not reads_alike_anywhere(config, entry.context_length):
-            session.first_position = entry.context_length - length
+        session = Session(folder, shortened(entry, length), entry.vocab_size, SLOTS)
+        session.first_position = min(first_positions(config, entry.context_length, entry.context_length - length))
         readings = list(read_texts(session, texts))
         return cls(readings, session.first_position, load_reference(checkpoint, config))
 
@@ -125,7 +125,8 @@ class _Comparison:
 
 def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:
     """Put what the bundle stores in the place of the parameters that transformers loaded."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    named = model.named_parameters(remove_duplicate=False)
+    parameters = {name for name, _ in named if not is_computed(model, name)}
     tensor_of = resolve_names(model, checkpoint.tensors, parameters).tensor_of
     parameter_of = {checkpoint.tensors[tensor].name: parameter for parameter, tensor in tensor_of.items()}
     held = {tensor.name for tensor in checkpoint.tensors.values()}
@@ -137,8 +138,21 @@ def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, chec
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
         if names:
             values = _stored_values(folder / entry.weights, tensor)
-            for parts in [[name] for name in twins[names[0]]] if tensor.looked_up else [names]:
+            for parts in _tied(model, tensor, names, twins):
                 _replace(model, parts, tensor, values)
+
+
+def _tied(
+    model: PreTrainedModel, tensor: TensorEntry, names: list[str], twins: Mapping[str, set[str]]
+) -> list[list[str]]:
+    """The parameters that a tensor is the values of: all that are tied where it is embedding and head, the embeddings
+    alone where the head has values of its own."""
+    tables = {path for path, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    if tensor.looked_up:
+        return [[name] for name in twins[names[0]]]
+    if names[0].rpartition(".")[0] in tables:
+        return [[name] for name in twins[names[0]] if name.rpartition(".")[0] in tables]
+    return [names]
 
 
 def _stored_values(path: Path, tensor: TensorEntry) -> Values:

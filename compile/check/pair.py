@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedConfig
+
+from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.formats.errors import CheckpointError, PairError
 from mxspec.formats.validation import parse_json
 
@@ -66,6 +69,17 @@ def check_pair(target: Vocabulary, draft: Vocabulary) -> str | None:
     if not alone:
         return None
     return f"{len(alone)} tokens, such as {min(alone)!r}, are in one tokenizer of the pair alone, and never guessed"
+
+
+def check_kinds(target: PreTrainedConfig, draft: PreTrainedConfig) -> None:
+    """Raise PairError unless both models have an encoder, or neither has."""
+    if bool(target.is_encoder_decoder) != bool(draft.is_encoder_decoder):
+        kinds = {True: "an encoder-decoder", False: "a decoder alone"}
+        one, other = (kinds[bool(config.is_encoder_decoder)] for config in (target, draft))
+        raise PairError(
+            f"the target, {architecture_name(target)}, is {one}, but the draft, {architecture_name(draft)}, is "
+            f"{other}; choose a draft of the target's own family, or none"
+        )
 
 
 def usable_ids(model: str, vocabulary: Vocabulary, logits: int) -> int:

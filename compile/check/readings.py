@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
+from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime.session import Part, Session
 
 Logits = npt.NDArray[np.float32]
@@ -25,50 +27,88 @@ _CALLS = (
 )  # new tokens of each text
 _ROLLED_BACK = (4, 1)
 LENGTH = 72  # tokens of a text
+SOURCE_LENGTHS = (200, 13, 31)  # at most
 assert all(sum(new[text] for _, new in _CALLS) < LENGTH for text in range(2))
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Logits after the tokens of `text` from `first` on, float32[rows, vocab], and the way they were read."""
+    """Logits after the tokens of `text` from `first` on, float32[rows, vocab], and the way they were read.
+
+    `source` is what an encoder had read before; empty for a model without one.
+    """
 
     way: str
     text: Text
     first: int
     logits: Logits
+    source: Text = ()
 
 
-def random_texts(vocab_size: int, length: int = LENGTH) -> tuple[Text, ...]:
-    """Four texts: two, and what those become after their rollback."""
-    rows = np.random.default_rng(0).integers(0, vocab_size, (4, length)).tolist()
-    return tuple(tuple(row) for row in rows)
+def random_texts(vocab_size: int, length: int = LENGTH, *, but: int | None = None) -> tuple[Text, ...]:
+    """Four texts: two, and what those become after their rollback; without the id `but`, which pads other texts."""
+    rows = np.random.default_rng(0).integers(0, vocab_size, (4, length))
+    rows[rows == but] = vocab_size - 2 if but == vocab_size - 1 else vocab_size - 1
+    return tuple(tuple(row) for row in rows.tolist())
 
 
 def read_texts(session: Session, texts: Sequence[Text]) -> Iterator[Reading]:
     """Read the first two of four texts of the same length, then go back and on with the other two.
 
     Where texts are short, the calls that do not fit are left out. The caches are full of NaN before: what nobody wrote
-    may not be read.
+    may not be read. An encoder reads a source for each of the two in one call, and then another one alone.
     """
-    for cache in session.caches.values():
-        cache.fill(np.nan)
+    forget(session)
+    sources: Sequence[Text] = ((), ())
+    if session.encoder is not None:
+        *sources, other = _sources(texts, session.encoder.capacity)
+        session.encode(list(zip(_TAKEN, sources, strict=True)))
     past = [0, 0]
     for way, new in _CALLS:
         ends = [min(p + n, len(text)) for p, n, text in zip(past, new, texts, strict=False)]
-        yield from _call(session, way, texts[:2], past, ends)
+        yield from _call(session, way, texts[:2], past, ends, sources)
         past = ends
     kept = [max(0, p - back) for p, back in zip(past, _ROLLED_BACK, strict=True)]
     changed = [text[:k] + other[k:] for text, other, k in zip(texts[:2], texts[2:], kept, strict=True)]
-    yield from _call(session, "rollback", changed, kept, [len(text) for text in changed])
+    yield from _call(session, "rollback", changed, kept, [len(text) for text in changed], sources)
+    if session.encoder is not None:
+        session.encode([(_TAKEN[1], other)])
+        ends = [0, min(_CALLS[0][1][1], len(texts[3]))]
+        yield from _call(session, "another source", texts[2:], [0, 0], ends, (sources[0], other))
 
 
-def _call(session: Session, way: str, texts: Sequence[Text], begin: list[int], end: list[int]) -> Iterator[Reading]:
+def shortened(entry: ModelEntry, context_length: int) -> ModelEntry:
+    """The entry with caches no longer than what is read here."""
+    update: dict[str, object] = {"context_length": context_length}
+    if entry.encoder is not None:
+        longest = min(SOURCE_LENGTHS[0], entry.encoder.context_length)
+        update["encoder"] = entry.encoder.model_copy(update={"context_length": longest})
+    return entry.model_copy(update=update)
+
+
+def forget(session: Session) -> None:
+    """NaN in every entry of every slot: what nobody wrote since may not be read."""
+    encoded = {} if session.encoder is None else session.encoder.caches.arrays
+    for cache in (*session.caches.values(), *encoded.values()):
+        cache.fill(np.nan)
+
+
+def _sources(texts: Sequence[Text], capacity: int) -> Iterator[Text]:
+    """Of three lengths, of which the first is beyond the distances that T5 tells apart; all of them made of texts."""
+    tokens = tuple(chain.from_iterable(texts[::-1]))
+    for number, length in enumerate(SOURCE_LENGTHS):
+        yield tokens[number : number + min(length, capacity)]
+
+
+def _call(
+    session: Session, way: str, texts: Sequence[Text], begin: list[int], end: list[int], sources: Sequence[Text]
+) -> Iterator[Reading]:
     """One call with every row of both texts' new tokens; of those that have some."""
-    stretches = zip(_TAKEN, texts, begin, end, strict=True)
-    given = [(slot, text, first, last) for slot, text, first, last in stretches if last > first]
+    stretches = zip(_TAKEN, texts, begin, end, sources, strict=True)
+    given = [stretch for stretch in stretches if stretch[3] > stretch[2]]
     if not given:
         return
-    parts = [Part(slot, first, text[first:last], last - first) for slot, text, first, last in given]
+    parts = [Part(slot, first, text[first:last], last - first) for slot, text, first, last, _ in given]
     rows = np.split(session.run(parts).copy(), np.cumsum([part.rows for part in parts])[:-1])
-    for (_, text, first, _), logits in zip(given, rows, strict=True):
-        yield Reading(way, text, first, logits)
+    for (_, text, first, _, source), logits in zip(given, rows, strict=True):
+        yield Reading(way, text, first, logits, source)

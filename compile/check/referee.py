@@ -17,13 +17,14 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, random_texts, read_texts
+from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, random_texts, read_texts, shortened
 from mxspec.compile.check.reference import (
     Difference,
+    first_positions,
     largest_difference,
     load_reference,
     oracle,
-    reads_alike_anywhere,
+    pad_of,
 )
 from mxspec.compile.check.twin import LOUD, QUIET, Scale, write_twin
 from mxspec.compile.check.windows import windows_of
@@ -36,7 +37,8 @@ from mxspec.formats.errors import CheckFailed, MxspecError, UnsupportedModelErro
 from mxspec.formats.manifest import ModelEntry, RefereeEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
-from mxspec.runtime.session import Session, session_options
+from mxspec.runtime.binding import session_options
+from mxspec.runtime.session import Session
 
 # Largest errors that arithmetic explains, as shares of the largest logit. Seen in 59 configs: up to 6e-6 and 1e-5.
 # The smallest that is wrong: an epsilon 5 % off shows 4e-4 (Gemma, quiet), GELU's tanh for its erf 9e-5 (loud).
@@ -111,13 +113,14 @@ def compile_twin(config: PreTrainedConfig, context_length: int, place: Path) -> 
 def _read(folder: Path, entry: ModelEntry, config: PreTrainedConfig) -> dict[int, list[Reading]]:
     """What the graph says of texts at the beginning of the context, where that means anything, and at its end."""
     length = min(LENGTH, entry.context_length)
-    short, options = entry.model_copy(update={"context_length": length}), session_options()
+    short, options = shortened(entry, length), session_options()
     options.log_severity_level = 4  # what fails is an error of ours, said once
     session = Session(folder, short, entry.vocab_size, SLOTS, options)
     end = entry.context_length - length
     readings = {}
-    for session.first_position in {0, end} if reads_alike_anywhere(config, entry.context_length) else {end}:
-        readings[session.first_position] = list(read_texts(session, random_texts(entry.vocab_size, length)))
+    texts = random_texts(entry.vocab_size, length, but=pad_of(config))
+    for session.first_position in first_positions(config, entry.context_length, end):
+        readings[session.first_position] = list(read_texts(session, texts))
     return readings
 
 

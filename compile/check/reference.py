@@ -21,7 +21,7 @@ from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_f
 from mxspec.formats.errors import CheckpointError
 
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
-Oracle = Callable[[Text], Logits]
+Oracle = Callable[[Reading], Logits]  # of its whole text
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +66,29 @@ def _read_whole(tensor: Source) -> npt.NDArray[np.float32]:
 
 def oracle(model: PreTrainedModel, first_position: int) -> Oracle:
     """Logits after each token of a text that begins at a position: one forward without a cache, remembered."""
-    known: dict[Text, Logits] = {}
+    known: dict[tuple[Text, Text], Logits] = {}
 
-    def logits(text: Text) -> Logits:
-        if text not in known:
-            known[text] = forward(model, text, first_position)
-        return known[text]
+    def logits(reading: Reading) -> Logits:
+        key = reading.text, reading.source
+        if key not in known:
+            known[key] = forward(model, reading.text, first_position, reading.source)
+        return known[key]
 
     return logits
 
 
-def forward(model: PreTrainedModel, text: Text, first_position: int) -> Logits:
-    """float32[tokens, vocab], logits after each token of a text that begins at a position."""
+def forward(model: PreTrainedModel, text: Text, first_position: int, source: Text = ()) -> Logits:
+    """float32[tokens, vocab], logits after each token of a text that begins at a position.
+
+    A model with an encoder reads the `source`; its texts begin at 0.
+    """
     positions = torch.arange(first_position, first_position + len(text))
     with torch.no_grad():
-        outputs = model(torch.tensor([text]), position_ids=positions[None], use_cache=False)
+        if source:
+            assert first_position == 0
+            outputs = model(torch.tensor([source]), decoder_input_ids=torch.tensor([text]), use_cache=False)
+        else:
+            outputs = model(torch.tensor([text]), position_ids=positions[None], use_cache=False)
     logits: Logits = outputs.logits[0].numpy()
     return logits
 
@@ -89,13 +97,25 @@ def largest_difference(readings: Iterable[Reading], expected: Oracle) -> Differe
     """The worst of all rows; infinite where logits are not numbers, or are of another shape."""
     worst = Difference()
     for reading in readings:
-        whole = expected(reading.text)
+        whole = expected(reading)
         rows = whole[reading.first : reading.first + len(reading.logits)]
         with np.errstate(invalid="ignore"):
             same = reading.logits.shape == rows.shape
             error = float(np.abs(reading.logits - rows).max() / np.abs(whole).max()) if same else np.inf
         worst = max(worst, Difference(error if np.isfinite(error) else np.inf, reading.way), key=lambda d: d.error)
     return worst
+
+
+def pad_of(config: PreTrainedConfig) -> int | None:
+    """The id that an encoder-decoder may take for padding wherever it stands: no text holds it."""
+    return config.pad_token_id if config.is_encoder_decoder else None
+
+
+def first_positions(config: PreTrainedConfig, context_length: int, end: int) -> set[int]:
+    """Where texts can begin for transformers to read them, too: at the beginning of the context, and at its `end`."""
+    if config.is_encoder_decoder:  # nobody can tell its decoder a position
+        return {0}
+    return {0, end} if reads_alike_anywhere(config, context_length) else {end}
 
 
 def reads_alike_anywhere(config: PreTrainedConfig, context_length: int) -> bool:

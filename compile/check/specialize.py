@@ -7,13 +7,15 @@ its text, or in the company of other texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from mxspec.compile.check.readings import forget, shortened
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime.session import Part, Session
@@ -23,28 +25,41 @@ PREFIX = 3  # tokens already in the cache when the compared calls begin
 Logits = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Tokens that are read, and those that an encoder reads before, if the model has one."""
+
+    tokens: list[int]
+    source: list[int]
+
+
 def check_specializations(folder: Path, entry: ModelEntry, vocab_size: int, lengths: Sequence[int]) -> None:
     """Run the model of `folder` at each of `lengths`; raises CheckFailed naming the length that fails.
 
-    Where there are several lengths, a call of several texts is checked, too: one of each length.
+    Where there are several lengths, a call of several texts is checked, too: one of each length. An encoder reads their
+    sources alone and together.
     """
     ordered = sorted({1, *lengths})
     capacity = min(ordered[-1] + PREFIX, entry.context_length)
-    tokens = np.random.default_rng(0).integers(0, vocab_size, (len(ordered), capacity)).tolist()
-    entry = entry.model_copy(update={"context_length": capacity})  # caches no longer than what is read here
-    session = Session(folder, entry, entry.vocab_size, slots=len(ordered) + 1)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, vocab_size, (len(ordered), capacity)).tolist()
+    session = Session(folder, shortened(entry, capacity), entry.vocab_size, slots=len(ordered) + 1)  # of what is read
+    longest = 0 if session.encoder is None else session.encoder.capacity
+    sources = [rng.integers(0, vocab_size, max(1, longest // 2**i)).tolist() for i in range(len(ordered))]
     prefix = min(PREFIX, capacity - 1)
-    _read(session, tokens[0][: prefix + 1], prefix, 1)  # a single step is a specialization too
+    texts = [_Text(row[: prefix + n], source) for row, n, source in zip(tokens, ordered, sources, strict=True)]
+    _read(session, replace(texts[0], tokens=tokens[0][: prefix + 1]), prefix, 1)  # a step is a specialization too
     if len(ordered) > 1:
-        _check_lengths(session, tokens[0], prefix, ordered)
-        _check_company(session, [row[: prefix + n] for row, n in zip(tokens, ordered, strict=True)], prefix)
+        _check_lengths(session, replace(texts[0], tokens=tokens[0]), prefix, ordered)
+        _check_company(session, texts, prefix)
 
 
-def _check_lengths(session: Session, text: list[int], prefix: int, lengths: Sequence[int]) -> None:
+def _check_lengths(session: Session, text: _Text, prefix: int, lengths: Sequence[int]) -> None:
     """Longer calls against shorter ones of the same tokens."""
     for shorter, longer in pairwise(lengths):
-        together = _read(session, text[: prefix + longer], prefix, longer)
-        apart = _read(session, text[: prefix + longer], prefix, shorter)
+        begin = replace(text, tokens=text.tokens[: prefix + longer])
+        together = _read(session, begin, prefix, longer)
+        apart = _read(session, begin, prefix, shorter)
         if (row := _first_difference(together, apart)) is not None:
             raise CheckFailed(
                 f"{session.entry.graph}: row {row} of a call of {longer} tokens is not bit for bit what calls of "
@@ -52,14 +67,18 @@ def _check_lengths(session: Session, text: list[int], prefix: int, lengths: Sequ
             )
 
 
-def _check_company(session: Session, texts: list[list[int]], prefix: int) -> None:
+def _check_company(session: Session, texts: list[_Text], prefix: int) -> None:
     """Texts of all lengths in one call, in slots out of order, against each alone in the first slot."""
-    alone = [_read(session, text, prefix, len(text)) for text in texts]
+    alone = [_read(session, text, prefix, len(text.tokens)) for text in texts]
     slots = [*range(2, session.slots, 2), *range(1, session.slots, 2)]
-    _forget(session)
+    forget(session)
+    _encode(session, dict(zip(slots, texts, strict=True)))
     if prefix:
-        _run(session, [Part(slot, 0, text[:prefix], 1) for slot, text in zip(slots, texts, strict=True)])
-    parts = [Part(slot, prefix, text[prefix:], len(text) - prefix) for slot, text in zip(slots, texts, strict=True)]
+        _run(session, [Part(slot, 0, text.tokens[:prefix], 1) for slot, text in zip(slots, texts, strict=True)])
+    parts = [
+        Part(slot, prefix, text.tokens[prefix:], len(text.tokens) - prefix)
+        for slot, text in zip(slots, texts, strict=True)
+    ]
     ends = np.cumsum([part.rows for part in parts])
     for part, expected, got in zip(parts, alone, np.split(_run(session, parts), ends[:-1]), strict=True):
         if (row := _first_difference(got, expected)) is not None:
@@ -69,13 +88,27 @@ def _check_company(session: Session, texts: list[list[int]], prefix: int) -> Non
             )
 
 
-def _read(session: Session, text: list[int], prefix: int, length: int) -> Logits:
+def _read(session: Session, text: _Text, prefix: int, length: int) -> Logits:
     """Logits after each token from `prefix` on of a text read alone: the prefix at once, then calls of `length`."""
-    _forget(session)
+    forget(session)
+    _encode(session, {0: text})
+    tokens = text.tokens
     if prefix:
-        _run(session, [Part(0, 0, text[:prefix], 1)])
-    pieces = [(begin, text[begin : begin + length]) for begin in range(prefix, len(text), length)]
+        _run(session, [Part(0, 0, tokens[:prefix], 1)])
+    pieces = [(begin, tokens[begin : begin + length]) for begin in range(prefix, len(tokens), length)]
     return np.concatenate([_run(session, [Part(0, begin, piece, len(piece))]) for begin, piece in pieces])
+
+
+def _encode(session: Session, texts: Mapping[int, _Text]) -> None:
+    """One call of the encoder for the sources of these slots, if there is one."""
+    entry = session.entry.encoder
+    if entry is None:
+        return
+    try:
+        session.encode([(slot, text.source) for slot, text in texts.items()])
+    except Exception as error:  # as below
+        lengths = " and ".join(str(len(text.source)) for text in texts.values())
+        raise CheckFailed(f"{entry.graph}: a call of {lengths} tokens fails: {' '.join(str(error).split())}") from None
 
 
 def _run(session: Session, parts: Sequence[Part]) -> Logits:
@@ -88,12 +121,6 @@ def _run(session: Session, parts: Sequence[Part]) -> Logits:
     if not np.isfinite(logits).all():
         raise CheckFailed(f"{name} gave logits that are not finite")
     return logits
-
-
-def _forget(session: Session) -> None:
-    """NaN in every entry of every slot: what nobody wrote since may not be read."""
-    for cache in session.caches.values():
-        cache.fill(np.nan)
 
 
 def _first_difference(a: Logits, b: Logits) -> int | None:

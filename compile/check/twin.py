@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import stored_buffers
-from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
@@ -34,7 +34,11 @@ HEADS = 8  # where a head's size is the width of the hidden states by the number
 WINDOW = 24  # tokens
 WINDOWS = ("sliding_window", "window_size")  # keys of configs
 _LAYER = re.compile(r"\.\d+\.")
-_FEED_FORWARD_KEYS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+_FEED_FORWARD_KEYS = (
+    *("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner"),
+    *("d_ff", "encoder_ffn_dim", "decoder_ffn_dim"),
+)
+_DECODER_LAYERS = ("num_decoder_layers", "decoder_layers")  # of those that have an encoder
 _NOISE = 1_048_573  # random values made once and repeated; a prime, so that no two rows or heads are the same
 
 
@@ -60,7 +64,8 @@ def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> N
     small.save_pretrained(folder)
     model = name_parameters(small)
     buffers = stored_buffers(model)
-    values_of = dict(model.named_parameters()) | buffers
+    values_of = {name: value for name, value in model.named_parameters() if not is_computed(model, name)} | buffers
+    smaller = _unscaled_queries(model)
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     layout = plan_layout([(name, "F16", tuple(value.shape)) for name, value in values_of.items()])
     random = np.random.default_rng(0)
@@ -70,6 +75,7 @@ def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> N
             writer.begin(name)
             gains = LOUD if name in buffers else scale
             mean, deviation = _distribution(name, tuple(tensor.shape), gains, is_table=id(tensor) in tables)
+            deviation *= smaller.get(name, 1.0)
             values = (mean + deviation * np.roll(noise, random.integers(_NOISE))).astype(np.float16)
             for piece in _repeat(values, tensor.numel()):
                 writer.append(piece.data)
@@ -80,9 +86,23 @@ def _distribution(name: str, shape: tuple[int, ...], scale: Scale, *, is_table: 
     """Mean and standard deviation; norms are away from 1."""
     if is_table:
         return 0.0, scale.embedding
+    if len(shape) == 2 and shape[0] == 1:  # a bias of logits, beside which quiet ones must be seen
+        return 0.0, 0.01
     if len(shape) > 1:
         return 0.0, scale.gain * shape[-1] ** -0.5
     return (0.0, 0.2 * min(1.0, scale.gain)) if name.endswith("bias") else (1.0, 0.2)
+
+
+def _unscaled_queries(model: PreTrainedModel) -> dict[str, float]:
+    """1 / √(size of a head) by the queries' weights of attention that scales no scores: T5's, as it is initialised.
+
+    With scores √size times as large a softmax would turn the rounding of float32 into differences.
+    """
+    found: dict[str, float] = {}
+    for path, module in model.named_modules():
+        if getattr(module, "scaling", None) == 1.0 and isinstance(queries := getattr(module, "q", None), nn.Linear):
+            found[f"{path}.q.weight"] = float(queries.out_features / module.n_heads) ** -0.5
+    return found
 
 
 def _repeat(values: npt.NDArray[np.float16], count: int) -> Iterator[npt.NDArray[np.float16]]:
@@ -97,11 +117,24 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
     _keep_layers(small, layers_of_each_kind(config))
     small.vocab_size = min(VOCABULARY, config.vocab_size)
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    if config.is_encoder_decoder:
+        _shrink_decoder(small, config)
     for keys, size in ((_FEED_FORWARD_KEYS, FEED_FORWARD), (WINDOWS, WINDOW)):
         for key in keys:
             if isinstance(value := getattr(config, key, None), int):
                 setattr(small, key, min(size, value))
     return _narrow(small)
+
+
+def _shrink_decoder(small: PreTrainedConfig, config: PreTrainedConfig) -> None:
+    """What an encoder-decoder says of its decoder apart; it needs a padding id, from which some count positions."""
+    for key in _DECODER_LAYERS:
+        if isinstance(layers := getattr(config, key, None), int):
+            setattr(small, key, min(LAYERS, layers))
+    if hasattr(config, "decoder_vocab_size"):
+        small.decoder_vocab_size = small.vocab_size
+    if config.pad_token_id is not None:
+        small.pad_token_id = min(config.pad_token_id, small.vocab_size - 1)
 
 
 def layers_of_each_kind(config: PreTrainedConfig) -> list[int]:
@@ -140,7 +173,8 @@ def _narrow(config: PreTrainedConfig) -> PreTrainedConfig:
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     groups = getattr(config, "num_key_value_heads", None) or heads
-    if narrow := _with_sizes(config, hidden_size=2 * heads * -(-HIDDEN // (2 * heads)), head_dim=size):
+    own_size = not config.is_encoder_decoder or getattr(config, "head_dim", None)
+    if own_size and (narrow := _with_sizes(config, hidden_size=2 * heads * -(-HIDDEN // (2 * heads)), head_dim=size)):
         rows = {heads * size, (heads + 2 * groups) * size}  # of the queries' projection
         if rows & _layer_widths(narrow):
             return narrow
@@ -148,8 +182,10 @@ def _narrow(config: PreTrainedConfig) -> PreTrainedConfig:
     kept = share * max(1, HEADS // share)
     if uses_alibi(config) or config.hidden_size != heads * size:
         return config
-    grouped = {"num_key_value_heads": kept // share} if groups != heads else {}
-    narrow = _with_sizes(config, hidden_size=kept * size, num_attention_heads=kept, **grouped)
+    sizes = {"num_key_value_heads": kept // share} if groups != heads else {}
+    if of_decoder := getattr(config, "decoder_attention_heads", None):
+        sizes["decoder_attention_heads"] = of_decoder * kept // heads
+    narrow = _with_sizes(config, hidden_size=kept * size, num_attention_heads=kept, **sizes)
     return narrow if narrow and _layer_widths(narrow) else config
 
 

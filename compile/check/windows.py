@@ -27,7 +27,9 @@ def check_windows(config: PreTrainedConfig, whole: Sequence[int], twin: Sequence
     small, kinds = shrink(config), layer_kinds(config)
     sizes = {getattr(small, key): getattr(config, key) for key in WINDOWS if getattr(small, key, None)}
     expected: dict[str, set[int]] = {}
-    for layer, window in zip(layers_of_each_kind(config), twin, strict=True):
+    if config.is_encoder_decoder:  # whose layers are of one kind
+        kinds = kinds[:1] * len(whole)
+    for layer, window in zip(layers_of_each_kind(config), twin, strict=not config.is_encoder_decoder):
         expected.setdefault(kinds[layer], set()).add(sizes.get(window, window))
     for layer, (window, kind) in enumerate(zip(whole, kinds, strict=True)):
         if window not in expected[kind]:

@@ -1,7 +1,8 @@
 """Buffers of a few numbers that checkpoints hold beside their parameters, as the constants of xIELU (Apertus).
 
-A model computes them when it is built, and transformers then loads what the checkpoint has. Whole tables are not among
-them: those of positions are computed alike whenever a model is built.
+One row is a few, such as the biases of logits of BART and Marian. A model computes them when it is built, and
+transformers then loads what the checkpoint has. Whole tables are not among them: those of positions are computed alike
+whenever a model is built.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ def stored_buffers(model: PreTrainedModel) -> dict[str, Tensor]:
     """Those of a model, by name."""
     state = model.state_dict().keys()
     named = model.named_buffers()
-    return {name: value for name, value in named if name in state and value.ndim <= 1 and value.is_floating_point()}
+    return {name: value for name, value in named if name in state and _is_row(value) and value.is_floating_point()}
+
+
+def _is_row(value: Tensor) -> bool:
+    return value.ndim <= 1 or (value.ndim == 2 and value.shape[0] == 1)
 
 
 def find_buffers(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[str, Source]:

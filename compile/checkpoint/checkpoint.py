@@ -13,14 +13,14 @@ from typing import Self
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, merge_adapter
-from mxspec.compile.checkpoint.config import CONFIG, load_config
+from mxspec.compile.checkpoint.config import CONFIG, load_config, read_settings
 from mxspec.compile.checkpoint.make_tokenizer import make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
-from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.names import UNTIED, name_parameters
 from mxspec.compile.checkpoint.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open_shard
-from mxspec.compile.checkpoint.ties import broken_tie
+from mxspec.compile.checkpoint.ties import broken_ties
 from mxspec.compile.checkpoint.weight_files import find_weights
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TOKENIZER
@@ -89,12 +89,15 @@ class Checkpoint:
 
     def _untie(self) -> None:
         """Have the configuration speak of two tables where the checkpoint has two."""
-        if (tables := broken_tie(self.config, self.tensors)) is not None:
+        broken = broken_ties(self.config, self.tensors)
+        if broken and not self.config.is_encoder_decoder:
             self.config.tie_word_embeddings = False
-            one, other = (table.name for table in tables)
+        elif broken:
+            setattr(self.config, UNTIED, [tie.parameter for tie in broken])
+        for tie in broken if read_settings(self.folder / CONFIG).get("tie_word_embeddings", True) else ():
             self.notes.append(
-                f"warning: {self.folder / CONFIG} ties {one} and {other}, but they differ: both are kept, as in "
-                "transformers"
+                f"warning: {self.folder / CONFIG} ties {tie.tied_to.name} and {tie.tensor.name}, but they differ: both "
+                "are kept, as in transformers"
             )
 
     def close(self) -> None:

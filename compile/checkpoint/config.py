@@ -19,7 +19,10 @@ CONFIG = "config.json"
 CONFIG_LIMIT = 16 << 20  # bytes; honest ones have some thousand
 
 # Labels of classifiers (num_labels: 10**9 would fill the memory) and what says nothing about the model.
-_NO_SETTINGS = ("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type")
+_NO_SETTINGS = (
+    *("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type"),
+    "untied_parameters",  # which the tensors say
+)
 _DISPATCH = ("_implementation", "_plan")  # the ends of keys that choose code, such as attn_implementation
 _LARGEST = {"num_hidden_layers": 512, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
     ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
@@ -68,8 +71,6 @@ def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
         config: PreTrainedConfig = kind.from_dict(kept)
     except Exception as error:  # transformers' checks have no common base, and some values pass them and fail later
         raise CheckpointError(f"{where}: {one_line(error)}") from None
-    if config.is_encoder_decoder:
-        raise UnsupportedModelError(f"{where}: {config.model_type} is an encoder with a decoder, not a plain decoder")
     text = _text_half(config)
     _check_layers(text, where)
     _check_heads(config, where)
@@ -97,6 +98,32 @@ def context_limit(config: PreTrainedConfig) -> int | None:
     return next((limit for name in names if (limit := getattr(config, name, None))), None)
 
 
+def decoder_layers(config: PreTrainedConfig) -> int:
+    """Layers of the decoder. Raises UnsupportedModelError where the configuration does not say."""
+    names = ("num_decoder_layers", "decoder_layers") if config.is_encoder_decoder else ("num_hidden_layers",)
+    return _stated(config, *names)
+
+
+def decoder_heads(config: PreTrainedConfig) -> int:
+    """Heads of queries in the decoder's attention; raises as decoder_layers."""
+    names = ("num_attention_heads",)
+    return _stated(config, *(("decoder_attention_heads", *names) if config.is_encoder_decoder else names))
+
+
+def head_size(config: PreTrainedConfig) -> int:
+    """Of a head of the decoder's attention; raises as decoder_layers."""
+    return int(getattr(config, "head_dim", None) or _stated(config, "hidden_size") // decoder_heads(config))
+
+
+def _stated(config: PreTrainedConfig, *names: str) -> int:
+    """The first of these settings that there is."""
+    found = next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+    if found is None:
+        name = architecture_name(config)
+        raise UnsupportedModelError(f"{name}: not a plain text decoder (its config.json has no {names[0]})")
+    return found
+
+
 def one_line(error: Exception) -> str:
     """What an error of transformers says, in one line without its lists of all that there is."""
     text = " ".join(str(error).split()) or type(error).__name__
@@ -114,8 +141,6 @@ def _class_of(settings: dict[str, Any], where: str) -> type[PreTrainedConfig]:
         own = "; the code that the checkpoint brings is never run" if "auto_map" in settings else ""
         raise UnsupportedModelError(f"{where}: transformers has no model type {shorten(model_type)}{own}")
     kind: type[PreTrainedConfig] = CONFIG_MAPPING[model_type]
-    if settings.get("is_encoder_decoder", getattr(kind, "is_encoder_decoder", False)) is True:
-        raise UnsupportedModelError(f"{where}: {model_type} is an encoder with a decoder, not a plain decoder")
     return kind
 
 

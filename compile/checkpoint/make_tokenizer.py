@@ -14,9 +14,9 @@ from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import parse_json
 from mxspec.runtime.text.panics import guarded
 
-PIECES = "tokenizer.model"
+PIECES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")  # the latter are T5's and mBART's names
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
-TOKENIZER_SOURCES = (PIECES, VOCABULARY, MERGES, "added_tokens.json", "special_tokens_map.json")
+TOKENIZER_SOURCES = (*PIECES, VOCABULARY, MERGES, "added_tokens.json", "special_tokens_map.json")
 
 # Words, cases, digits, runs of spaces, lines, code, accents, other scripts, and what few vocabularies have whole.
 SAMPLE = """The quick brown fox doesn't jump over 1,234 lazy dogs; it's 3.14159 times "faster" than YOU'LL think!
@@ -30,21 +30,21 @@ email@example.org https://example.org/a?b=c&d=%20 → ∑ ½ € 🙂 👩\u200d
 
 
 def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
-    """The text of a tokenizer.json made of vocab.json with merges.txt, or of tokenizer.model.
+    """The text of a tokenizer.json made of vocab.json with merges.txt, or of a sentencepiece model.
 
     Raises CheckpointError where neither is there or what is made differs from it, UnsupportedModelError for a tokenizer
     that has no fast form.
     """
-    pieces = (folder / PIECES).is_file()
-    if not pieces and not all((folder / name).is_file() for name in (VOCABULARY, MERGES)):
+    pieces = next((name for name in PIECES if (folder / name).is_file()), None)
+    if pieces is None and not all((folder / name).is_file() for name in (VOCABULARY, MERGES)):
         raise CheckpointError(
-            f"{folder}: no {TOKENIZER}, and neither {PIECES} nor {VOCABULARY} with {MERGES} to make it of; save a fast "
-            "tokenizer there with tokenizer.save_pretrained"
+            f"{folder}: no {TOKENIZER}, and neither {PIECES[0]} nor {VOCABULARY} with {MERGES} to make it of; save a "
+            "fast tokenizer there with tokenizer.save_pretrained"
         )
     name, text, expected = _convert(folder, config)
     with guarded(f"{folder}: no {TOKENIZER}, and the one that transformers makes fails", CheckpointError):
         made = Tokenizer.from_str(text)
-        fault = _differs_from_pieces(folder, made) if pieces else _differs_from_vocabulary(folder, made)
+        fault = _differs_from_vocabulary(folder, made) if pieces is None else _differs_from_pieces(folder, pieces, made)
         if made.encode(SAMPLE).ids != expected:
             fault = f"splits a sample text otherwise than its {name}"
     if fault is not None:
@@ -69,14 +69,14 @@ def _convert(folder: Path, config: PreTrainedConfig) -> tuple[str, str, list[int
     raise UnsupportedModelError(f"{folder}: no {TOKENIZER}, and its tokenizer, a {name}, has no fast form")
 
 
-def _differs_from_pieces(folder: Path, made: Tokenizer) -> str | None:
-    """In what it differs from the library that tokenizer.model is for: every piece, and a text."""
-    original = SentencePieceProcessor(str(folder / PIECES))
+def _differs_from_pieces(folder: Path, pieces: str, made: Tokenizer) -> str | None:
+    """In what it differs from the library that a sentencepiece model is for: every piece, and a text."""
+    original = SentencePieceProcessor(str(folder / pieces))
     ids = {original.id_to_piece(number): number for number in range(original.get_piece_size())}
-    if fault := _lacks(made, ids, PIECES):
+    if fault := _lacks(made, ids, pieces):
         return fault
     same = made.encode(SAMPLE, add_special_tokens=False).ids == original.encode(SAMPLE)
-    return None if same else f"splits a sample text otherwise than {PIECES} itself"
+    return None if same else f"splits a sample text otherwise than {pieces} itself"
 
 
 def _differs_from_vocabulary(folder: Path, made: Tokenizer) -> str | None:

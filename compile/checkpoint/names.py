@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from mxspec.compile.checkpoint.config import one_line
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
+UNTIED = "untied_parameters"  # what a configuration is given by us: parameters that are not tied after all
 _TEXT_HALF = "language_model."  # in the names of a checkpoint that holds more: language_model.model.x, or the reverse
 
 
@@ -25,15 +28,34 @@ class ResolvedNames:
     ignored: tuple[str, ...]
 
 
+def model_class(config: PreTrainedConfig) -> Any:
+    """What transformers makes a language model of this configuration by."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
 def name_parameters(config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' model with names and shapes only. Raises UnsupportedModelError for no language model."""
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+            model: PreTrainedModel = model_class(config).from_config(config)
     except Exception as error:  # whatever a class makes of values that it does not expect
         raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {one_line(error)}") from None
-    model.tie_weights()
+    tie_parameters(model)
     return model
+
+
+def tie_parameters(model: PreTrainedModel) -> None:
+    """Make one of the parameters that are tied, but for those that its checkpoint has apart."""
+    model.tie_weights()
+    for name in getattr(model.config, UNTIED, ()):
+        owner, _, leaf = name.rpartition(".")
+        empty = torch.empty(model.get_parameter(name).shape, device="meta")
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(empty, requires_grad=False))
+
+
+def is_computed(model: PreTrainedModel, parameter: str) -> bool:
+    """Whether transformers computes a parameter and saves none: Marian's sinusoids."""
+    return parameter in (model._keys_to_ignore_on_save or ())
 
 
 def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterable[str]) -> ResolvedNames:

@@ -15,15 +15,29 @@ GENERATION_CONFIG = "generation_config.json"
 _FILES = (GENERATION_CONFIG, "config.json")  # the first that has the key decides
 
 
-def read_special_tokens(folder: Path, sha256: str, vocab_size: int) -> TokenizerEntry:
-    """The manifest's tokenizer entry; raises CheckpointError for ids outside the vocabulary."""
+def read_special_tokens(
+    folder: Path, sha256: str, vocab_size: int, *, is_encoder_decoder: bool = False
+) -> TokenizerEntry:
+    """The manifest's tokenizer entry, with what a decoder begins with where there is an encoder.
+
+    Raises CheckpointError for ids outside the vocabulary, and where nothing says what a decoder begins with.
+    """
     begin = _ids(folder, "bos_token_id", vocab_size)
     return TokenizerEntry(
         sha256=sha256,
         vocab_size=vocab_size,
         bos_token_id=begin[0] if begin else None,
         eos_token_ids=_ids(folder, "eos_token_id", vocab_size),
+        decoder_start=_decoder_start(folder, vocab_size) if is_encoder_decoder else (),
     )
+
+
+def _decoder_start(folder: Path, vocab_size: int) -> tuple[int, ...]:
+    """The ids that transformers' generate begins an answer with: one to start, and one that it may force after it."""
+    for key in ("decoder_start_token_id", "bos_token_id"):
+        if start := _ids(folder, key, vocab_size):
+            return start[:1] + _ids(folder, "forced_bos_token_id", vocab_size)[:1]
+    raise CheckpointError(f"{folder}: neither {' nor '.join(_FILES)} has a decoder_start_token_id")
 
 
 def read_sampling(folder: Path) -> SamplingDefaults:

@@ -1,16 +1,18 @@
 """Does a checkpoint keep the tie that its config.json speaks of? Where both tables are there and differ, it does not.
 
-transformers decides so, too (PreTrainedModel.tie_weights, 5.23): PEFT, for one, writes such checkpoints when it merges
-an adapter of the head.
+An encoder-decoder ties more than two (T5 both embeddings and the head), of which T5 1.1 has a head of its own: there
+each parameter is looked at by itself. transformers decides so, too (PreTrainedModel.tie_weights, 5.23): PEFT, for one,
+writes such checkpoints when it merges an adapter of the head.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, tied_names
@@ -19,18 +21,36 @@ from mxspec.compile.checkpoint.tensor import as_float32
 PIECE_VALUES = 4 << 20  # compared at once
 
 
-def broken_tie(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> tuple[Source, Source] | None:
-    """Two tensors that are one parameter by the configuration and hold different values, or None."""
+@dataclass(frozen=True, slots=True)
+class BrokenTie:
+    """A parameter whose tensor is not that of the one it is tied to."""
+
+    parameter: str
+    tensor: Source
+    tied_to: Source
+
+
+def broken_ties(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> list[BrokenTie]:
+    """The parameters that are others' by the configuration, and hold values of their own."""
     if not getattr(config, "tie_word_embeddings", False) or not _has_two_tables(config, tensors):
-        return None
+        return []
     model = name_parameters(config)
     found, _ = rename(model, list(tensors))
-    for names in tied_names(model).values():
-        held = [tensors[found[name]] for name in sorted(names) if name in found]
-        for other in held[1:]:
-            if not same_values(held[0], other):
-                return held[0], other
-    return None
+    groups = {frozenset(names) for names in tied_names(model).values() if len(names) > 1}
+    return [tie for names in groups for tie in _broken(_in_order(model, names & found.keys()), found, tensors)]
+
+
+def _in_order(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
+    """First what others are tied to."""
+    ties = model.get_expanded_tied_weights_keys(all_submodels=True)
+    return sorted(names, key=lambda name: (name in ties, name))
+
+
+def _broken(names: Sequence[str], found: Mapping[str, str], tensors: Mapping[str, Source]) -> Iterator[BrokenTie]:
+    held = {name: tensors[found[name]] for name in names}
+    for name in names[1:]:
+        if not same_values(held[names[0]], held[name]):
+            yield BrokenTie(name, held[name], held[names[0]])
 
 
 def _has_two_tables(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> bool:

@@ -12,7 +12,7 @@ from rich.console import Console
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.compile.interchange.folder import EmittedFolder, Form
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.runtime.command import Command, Group, print_json, report_console
 
 FORMS = get_args(Form)
@@ -81,6 +81,8 @@ def check_place(kind: Form, place: Path, *, force: bool) -> None:
 
 def write(kind: Form, bundle: Bundle, place: Path, *, force: bool, console: Console, **options: Any) -> dict[str, Any]:
     """Emit, and print where what was written lies; the index of it. Raises MxspecError."""
+    if bundle.manifest.models["target"].encoder is not None:
+        raise BundleError(f"bundle {bundle.path}: models with an encoder cannot be emitted")
     try:
         from mxspec.compile.interchange.standard import emit_standard
         from mxspec.compile.interchange.static import emit_static

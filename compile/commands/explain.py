@@ -46,10 +46,13 @@ def _explain(recipe: Recipe, console: Console, *, check: bool) -> dict[str, Any]
     """Print what to expect of a recipe; the same as plain values, with the `error` that a check has found."""
     try:
         from mxspec.compile.check.check_forecast import compare, count_graph
+        from mxspec.compile.check.pair import check_kinds
         from mxspec.compile.forecast import forecast, models_of, read_configs
     except ModuleNotFoundError as missing:
         raise MxspecError(f"explaining needs {missing.name}: pip install 'mxspec[compile]'") from None
     configs = read_configs(recipe)
+    if "draft" in configs:
+        check_kinds(configs["target"], configs["draft"])
     expected = forecast(recipe, configs)
     _print_forecast(recipe, expected, console)
     report = _as_json(recipe, expected)

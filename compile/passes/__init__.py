@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from mxspec.compile.graph import WeightSpec
@@ -22,10 +24,13 @@ from mxspec.compile.passes.values import TakeValuesOut
 __all__ = ["list_passes", "run_passes"]
 
 
-def list_passes(specs: dict[str, WeightSpec], stored_once: StoredOnce = never) -> tuple[GraphPass, ...]:
+def list_passes(
+    specs: dict[str, WeightSpec], stored_once: StoredOnce = never, beside: Sequence[WeightSpec] = ()
+) -> tuple[GraphPass, ...]:
     """All passes in their order; `specs` tells of every initializer and changes with them.
 
-    `stored_once` says of a matrix's parameter whether rows are looked up in its tiles where it is the embedding, too.
+    `stored_once` says of a matrix's parameter whether rows are looked up in its tiles where it is the embedding, too;
+    `beside` are the weights of another graph that lie in the same file.
     """
     return (
         TakeValuesOut(specs),
@@ -40,12 +45,17 @@ def list_passes(specs: dict[str, WeightSpec], stored_once: StoredOnce = never) -
         FuseGates(),
         FuseResiduals(),
         Sweep(),
-        ShareTiedTables(specs, stored_once),
+        ShareTiedTables(specs, stored_once, beside),
         HalveEmbeddings(specs),
         Stamp(),
     )
 
 
-def run_passes(model: ir.Model, specs: dict[str, WeightSpec], stored_once: StoredOnce = never) -> dict[str, int]:
+def run_passes(
+    model: ir.Model,
+    specs: dict[str, WeightSpec],
+    stored_once: StoredOnce = never,
+    beside: Sequence[WeightSpec] = (),
+) -> dict[str, int]:
     """Change the graph and its specs in place; returns in how many places each pass did, by its name."""
-    return {type(step).__name__: step.run(model) for step in list_passes(specs, stored_once)}
+    return {type(step).__name__: step.run(model) for step in list_passes(specs, stored_once, beside)}

@@ -7,6 +7,7 @@ from collections import Counter
 import onnx_ir as ir
 
 from mxspec.compile.graph import WeightSpec
+from mxspec.compile.passes.embeddings import is_rearranged
 from mxspec.formats.errors import UnsupportedModelError
 
 # They give a row other bits in other company, or hide a weight from the packer: no shipped graph may hold one.
@@ -37,8 +38,8 @@ def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec
     values = [value for value in model.graph.initializers.values() if value.const_value is None]
     weights = [specs[str(value.name)] for value in values]
     for spec, value in zip(weights, values, strict=True):
-        of_norm = all(use.node.op_type in ("Mul", "Add") for use in value.uses())
-        if spec.kind == "float32" and len(spec.shape) > 1 and not of_norm:
+        small = all(use.node.op_type in ("Mul", "Add") or is_rearranged(use.node) for use in value.uses())
+        if spec.kind == "float32" and len(spec.shape) > 1 and not small:
             raise UnsupportedModelError(
                 f"{spec.name} {list(spec.shape)} is neither a linear layer nor an embedding: it would stay unpacked"
             )

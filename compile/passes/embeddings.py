@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -23,15 +23,19 @@ def never(parameter: str) -> bool:
 class ShareTiedTables(GraphPass):
     """Look rows up in the tiles of a matrix of the same parameter, as `stored_once` wants it; the table itself goes.
 
-    Requires a swept graph: a dead reader would count as one that wants the whole table.
+    The matrix may also be one of those `beside` the graph's own, in whose tiles another graph over the same weights
+    looks rows up. Requires a swept graph: a dead reader would count as one that wants the whole table.
     """
 
-    def __init__(self, specs: dict[str, WeightSpec], stored_once: StoredOnce) -> None:
-        self._specs, self._stored_once = specs, stored_once
+    def __init__(
+        self, specs: dict[str, WeightSpec], stored_once: StoredOnce, beside: Sequence[WeightSpec] = ()
+    ) -> None:
+        self._specs, self._stored_once, self._beside = specs, stored_once, beside
 
     def change(self, model: ir.Model) -> int:
         held = [self._specs[name] for name in model.graph.initializers if name in self._specs]
-        matrices = {spec.sources: spec for spec in held if self._may_be_looked_up(spec)}
+        matrices = {spec.sources: spec for spec in self._beside if spec.looked_up}
+        matrices |= {spec.sources: spec for spec in held if self._may_be_looked_up(spec)}
         tables = [spec for spec in held if spec.kind == "float32" and spec.sources in matrices]
         return sum(self._share(model, table, matrices[table.sources]) for table in tables)
 
@@ -41,6 +45,9 @@ class ShareTiedTables(GraphPass):
 
     def _share(self, model: ir.Model, table: WeightSpec, matrix: WeightSpec) -> bool:
         nodes = _lookups(model, table.name)
+        if nodes and matrix.name not in model.graph.initializers:
+            shape, dtype = ir.Shape(matrix.stored_shape), ir.TensorType(ir.DataType.UINT8)
+            model.graph.initializers.add(ir.Value(name=matrix.name, shape=shape, type=dtype))
         for node in nodes:
             inputs = [node.inputs[1], model.graph.initializers[matrix.name]]
             packed = make_node(PACKED_GATHER, inputs, _attributes(matrix), name=f"{node.name}_packed")
@@ -80,11 +87,20 @@ class HalveEmbeddings(GraphPass):
 
 
 def _lookups(model: ir.Model, name: str) -> list[ir.Node]:
-    """The nodes that look rows of a table up; none where anything else reads it."""
+    """The nodes that look a call's rows of a table up; none where anything else reads it."""
     table = model.graph.initializers.get(name)
     nodes = [use.node for use in table.uses()] if table is not None else []
-    found = all(node.op_type == "Gather" and node.inputs[0] is table for node in nodes)
+    found = all(node.op_type == "Gather" and node.inputs[0] is table and not is_rearranged(node) for node in nodes)
     return nodes if found else []
+
+
+def is_rearranged(node: ir.Node) -> bool:
+    """Whether this takes the same rows of a table in every call: no lookup, but the table in another order."""
+    rows = node.inputs[1] if node.op_type == "Gather" else None
+    if rows is None:
+        return False
+    producer = rows.producer()
+    return rows.is_initializer() or (producer is not None and producer.op_type == "Constant")
 
 
 def _attributes(matrix: WeightSpec) -> list[ir.Attr]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from mxspec.compile.operators import ATTENTION
+from mxspec.compile.operators import ATTENTION, CROSS_ATTENTION
+from mxspec.compile.trace.positions import Positions
 from mxspec.compile.trace.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError
 
 # What transformers may hand an attention function besides what `attend` reads, and that changes nothing here.
 _HARMLESS = {"position_ids", "use_cache", "output_attentions", "cache_position", "is_causal", "past_key_values"}
+Attributes = dict[str, Any]  # of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +33,19 @@ class Sequences:
     new_lengths: Tensor
 
 
-class CallInputs:
-    """The tensors of the traced call, in the two roles that transformers wants: a cache and an attention function.
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the tokens of a call may also look at: keys and values of each layer, and int32[sequences], how many."""
 
-    `update` hands the new keys and values back, `attend` emits mxspec::Attention, which appends them in place.
-    """
+    caches: Sequence[tuple[Tensor, Tensor]]
+    lengths: Tensor
 
-    is_compileable = False
+
+class TracedCall(ABC):
+    """The tensors of a traced call, in the role of transformers' attention function."""
 
     def __init__(self) -> None:
-        self.logits_to_keep: Tensor | None = None  # int64[rows], read by the LM head
-        self._past: list[tuple[Tensor, Tensor]] = []
-        self._present: dict[int, tuple[Tensor, Tensor]] = {}
-        self._sequences: Sequences | None = None
+        self.positions = Positions()
 
     @contextmanager
     def registered(self) -> Iterator[None]:
@@ -51,11 +56,41 @@ class CallInputs:
         finally:
             del ALL_ATTENTION_FUNCTIONS[ATTENTION_NAME]
 
-    def begin(self, sequences: Sequences, logits_to_keep: Tensor, past: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Take the tensors of one traced call."""
+    @abstractmethod
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
+    ) -> tuple[Tensor, None]:
+        """Of float32[1, heads, tokens, head_size] each, what they attend to: [1, tokens, heads, head_size]."""
+
+
+class CallInputs(TracedCall):
+    """The tensors of a decoder's call, in the two roles that transformers wants: a cache and an attention function.
+
+    `update` hands the new keys and values back, `attend` emits mxspec::Attention, which appends them in place.
+    """
+
+    is_compileable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits_to_keep: Tensor | None = None  # int64[rows], read by the LM head
+        self._past: list[tuple[Tensor, Tensor]] = []
+        self._present: dict[int, tuple[Tensor, Tensor]] = {}
+        self._sequences: Sequences | None = None
+        self._sources: Sources | None = None
+
+    def begin(
+        self,
+        sequences: Sequences,
+        logits_to_keep: Tensor,
+        past: Sequence[tuple[Tensor, Tensor]],
+        sources: Sources | None = None,
+    ) -> None:
+        """Take the tensors of one traced call; `sources` of a decoder that has an encoder."""
         self.logits_to_keep = logits_to_keep
         self._sequences = sequences
         self._past, self._present = list(past), {}
+        self._sources = sources
 
     def presents(self) -> list[tuple[Tensor, Tensor]]:
         """The layers' caches after the call, in layer order."""
@@ -93,21 +128,22 @@ class CallInputs:
         softcap: float | None = None,
         s_aux: Tensor | None = None,
         slopes: Tensor | None = None,
+        position_bias: Tensor | None = None,
         **extra: Any,
     ) -> tuple[Tensor, None]:
-        """Emit one attention: float32[1, heads, tokens, head_size] each → [1, tokens, heads, head_size].
+        """Emit one attention.
 
-        `s_aux` are sinks, by transformers' name for them; `slopes` of ALiBi come from a family's patch.
+        `s_aux` are sinks, by transformers' name for them; `slopes` of ALiBi and a `position_bias` by distance
+        (distances.py) come from a family's patch. Keys that are a source's are those of a cross-attention.
         """
-        name = type(module).__name__
-        unknown = sorted(k for k, v in extra.items() if v is not None and k not in _HARMLESS)
-        if attention_mask is not None or unknown:
-            what = ", ".join(unknown) or "a mask of its own"
-            raise UnsupportedModelError(f"{name} gives its attention {what}: mxspec::Attention has no input for it")
-        if query.shape[-1] != value.shape[-1] or query.shape[-1] % 2:
-            got = f"keys of {query.shape[-1]}, values of {value.shape[-1]}"
-            raise UnsupportedModelError(f"{name}: head sizes must be equal and a multiple of 2, got {got}")
         layer = int(module.layer_idx)  # type: ignore[arg-type]
+        attributes = scaling_of(query, scaling, softcap)
+        if self._sources is not None and key is self._sources.caches[layer][0]:
+            unread = {"s_aux": s_aux, "position_bias": position_bias, "sliding_window": sliding_window}
+            require_plain(module, query, value, attention_mask, extra | unread)
+            return self._attend_to_source(query, layer, attributes), None
+        require_plain(module, query, value, attention_mask, extra)
+        name = type(module).__name__
         if key.shape[1] != self._past[layer][0].shape[1]:
             said = self._past[layer][0].shape[1]
             raise UnsupportedModelError(f"{name}: has {key.shape[1]} heads of keys, where its config.json says {said}")
@@ -124,13 +160,9 @@ class CallInputs:
                 self._sequences.slots,
                 self._sequences.past_lengths,
                 self._sequences.new_lengths,
-                *_up_to_the_last(slopes, s_aux),
+                *up_to_the_last(slopes, s_aux, position_bias),
             ),
-            {
-                "scale": float(query.shape[-1] ** -0.5 if scaling is None else scaling),
-                "softcap": float(softcap or 0.0),
-                "window": int(sliding_window or 0),
-            },
+            attributes | {"window": int(sliding_window or 0)} | first_distance(module, position_bias),
             dtypes=(torch.float32, self._past[layer][0].dtype, self._past[layer][1].dtype),
             shapes=(query.transpose(1, 2).shape, self._past[layer][0].shape, self._past[layer][1].shape),
             version=1,
@@ -138,8 +170,69 @@ class CallInputs:
         self._present[layer] = (present_key, present_value)
         return output, None
 
+    def _attend_to_source(self, query: Tensor, layer: int, attributes: Attributes) -> Tensor:
+        assert self._sequences is not None
+        assert self._sources is not None
+        return torch.onnx.ops.symbolic(
+            CROSS_ATTENTION.qualified,
+            (
+                query.transpose(1, 2),
+                *self._sources.caches[layer],
+                self._sequences.slots,
+                self._sources.lengths,
+                self._sequences.new_lengths,
+            ),
+            attributes,
+            dtype=torch.float32,
+            shape=query.transpose(1, 2).shape,
+            version=1,
+        )
 
-def _up_to_the_last(*optional: Tensor | None) -> tuple[Tensor | None, ...]:
+
+class WithSources(EncoderDecoderCache):  # type: ignore[misc]
+    """A call as the pair of caches that a decoder with an encoder wants: what its layers know of the sources is there.
+
+    transformers then hands these very tensors to the attention function, and computes no keys and values of its own.
+    """
+
+    def __init__(self, call: CallInputs, sources: Sources) -> None:
+        self.self_attention_cache = call
+        layers = [SimpleNamespace(keys=keys, values=values) for keys, values in sources.caches]
+        self.cross_attention_cache = SimpleNamespace(layers=layers)
+        self.is_updated = dict.fromkeys(range(len(layers)), True)
+
+
+def scaling_of(query: Tensor, scaling: float | None, softcap: float | None) -> Attributes:
+    """The attributes of what happens to scores, scaled by 1 / √(size of a head) where the model says nothing."""
+    return {
+        "scale": float(query.shape[-1] ** -0.5 if scaling is None else scaling),
+        "softcap": float(softcap or 0.0),
+    }
+
+
+def require_plain(module: nn.Module, query: Tensor, value: Tensor, mask: Tensor | None, extra: dict[str, Any]) -> None:
+    """Raise UnsupportedModelError for an attention that the operators do not compute."""
+    name = type(module).__name__
+    unknown = sorted(k for k, v in extra.items() if v is not None and k not in _HARMLESS)
+    if mask is not None or unknown:
+        what = ", ".join(unknown) or "a mask of its own"
+        raise UnsupportedModelError(f"{name} gives its attention {what}: mxspec::Attention has no input for it")
+    if query.shape[-1] != value.shape[-1] or query.shape[-1] % 2:
+        got = f"keys of {query.shape[-1]}, values of {value.shape[-1]}"
+        raise UnsupportedModelError(f"{name}: head sizes must be equal and a multiple of 2, got {got}")
+
+
+def first_distance(module: nn.Module, bias: Tensor | None) -> Attributes:
+    """The attribute that goes with a bias by distance, which a family's patch has left at the module."""
+    if bias is None:
+        return {}
+    first = getattr(module, "first_distance", None)
+    if first is None:
+        raise UnsupportedModelError(f"{type(module).__name__} gives its attention a position_bias that is not known")
+    return {"first_distance": int(first)}
+
+
+def up_to_the_last(*optional: Tensor | None) -> tuple[Tensor | None, ...]:
     """Optional inputs of a node, without those that are absent at its end."""
     given = [index for index, value in enumerate(optional) if value is not None]
     return optional[: given[-1] + 1] if given else ()

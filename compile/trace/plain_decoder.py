@@ -1,4 +1,7 @@
-"""Whether a model is a plain decoder, each layer an attention and a feed-forward, and what it is if not."""
+"""Whether a model is a plain decoder, each layer an attention and a feed-forward, and what it is if not.
+
+An encoder-decoder counts as one where both are plain.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from mxspec.formats.errors import UnsupportedModelError
 
 # Settings by which transformers' configurations say what they are; a value above the number means it.
 _SIGNS = (
-    ("an encoder-decoder", ("is_encoder_decoder", "add_cross_attention"), 0),
+    ("a decoder that wants another model's states", ("add_cross_attention",), 0),
     (
         "a mixture of experts",
         ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"),
@@ -46,6 +49,9 @@ def _other_kind(config: PreTrainedConfig) -> str | None:
             value = getattr(config, setting, None)
             if isinstance(value, int | float) and value > most:
                 return f"{kind} ({setting}: {value})"
+    written = getattr(config, "decoder_vocab_size", None)
+    if written is not None and written != config.vocab_size:
+        return f"a model that writes with another vocabulary than it reads (decoder_vocab_size: {written})"
     if getattr(config, "is_causal", True) is False:
         return "an encoder, which sees what follows (is_causal: False)"
     return None

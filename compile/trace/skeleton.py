@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from mxspec.compile.checkpoint.config import architecture_name, one_line
+from mxspec.compile.checkpoint.names import model_class, tie_parameters
 from mxspec.compile.trace.plain_decoder import require_plain_decoder
 from mxspec.formats.errors import UnsupportedModelError
 
@@ -49,10 +50,10 @@ def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_N
     with _parameters_without_values(), no_init_weights():
         own = copy.deepcopy(config)  # transformers writes the attention's name into what it is given
         try:
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            model: PreTrainedModel = model_class(config).from_config(
                 own, attn_implementation=attention, dtype=torch.float32
             )
         except Exception as error:  # whatever a class makes of values that it does not expect
             raise UnsupportedModelError(f"{name}: transformers cannot build it: {one_line(error)}") from None
-    model.tie_weights()  # part of the initialisation that was skipped
+    tie_parameters(model)  # part of the initialisation that was skipped
     return model.eval()

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from mxspec.compile.plan import ModelPlan
 from mxspec.compile.weights.pack import Advance, PackedWeights, pack_weights
 from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
-from mxspec.formats.manifest import LENDER, ModelEntry, ModelName
+from mxspec.formats.manifest import LENDER, EncoderEntry, ModelEntry, ModelName
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ def write_model(
     rounded: RoundedModel = TO_NEAREST,
     journal: Path | None = None,
 ) -> WrittenModel:
-    """Write `NAME.safetensors` and `NAME.onnx` into a folder; `advance` gets the checkpoint bytes that are done.
+    """Write `NAME.safetensors`, `NAME.onnx` and, with an encoder, `NAME_encoder.onnx` into a folder.
+
+    `advance` gets the checkpoint bytes that are done.
 
     With a `journal`, a run that was killed is gone on with.
     """
@@ -49,10 +51,17 @@ def _weights_of(name: ModelName) -> str:
 def write_graph(
     plan: ModelPlan, folder: Path, packed: PackedWeights, rounded: RoundedModel = TO_NEAREST
 ) -> WrittenModel:
-    """Write `NAME.onnx` over the weights that lie in the folder already."""
+    """Write the graphs over the weights that lie in the folder already."""
     graph, weights, exported = f"{plan.name}.onnx", weights_name(plan), plan.exported
     point_into(weights, plan)
     ir.save(exported.model, folder / graph)
+    encoder = None
+    if exported.encoder is not None:
+        name = f"{plan.name}_encoder.onnx"
+        ir.save(exported.encoder.model, folder / name)
+        encoder = EncoderEntry(
+            graph=name, layers=exported.encoder.layers, context_length=exported.encoder.context_length
+        )
     entry = ModelEntry(
         graph=graph,
         weights=weights,
@@ -65,6 +74,7 @@ def write_graph(
         cache_dtype="float32" if exported.cache_dtype == "float32" else "float16",
         vocab_size=exported.vocab_size,
         context_length=exported.context_length,
+        encoder=encoder,
         specializations=plan.specializations,
         tensors=packed.entries,
         borrowed=tuple(plan.borrowed),
@@ -77,18 +87,21 @@ def write_graph(
 
 
 def point_into(weights: str, plan: ModelPlan) -> None:
-    """Have the graph's initializers point into the weights file, or the lender's; each has a value afterwards."""
-    initializers = plan.exported.model.graph.initializers
+    """Have the graphs' initializers point into the weights file, or the lender's; each has a value afterwards."""
     offsets = plan.layout.offsets
-    for spec in plan.exported.weights:
-        lent = plan.borrowed.get(spec.name)
-        initializers[spec.name].const_value = ir.ExternalTensor(
-            weights if lent is None else _weights_of(LENDER),
-            offsets[spec.name] if lent is None else lent,
-            spec.stored_bytes,
-            ir.DataType.from_numpy(spec.stored_dtype),
-            shape=ir.Shape(spec.stored_shape),
-            name=spec.name,
-        )
-    empty = [name for name, value in initializers.items() if value.const_value is None]
-    assert not empty, f"initializers without a value: {empty}"
+    for graph in plan.exported.graphs:
+        initializers = graph.graph.initializers
+        for spec in plan.exported.weights:
+            if spec.name not in initializers:  # another graph of the model reads it
+                continue
+            lent = plan.borrowed.get(spec.name)
+            initializers[spec.name].const_value = ir.ExternalTensor(
+                weights if lent is None else _weights_of(LENDER),
+                offsets[spec.name] if lent is None else lent,
+                spec.stored_bytes,
+                ir.DataType.from_numpy(spec.stored_dtype),
+                shape=ir.Shape(spec.stored_shape),
+                name=spec.name,
+            )
+        empty = [name for name, value in initializers.items() if value.const_value is None]
+        assert not empty, f"initializers without a value: {empty}"

@@ -9,6 +9,7 @@ import click
 
 from mxspec.evaluate.accuracy.documents import FIELD, read_documents
 from mxspec.evaluate.accuracy.judge import MAX_RATIO
+from mxspec.evaluate.accuracy.pairs import read_pairs
 from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import Wanted
 from mxspec.evaluate.accuracy.run import Asked, measure_accuracy
@@ -24,11 +25,18 @@ from mxspec.runtime.command import Command
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--text",
-    "sources",
+    "texts",
     required=True,
     multiple=True,
     metavar="PATH",
     help="UTF-8 text: a file, .jsonl, .parquet, a folder, or hf://datasets/OWNER/NAME/FILE; repeatable.",
+)
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="FILE",
+    help="What an encoder reads: a UTF-8 file for each --text, which then is a file of answers, line by line.",
 )
 @click.option("--field", default=FIELD, show_default=True, help="Which field of a row of .jsonl or .parquet is text.")
 @click.option("--join", is_flag=True, help="The rows of a table are one text, not a text each.")
@@ -48,6 +56,7 @@ from mxspec.runtime.command import Command
 @run_options
 def accuracy(
     bundle: Path,
+    texts: tuple[str, ...],
     sources: tuple[str, ...],
     field: str,
     join: bool,
@@ -79,7 +88,9 @@ def accuracy(
         None if referee is None else checkpoint_recipe(referee, adapter, from_pickle),
         tensors,
     )
-    documents, skipped = read_documents(sources, field, join=join)
+    if sources and join:
+        raise click.UsageError("--join: got it with --source, whose lines go with those of --text one by one")
+    documents, skipped = (read_pairs(sources, texts, field), 0) if sources else read_documents(texts, field, join=join)
     opened = Bundle.open(bundle)
     run.set_threads()
     with run.counted("opening the models") as count:

@@ -20,10 +20,14 @@ _BETWEEN_ROWS = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with windows of its own; no token of another is before it. `name` says where it came from."""
+    """A text with windows of its own; no token of another is before it. `name` says where it came from.
+
+    With a `source` it is an answer to what an encoder reads.
+    """
 
     name: str
     text: str
+    source: str | None = None
 
 
 def read_documents(sources: Sequence[str], field: str, *, join: bool) -> tuple[list[Document], int]:
@@ -47,6 +51,16 @@ def read_documents(sources: Sequence[str], field: str, *, join: bool) -> tuple[l
     return documents, skipped
 
 
+def read_lines(path: Path, option: str, field: str = FIELD) -> list[str]:
+    """The lines of a text, or the rows of a table by their `field`, empty ones too. Raises MxspecError."""
+    if path.suffix not in _TABLES:
+        return read_text(path, option).splitlines()
+    try:
+        return _rows(path, str(path), field)
+    except UnicodeDecodeError:
+        raise MxspecError(f"{option} {path}: is not UTF-8") from None
+
+
 def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
     """The file, or those in a folder and below it, sorted, without hidden ones; and their names."""
     if not path.is_dir():
@@ -59,22 +73,32 @@ def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
 
 def _read(path: Path, name: str, field: str, join: bool, *, lone: bool) -> list[Document]:
     """Raises UnicodeDecodeError for what is no text, unless it was named alone, and MxspecError."""
-    try:
-        match path.suffix:
-            case ".jsonl":
-                rows = [_of_row(row, field, name) for row in _json_lines(path, name)]
-            case ".parquet":
-                rows = _read_parquet(path, name, field)
-            case _:
-                rows = [read_text(path, "--text") if lone else path.read_text(encoding="utf-8")]
-    except OSError as error:
-        raise MxspecError(f"--text {name}: cannot be read: {error.strerror or error}") from None
+    if path.suffix in _TABLES:
+        rows = _rows(path, name, field)
+    else:
+        try:
+            rows = [read_text(path, "--text") if lone else path.read_text(encoding="utf-8")]
+        except OSError as error:
+            raise _unreadable(name, error) from None
     if join and path.suffix in _TABLES:
         rows = [_BETWEEN_ROWS.join(rows)]
     numbered = path.suffix in _TABLES and not join
     return [
         Document(f"{name}:{number}" if numbered else name, row) for number, row in enumerate(rows, 1) if row.strip()
     ]
+
+
+def _rows(path: Path, name: str, field: str) -> list[str]:
+    try:
+        if path.suffix == ".parquet":
+            return _read_parquet(path, name, field)
+        return [_of_row(row, field, name) for row in _json_lines(path, name)]
+    except OSError as error:
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: OSError) -> MxspecError:
+    return MxspecError(f"--text {name}: cannot be read: {error.strerror or error}")
 
 
 def _json_lines(path: Path, name: str) -> Iterator[Any]:

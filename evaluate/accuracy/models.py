@@ -12,7 +12,7 @@ from mxspec.runtime.sampling.shape import Logits
 class Model(Protocol):
     """What is needed of a model: logits after the last `rows` of a text's tokens, in the pieces that calls() names."""
 
-    def score(self, tokens: Sequence[int], rows: int, chunk: int) -> Iterator[Logits]: ...
+    def score(self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int]) -> Iterator[Logits]: ...
 
 
 def calls(tokens: int, rows: int, chunk: int) -> Iterator[tuple[int, int, int]]:
@@ -28,9 +28,9 @@ class BundleModel:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def score(self, tokens: Sequence[int], rows: int, chunk: int) -> Iterator[Logits]:
+    def score(self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int] = ()) -> Iterator[Logits]:
         """Yield float32[rows, vocab] a call: the session's own buffer, which its next call writes over."""
-        self._reader.rollback(0)
+        self._reader.begin(source)
         for begin, end, wanted in calls(len(tokens), rows, chunk):
             logits = self._reader.forward(tokens[begin:end], max(wanted, 1))
             if wanted:

@@ -45,8 +45,9 @@ class Referee:
             )
         return cls(model, vocab, first)
 
-    def score(self, tokens: Sequence[int], rows: int, chunk: int) -> Iterator[Logits]:
+    def score(self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int] = ()) -> Iterator[Logits]:
         """Yield float32[rows, vocab] in the pieces in which a model of a bundle gives them."""
+        assert not source, "refused beforehand"
         from mxspec.compile.check.reference import forward
 
         logits = forward(self._model, tuple(tokens), self.first_position)[:, : self._vocab]

@@ -34,7 +34,7 @@ from mxspec.formats.weight_format import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-WEIGHTS, GRAPH = "other.safetensors", "other.onnx"
+WEIGHTS = "other.safetensors"
 _PIECE_WEIGHTS = 4 << 20  # unpacked at once
 _PACKED = ".packed"  # ends the name of a table's second form
 
@@ -82,8 +82,9 @@ def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
         raise MxspecError(
             f"--format changes a graph, which needs {missing.name}: pip install 'mxspec[compile]'"
         ) from None
-    graph = ir.load(bundle.graph_path("baseline"))
-    tensors = list(_plan(bundle, wanted, _looked_up(graph)))
+    baseline = bundle.manifest.models["baseline"]
+    graphs = {graph: ir.load(bundle.path / graph) for graph in baseline.graphs}
+    tensors = list(_plan(bundle, wanted, set[str]().union(*map(_looked_up, graphs.values()))))
     layout = plan_layout(
         [(tensor.entry.name, *stored_as(tensor.entry.format, tensor.entry.shape)) for tensor in tensors]
     )
@@ -95,11 +96,13 @@ def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
                 writer.append(np.ascontiguousarray(piece).data)
         writer.finish()
     entries = tuple(tensor.entry.model_copy(update={"offset": layout.offsets[tensor.entry.name]}) for tensor in tensors)
-    _point_into(graph, entries, {tensor.entry.name for tensor in tensors if tensor.packed}, wanted)
-    ir.save(graph, folder / GRAPH)
-    changed = {"graph": GRAPH, "weights": WEIGHTS, "tensors": entries, "borrowed": ()}
+    packed = {tensor.entry.name for tensor in tensors if tensor.packed}
+    for name, graph in graphs.items():
+        _point_into(graph, entries, packed, wanted)
+        ir.save(graph, folder / name)
+    changed = {"weights": WEIGHTS, "tensors": entries, "borrowed": ()}
     formats = {"format": wanted.weight_format, "activations": wanted.activations}
-    return bundle.manifest.models["baseline"].model_copy(update=changed | formats)
+    return baseline.model_copy(update=changed | formats)
 
 
 def _looked_up(graph: ir.Model) -> set[str]:
@@ -167,6 +170,8 @@ def _point_into(graph: ir.Model, entries: Iterable[TensorEntry], packed: set[str
     for entry in entries:
         dtype, shape = stored_as(entry.format, entry.shape)
         before = initializers.get(entry.name)
+        if before is None and entry.name.removesuffix(_PACKED) not in initializers:
+            continue  # of the model's other graph
         kind = ir.DataType.UINT8 if dtype == "U8" or before is None else before.dtype
         assert kind is not None
         place = ir.ExternalTensor(WEIGHTS, entry.offset, entry.bytes, kind, shape=ir.Shape(shape), name=entry.name)

@@ -15,6 +15,7 @@ from mxspec.evaluate.accuracy.documents import Document
 from mxspec.evaluate.accuracy.interval import block_starts
 from mxspec.evaluate.accuracy.judge import bar_of, figures_of, judge, judge_referee, perplexity, ratio_interval
 from mxspec.evaluate.accuracy.models import BundleModel, Model
+from mxspec.evaluate.accuracy.pairs import pair_windows
 from mxspec.evaluate.accuracy.ranks import SHOWN, advise, rank_tensors
 from mxspec.evaluate.accuracy.referee import Referee
 from mxspec.evaluate.accuracy.repack import Wanted, repack
@@ -106,10 +107,15 @@ def cut_documents(
     bundle: Bundle, tokenizer: Tokenizer, documents: Sequence[Document], asked: Asked
 ) -> tuple[Cut, list[Window]]:
     """How documents are cut, and their windows. Raises MxspecError where there is nothing to score."""
-    entry = bundle.manifest.tokenizer
+    entry, target = bundle.manifest.tokenizer, bundle.manifest.models["target"]
+    _require_sources(bundle, documents, asked)
+    if target.encoder is not None:
+        context = target.context_length
+        windows = pair_windows(documents, tokenizer, entry, target.encoder, context, asked.max_tokens)
+        return Cut(entry.decoder_start, context, context), windows
     lead = leading_tokens(tokenizer, entry.bos_token_id)
-    cut = choose_cut(lead, bundle.manifest.models["target"].context_length, asked.window, asked.stride)
-    windows: list[Window] = []
+    cut = choose_cut(lead, target.context_length, asked.window, asked.stride)
+    windows = []
     left = asked.max_tokens
     for number, document in enumerate(documents):
         tokens = check_ids(encode_text(tokenizer, document.text, lead), entry.vocab_size)[:left]
@@ -118,6 +124,20 @@ def cut_documents(
     if not windows:
         raise MxspecError("--text: got fewer than 2 tokens, expected at least 2: give a longer text")
     return cut, windows
+
+
+def _require_sources(bundle: Bundle, documents: Sequence[Document], asked: Asked) -> None:
+    """Raise MxspecError unless texts have sources exactly where models have encoders, and nothing is asked in vain."""
+    encoder, sources = bundle.manifest.models["target"].encoder, [document.source is not None for document in documents]
+    if encoder is None and any(sources):
+        raise MxspecError(f"--source: got it, but no model of bundle {bundle.path} has an encoder to read it")
+    if encoder is None:
+        return
+    if not all(sources):
+        raise MxspecError("--source: got none, expected the files whose lines the encoder reads, one for each --text")
+    for name, value in (("--window", asked.window), ("--stride", asked.stride), ("--referee", asked.referee)):
+        if value is not None:
+            raise MxspecError(f"{name}: is not supported for models with encoders")
 
 
 def open_models(bundle: Bundle, asked: Asked, longest: int, files: ExitStack) -> tuple[list[Model], int]:

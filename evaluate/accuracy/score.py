@@ -19,7 +19,9 @@ def score_window(models: Sequence[Model], window: Window, chunk: int) -> list[Sc
     read, next_ids = window.tokens[:-1], np.asarray(window.tokens[-window.scored :], dtype=np.int64)
     parts: list[list[Scores]] = []
     first = 0
-    for baseline, *others in zip(*(model.score(read, window.scored, chunk) for model in models), strict=True):
+    for baseline, *others in zip(
+        *(model.score(read, window.scored, chunk, window.source) for model in models), strict=True
+    ):
         parts.append(compare_rows(baseline, others, next_ids[first : first + len(baseline)]))
         first += len(baseline)
     return [Scores.joined(of_model) for of_model in zip(*parts, strict=True)]

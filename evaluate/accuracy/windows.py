@@ -26,12 +26,13 @@ class Cut:
 @dataclass(frozen=True, slots=True)
 class Window:
     """Tokens that are read from an empty context; the last `scored` of them count. `first` is the place of the first
-    that counts among the tokens of its document."""
+    that counts among the tokens of its document. An encoder reads the `source` before."""
 
     tokens: tuple[int, ...]
     scored: int
     document: int
     first: int
+    source: tuple[int, ...] = ()
 
 
 def choose_cut(lead: Sequence[int], context: int, window: int | None, stride: int | None) -> Cut:

@@ -7,11 +7,12 @@ from mxspec.formats.errors import MxspecError
 
 
 def require_context(bundle: Bundle, prompt_tokens: int, new_tokens: int) -> None:
-    """Raises MxspecError where target or draft cannot hold so many tokens."""
+    """Raises MxspecError where target or draft cannot hold so many tokens; where encoders read prompts, answers."""
     for name, entry in bundle.manifest.models.items():
-        most = entry.context_length - prompt_tokens
+        before = prompt_tokens if entry.encoder is None else len(bundle.manifest.tokenizer.decoder_start)
+        most = entry.context_length - before
         if name != "baseline" and new_tokens > most:
             raise MxspecError(
-                f"--new-tokens: got {new_tokens:,} after prompts of {prompt_tokens:,} tokens, but the context of the "
+                f"--new-tokens: got {new_tokens:,} after prompts of {before:,} tokens, but the context of the "
                 f"bundle's {name} is {entry.context_length:,} tokens: expected at most {max(most, 0):,}"
             )

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mxspec.evaluate.bench.shapes.kept import KeptBundle
-from mxspec.evaluate.bench.shapes.known import SHAPES
+from mxspec.evaluate.bench.shapes.known import SHAPES, SOURCE_SHAPES
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import drafters, verifiers
@@ -79,7 +79,8 @@ class Choice:
             )
         self.work.mkdir(parents=True, exist_ok=True)
         before = set(self.work.iterdir())
-        path = random_bundle(SHAPES[self.shape], self.work, weight_format, activations=activations)
+        shape = SOURCE_SHAPES.get(self.shape) or SHAPES[self.shape]
+        path = random_bundle(shape, self.work, weight_format, activations=activations)
         if path not in before:
             click.echo(f"made {KeptBundle.of(path)}; `specbench shapes` lists and removes such bundles", err=True)
         return path
@@ -89,7 +90,9 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """BUNDLE, or --shape with --format, --activations and --work, as the argument `choice`."""
 
     @click.argument("bundle", required=False, type=click.Path(path_type=Path))
-    @click.option("--shape", type=click.Choice(sorted(SHAPES)), help="A bundle of random weights, in its place.")
+    @click.option(
+        "--shape", type=click.Choice(sorted(SHAPES | SOURCE_SHAPES)), help="A bundle of random weights, in its place."
+    )
     @click.option("--format", "weight_format", type=click.Choice(USER_NAMES), help="Of its matrices. [mxfp6_e3m2]")
     @click.option("--activations", type=click.Choice(ACTIVATIONS), help="Of its products. [int16]")
     @work_option

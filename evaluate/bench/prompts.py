@@ -1,4 +1,4 @@
-"""What benchmarks have texts go on from: stretches of a text, or of random tokens."""
+"""What benchmarks have texts go on from: stretches of a text, or of random tokens; lines of a text for encoders."""
 
 from __future__ import annotations
 
@@ -7,11 +7,33 @@ from pathlib import Path
 
 import numpy as np
 
+from mxspec.evaluate.accuracy.documents import read_lines
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import MxspecError
 from mxspec.runtime.command import read_text
-from mxspec.runtime.text.tokenizer import load_tokenizer
+from mxspec.runtime.text.tokenizer import encode_prompt, load_tokenizer
 
 PROMPT_TOKENS = 64
+
+
+def read_prompts(bundle: Path, text_file: Path | None, count: int) -> list[list[int]]:
+    """Up to `count` prompts: stretches of the text, or sources of models with encoders, which are lines of it."""
+    opened = Bundle.open(bundle)
+    encoder = opened.manifest.models["target"].encoder
+    if encoder is None or text_file is None:
+        most = PROMPT_TOKENS if encoder is None else min(PROMPT_TOKENS, encoder.context_length)
+        return prompts_of(read_tokens(bundle, text_file, count), count, most)
+    tokenizer, bos = load_tokenizer(opened.tokenizer_path), opened.manifest.tokenizer.bos_token_id
+    lines = [line for line in read_lines(text_file, "--text") if line.strip()]
+    some = lines[:: max(len(lines) // count, 1)][:count]
+    sources = [encode_prompt(tokenizer, line, bos) for line in some]
+    for source in sources:
+        if len(source) > encoder.context_length:
+            raise MxspecError(
+                f"--text {text_file}: has a line of {len(source):,} tokens, expected at most "
+                f"{encoder.context_length:,}, the context of the encoder"
+            )
+    return sources
 
 
 def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:

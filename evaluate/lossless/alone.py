@@ -22,11 +22,11 @@ class Alone:
     def write(self, job: Job) -> list[int]:
         """The tokens after the prompt. Sampled ones are chosen by the noise of sample-and-match."""
         reader, shaper = self._reader, job.shaper(self._engine)
-        reader.rollback(0)
-        row = reader.append(job.prompt, 1)[0]
+        reader.begin(job.prompt.source)
+        row = reader.append(job.prompt.tokens, 1)[0]
         tokens: list[int] = []
         while True:
-            token = _choice(job, shaper, row, len(job.prompt) + len(tokens))
+            token = _choice(job, shaper, row, len(job.prompt.tokens) + len(tokens))
             tokens.append(token)
             if token in self._eos:
                 return tokens

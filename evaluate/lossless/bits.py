@@ -46,11 +46,19 @@ def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Spe
 
 
 def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equality) -> None:
-    """Each row of `tokens`, in calls of every width, against single steps on one thread."""
+    """Each row of `tokens`, in calls of every width, against single steps on one thread.
+
+    An encoder reads some of them first: alone, and then all together, another source in the other text's slot.
+    """
     ops.set_threads(1)
+    source = tokens[: model.source_capacity]
+    if source:
+        model.encode([(_ALONE, source)])
     steps = [model.run([Tokens(_ALONE, i, [token], 1)])[0].copy() for i, token in enumerate(tokens)]
     for threads in (1, max(len(os.sched_getaffinity(0)), 2)):
         ops.set_threads(threads)
+        if source:
+            model.encode([(0, source[::-1][:5]), (2, source)])
         for width in range(2, k_max + 2) if threads > 1 else (k_max + 1,):
             for first, rows in _scored(model, tokens, width):
                 for i, row in enumerate(rows):

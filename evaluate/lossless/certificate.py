@@ -74,7 +74,7 @@ def certify(
     speed = measure_speed(engine)
     if "rows" in only:
         progress("rows against single steps")
-        tokens = [token for prompt in prompts for token in prompt][:ROW_TOKENS]
+        tokens = [token for prompt in prompts for token in (prompt.source or prompt.tokens)][:ROW_TOKENS]
         found.equalities += check_bits(engine, tokens, wanted, speed).equalities
     if "equality" in only:
         part = check_equality(engine, prompts, seed, wanted, speed, progress)

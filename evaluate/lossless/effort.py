@@ -50,6 +50,8 @@ def measure_speed(engine: Engine) -> Speed:
 
 def _median_seconds(session: Session, rows: int) -> float:
     seconds = []
+    if session.encoder is not None:
+        session.encode([(0, [0] * min(ROWS, session.source_capacity))])
     for _ in range(WARM_UP + TIMED):
         began = time.perf_counter()
         session.run([Part(0, 0, [0] * rows, rows)])

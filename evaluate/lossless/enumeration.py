@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models
 from mxspec.evaluate.lossless.exact import text_probabilities
 from mxspec.evaluate.lossless.finding import Chance, Equality, Progress
 from mxspec.evaluate.lossless.job import penalised
+from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.evaluate.lossless.table import PROMPT, WORDS, Table, TableSession, number_of, score_tables
 from mxspec.evaluate.lossless.tails import Probs, chi_square_tail
 from mxspec.formats.manifest import ModelName
@@ -54,11 +55,11 @@ class Rounds:
 
 
 def check_enumeration(
-    engine: Engine, prompt: list[int], seed: int, sequences: int, progress: Progress
+    engine: Engine, prompt: Prompt, seed: int, sequences: int, progress: Progress
 ) -> tuple[list[Chance], Equality]:
     """Count the texts of each way; the tests, and the texts that cannot be or broke off."""
     progress("eight words: scoring the tables")
-    tables = score_tables(engine, prompt)
+    tables = score_tables(engine, prompt.tokens, prompt.source)
     possible = Equality("eight words: texts that the target can write", "texts")
     wanted = all_rounds(tables, engine.draft is not None)
     unit = sequences // sum(rounds.share for rounds in wanted)

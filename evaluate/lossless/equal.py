@@ -15,6 +15,7 @@ from mxspec.evaluate.lossless.effort import Effort, Speed
 from mxspec.evaluate.lossless.finding import Equality, Part, Progress
 from mxspec.evaluate.lossless.grammar import own_grammar
 from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
+from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
 from mxspec.evaluate.lossless.write import write_all
 from mxspec.formats.errors import GenerationError
@@ -36,7 +37,7 @@ class Plan:
 
 
 def check_equality(
-    engine: Engine, prompts: Sequence[list[int]], seed: int, effort: Effort, speed: Speed, progress: Progress
+    engine: Engine, prompts: Sequence[Prompt], seed: int, effort: Effort, speed: Speed, progress: Progress
 ) -> Part:
     """Write the same texts in every way."""
     skipped: list[str] = []
@@ -53,7 +54,7 @@ def check_equality(
             if job.grammar is None:
                 raise
             skipped.append(f"{job.kind}: {error}")
-    texts = [[*job.prompt, *tokens] for job, tokens in expected]
+    texts = [[*job.prompt.tokens, *tokens] for job, tokens in expected]
     drafters.append(RehearsedDrafter(texts, manifest.tokenizer.vocab_size))
     findings = {job.kind: Equality(job.kind, "texts") for job, _ in expected}
     for i, way in enumerate(ways(none, drafters, manifest.k_max, slots)):
@@ -87,7 +88,7 @@ def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> 
     return [Way(drafter, k, together, count, "match") for drafter, k, together, count in chosen]
 
 
-def _kinds(prompts: Sequence[list[int]], seed: int, length: int) -> list[Job]:
+def _kinds(prompts: Sequence[Prompt], seed: int, length: int) -> list[Job]:
     """The texts but for grammars: of three lengths, so that slots change hands one by one."""
     greedy, sampled = Sampling(), Sampling(1.0, seed=seed)
     kinds = [

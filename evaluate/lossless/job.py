@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.request import K, Request
@@ -21,7 +22,7 @@ class Job:
     """What is wanted, whoever writes it."""
 
     kind: str  # in words
-    prompt: list[int]
+    prompt: Prompt
     sampling: Sampling
     length: int
     grammar: Grammar | None = None
@@ -32,7 +33,9 @@ class Job:
         grammar = None
         if self.grammar is not None:
             grammar = self.grammar.compile(engine.tokenizer, entry.eos_token_ids, entry.vocab_size)
-        return Shaper(self.sampling, self.prompt, vocab_size=entry.vocab_size, eos=entry.eos_token_ids, grammar=grammar)
+        return Shaper(
+            self.sampling, self.prompt.tokens, vocab_size=entry.vocab_size, eos=entry.eos_token_ids, grammar=grammar
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,10 @@ class Way:
     def request(self, job: Job) -> Request:
         """The job, asked of an engine; nothing is left to the bundle's defaults."""
         chosen = _CHOOSING - _TRUNCATING if job.sampling.greedy else _CHOOSING
+        tokens, source = job.prompt.tokens, job.prompt.source
         return Request(
-            prompt=job.prompt,
+            prompt=source or tokens,
+            decoder_prompt=tokens if source else None,
             max_new_tokens=job.length,
             k=self.k,
             drafter=self.drafter,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,21 +13,38 @@ from mxspec.runtime.engine import Engine
 SHORTEST, LONGEST = 2, 24  # tokens of a prompt
 
 
-def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> list[list[int]]:
-    """Token ids of `count` prompts of different lengths; every other one begins as the one before it does.
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids that a text goes on from, and the source that encoders read, if the models have any."""
 
-    So that a slot goes on from what another has read.
+    tokens: list[int]
+    source: tuple[int, ...] = ()
+
+
+def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> list[Prompt]:
+    """`count` prompts of different lengths; every other one begins as the one before it does.
+
+    So that a slot goes on from what another has read. Where encoders read sources, every other one has the source of
+    the one before it.
     """
     rng = np.random.default_rng(seed)
-    longest = max(min(LONGEST, engine.target.capacity // 3), SHORTEST)
-    source = _own_tokens(engine) if text is None else engine.encode(text)
-    if len(source) < LONGEST:
-        raise MxspecError(f"--text: got {len(source)} tokens, expected at least {LONGEST}: give a longer text")
-    prompts: list[list[int]] = []
+    encoded = engine.target.source_capacity
+    longest = max(min(LONGEST, (encoded or engine.target.capacity) // 3), SHORTEST)
+    known = _own_tokens(engine) if text is None else engine.encode(text)
+    if len(known) < LONGEST:
+        raise MxspecError(f"--text: got {len(known)} tokens, expected at least {LONGEST}: give a longer text")
+    prompts: list[Prompt] = []
+    start = list(engine.bundle.manifest.tokenizer.decoder_start)
     for i in range(count):
         length = int(rng.integers(SHORTEST, longest + 1))
-        begin = prompts[-1][: len(prompts[-1]) * 2 // 3] if i % 2 else _begin(engine)
-        prompts.append([*begin, *_piece(source, length, rng, whole=text is not None)])
+        piece = _piece(known, length, rng, whole=text is not None)
+        if not encoded:
+            begin = prompts[-1].tokens[: len(prompts[-1].tokens) * 2 // 3] if i % 2 else _begin(engine)
+            prompts.append(Prompt([*begin, *piece]))
+        elif i % 2:
+            prompts.append(Prompt([*start, *piece[:SHORTEST]], prompts[-1].source))
+        else:
+            prompts.append(Prompt(start, tuple(piece)))
     return prompts
 
 
@@ -42,9 +60,9 @@ def _begin(engine: Engine) -> list[int]:
     return [] if bos is None else [bos]
 
 
-def _piece(source: Sequence[int], length: int, rng: np.random.Generator, *, whole: bool) -> list[int]:
+def _piece(known: Sequence[int], length: int, rng: np.random.Generator, *, whole: bool) -> list[int]:
     """Tokens that stand together in a text, or any of a vocabulary."""
     if whole:
-        first = int(rng.integers(0, len(source) - length + 1))
-        return list(source[first : first + length])
-    return [int(token) for token in rng.choice(source, length)]
+        first = int(rng.integers(0, len(known) - length + 1))
+        return list(known[first : first + length])
+    return [int(token) for token in rng.choice(known, length)]

@@ -18,10 +18,11 @@ from mxspec.evaluate.lossless.evidence import Evidence
 from mxspec.evaluate.lossless.finding import Equality, Progress
 from mxspec.evaluate.lossless.grammar import own_grammar
 from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
+from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.evaluate.lossless.tails import Probs
 from mxspec.evaluate.lossless.write import Written, write_all
 from mxspec.formats.errors import GenerationError
-from mxspec.formats.manifest import ModelName
+from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
 
@@ -43,7 +44,7 @@ class Sampled:
 
 
 def check_rescored(
-    engine: Engine, prompts: Sequence[list[int]], seed: int, effort: Effort, speed: Speed, progress: Progress
+    engine: Engine, prompts: Sequence[Prompt], seed: int, effort: Effort, speed: Speed, progress: Progress
 ) -> tuple[list[Evidence], list[Equality]]:
     """Write and score; the evidence of each way, the texts that broke off, and tokens that cannot be."""
     whole = Equality("sampled text: written to its end", "texts")
@@ -95,11 +96,11 @@ def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> 
 
 
 def _jobs(
-    engine: Engine, sampled: Sampled, prompts: Sequence[list[int]], tokens: int, rng: np.random.Generator
+    engine: Engine, sampled: Sampled, prompts: Sequence[Prompt], tokens: int, rng: np.random.Generator
 ) -> Iterator[Job]:
     """So many texts, of a length that gives each slot at least one, each with a seed of its own."""
     shortest, longest = LENGTHS
-    room = engine.target.capacity - max(len(prompt) for prompt in prompts)
+    room = engine.target.capacity - max(len(prompt.tokens) for prompt in prompts)
     length = min(max(tokens // sampled.way.together, shortest), longest, room)
     grammar = own_grammar(engine) if sampled.in_grammar else None
     for i in range(max(tokens // length, 1)):
@@ -124,12 +125,18 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
     """
     vocab = engine.bundle.manifest.tokenizer.vocab_size
     entry = engine.bundle.manifest.models.get(model)
-    tokens = [*text.job.prompt, *text.tokens]
-    if entry is None or len(tokens) > entry.context_length + 1:
+    prompt = text.job.prompt
+    tokens = [*prompt.tokens, *text.tokens]
+    if entry is None or len(tokens) > entry.context_length + 1 or not _reads(entry, prompt):
         yield from (np.full(vocab, 1 / vocab) for _ in text.tokens)
         return
     shaper = text.job.shaper(engine)
-    rows = chain.from_iterable(engine.score(tokens[:-1], model=model))
-    for token, row in zip(text.tokens, islice(rows, len(text.job.prompt) - 1, None), strict=True):
+    rows = chain.from_iterable(engine.score(tokens[:-1], source=prompt.source or None, model=model))
+    for token, row in zip(text.tokens, islice(rows, len(prompt.tokens) - 1, None), strict=True):
         yield shaper.distribution(row).probabilities(None, vocab)
         shaper.keep([token])
+
+
+def _reads(entry: ModelEntry, prompt: Prompt) -> bool:
+    """Whether the model's encoder, if it has one, can hold the source."""
+    return entry.encoder is None or len(prompt.source) <= entry.encoder.context_length

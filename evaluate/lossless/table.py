@@ -50,33 +50,35 @@ def number_of(words: Sequence[int]) -> int:
     return number
 
 
-def score_tables(engine: Engine, prompt: list[int]) -> dict[ModelName, Table]:
+def score_tables(engine: Engine, prompt: list[int], source: Sequence[int] = ()) -> dict[ModelName, Table]:
     """The tables of target and draft; a draft that there is none of knows nothing."""
-    words = choose_words(engine, prompt)
-    tables: dict[ModelName, Table] = {"target": _score(engine, "target", prompt, words)}
+    words = choose_words(engine, prompt, source)
+    tables: dict[ModelName, Table] = {"target": _score(engine, "target", prompt, source, words)}
     if engine.draft is not None:
-        tables["draft"] = _score(engine, "draft", prompt, words)
+        tables["draft"] = _score(engine, "draft", prompt, source, words)
     else:
         tables["draft"] = Table(np.zeros_like(tables["target"].rows))
     return tables
 
 
-def choose_words(engine: Engine, prompt: list[int]) -> list[int]:
+def choose_words(engine: Engine, prompt: list[int], source: Sequence[int] = ()) -> list[int]:
     """The likeliest tokens after the prompt, of both models by turns, so that both have some to expect."""
     vocab = engine.bundle.manifest.tokenizer.vocab_size
     lists = []
     for session in (engine.target, engine.draft):
         if session is not None:
             model: ModelName = "target" if session is engine.target else "draft"
-            row = list(engine.score(prompt, model=model))[-1][-1][:vocab]
+            row = list(engine.score(prompt, source=source or None, model=model))[-1][-1][:vocab]
             lists.append(np.argsort(-row, kind="stable")[: 2 * WORDS].tolist())
     mixed = [token for tokens in zip(*lists, strict=True) for token in tokens]
     return list(dict.fromkeys(mixed))[:WORDS]
 
 
-def _score(engine: Engine, name: ModelName, prompt: list[int], words: list[int]) -> Table:
+def _score(engine: Engine, name: ModelName, prompt: list[int], source: Sequence[int], words: list[int]) -> Table:
     """Level by level, all words after one text in one call: each in a slot of its own."""
     session = Session.of(engine.bundle, name, WORDS)
+    if source:
+        session.encode([(slot, source) for slot in range(WORDS)])
     rows = [_read(session, prompt)[words]]
     rows += [row[words] for row in _after(session, len(prompt), words)]
     for first in words:
@@ -106,6 +108,7 @@ class TableSession:
 
     def __init__(self, table: Table, capacity: int, slots: int) -> None:
         self.capacity, self.slots, self.chunk, self.real_vocab = capacity, slots, capacity, WORDS
+        self.source_capacity = 0
         self._table = table
         self._slots: list[list[int]] = [[STALE] * capacity for _ in range(slots)]
 

@@ -52,6 +52,11 @@ class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         wanted = int(batch_size or 1) if str(batch_size).isdigit() else 1
         self.slots = slots or (wanted if wanted > 1 else SLOTS)
         self.engine = Engine(bundle, slots=self.slots, threads=threads, model=model)
+        if self.engine.target.encoder is not None:
+            self.engine.close()
+            raise BundleError(
+                f"bundle {bundle}: its models have encoders, and lm-eval's tasks here are for models without"
+            )
         self.k, self.drafter, self.seed = k, drafter, seed
         self._likelihoods = Likelihoods(Session.of(self.engine.bundle, model, self.slots))
 

@@ -77,11 +77,14 @@ def write_ways(
 
 
 def fit(engine: Engine, text: str, max_new_tokens: int) -> tuple[list[int], bool]:
-    """Ids of a prompt that leaves room for its answer, and whether its beginning had to go. Raises GenerationError."""
+    """Ids of a prompt that leaves room for its answer, and whether some of it had to go. Raises GenerationError."""
     room = engine.target.capacity - max_new_tokens
     if room < 1:
         raise GenerationError(
             f"--max-new-tokens: got {max_new_tokens}, expected fewer than {engine.target.capacity}, the context"
         )
     ids = engine.encode(text)
+    if engine.target.encoder is not None:  # a source loses its end, but for the token that the tokenizer puts there
+        room = engine.prompt_capacity
+        return (ids, False) if len(ids) <= room else ([*ids[: room - 1], ids[-1]], True)
     return ids[-room:], len(ids) > room

@@ -41,6 +41,7 @@ class Defaults:
     settings: Mapping[str, Any]
     system: str | None = None
     raw: bool = False
+    task: str | None = None
 
 
 def read_lines(path: Path, argument: str = "--prompts") -> Iterator[Line]:
@@ -83,7 +84,9 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
     prompt = settings.get("prompt")
     if isinstance(prompt, str) and "messages" not in settings:
         del settings["prompt"]
-        return request_for(engine, prompt, settings, system=defaults.system, raw=defaults.raw)
+        return request_for(engine, prompt, settings, system=defaults.system, raw=defaults.raw, task=defaults.task)
+    if defaults.task is not None:
+        raise GenerationError("task: got it with a prompt that is not text, which it cannot stand before")
     return Request(**settings)
 
 

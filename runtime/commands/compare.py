@@ -48,6 +48,7 @@ def compare(
     *,
     system: str | None,
     raw: bool,
+    task: str | None,
     threads: int | None,
     json_output: bool,
     picture: Path | None,
@@ -58,7 +59,7 @@ def compare(
     console = report_console(json_output=json_output)
     recordings: list[Recording] = []
     with open_columns(bundle, threads) as columns:
-        request = request_for(columns[-1].engine, prompt, settings, system=system, raw=raw)
+        request = request_for(columns[-1].engine, prompt, settings, system=system, raw=raw, task=task)
         for number, column in enumerate(columns, 1):
             with console.status(f"{column.title} writes: {number} of {len(columns)}, one after another"):
                 write_column(column, replace(request, max_new_tokens=1, min_new_tokens=0, cache_key="first"))  # pages

@@ -76,6 +76,7 @@ def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
         "rounds_by_k": {str(k): rounds for k, rounds in statistics.rounds_by_k.items()},
         "waiting_s": statistics.waiting_seconds,
         "prefill_s": statistics.prefill_seconds,
+        "encode_s": statistics.encode_seconds,
         "decode_s": statistics.decode_seconds,
         "draft_s": statistics.draft_seconds,
         "target_s": statistics.target_seconds,

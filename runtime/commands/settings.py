@@ -74,11 +74,22 @@ def grammar_of(texts: Mapping[str, Any]) -> Grammar:
 
 
 def request_for(
-    engine: Engine, prompt: str, settings: Mapping[str, Any], *, system: str | None = None, raw: bool = False
+    engine: Engine,
+    prompt: str,
+    settings: Mapping[str, Any],
+    *,
+    system: str | None = None,
+    raw: bool = False,
+    task: str | None = None,
 ) -> Request:
-    """The request for a text: the question of a chat where the bundle has a template, unless it is to be continued."""
+    """The request for a text: the question of a chat where the bundle has a template, unless it is to be continued.
+
+    What the prompts of a `task` begin with comes before it.
+    """
     from mxspec.runtime.request import Request
 
+    if task is not None:
+        prompt = engine.task(task) + prompt
     if raw or (engine.template is None and system is None):
         return Request(prompt=prompt, **settings)
     if engine.template is None:

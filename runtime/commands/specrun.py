@@ -30,6 +30,7 @@ FILE = click.Path(path_type=Path)
 @option(PROMPT, "--prompt-file", type=FILE, metavar="FILE", help="Read the prompt from a UTF-8 file.")
 @option(PROMPT, "--chat", is_flag=True, help="Talk: a session of many turns, /help says more. With a prompt: one turn.")
 @option(PROMPT, "--system", metavar="TEXT", help="What the chat's system message says.")
+@option(PROMPT, "--task", metavar="NAME", help="What the bundle's recipe has under this name comes before the prompt.")
 @option(PROMPT, "--raw", is_flag=True, help="Continue the prompt as it is, though the bundle has a chat template.")
 @request_options
 @option(SPEED, "--slots", type=int, help="Texts to write at a time.  [default: 8]")
@@ -51,6 +52,7 @@ def specrun(
     chat: bool,
     system: str | None,
     raw: bool,
+    task: str | None,
     slots: int | None,
     threads: int | None,
     json_output: bool,
@@ -63,7 +65,8 @@ def specrun(
 ) -> int:
     """Answer PROMPT, or continue it, with the models of BUNDLE.
 
-    A bundle with a chat template answers; --raw, and a bundle without one, continues. The prompt is an argument, a
+    A bundle with a chat template answers; --raw, and a bundle without one, continues. A bundle with encoders answers
+    what it reads: a translation, a summary. The prompt is an argument, a
     file (--prompt-file), or standard input where it is "-" or left out; one newline at the end of a file and of
     standard input is not part of it. The text is written as it is made; on a terminal, tokens that the draft guessed
     are coloured, and Ctrl-C ends the text.
@@ -84,6 +87,7 @@ def specrun(
             "--prompt-file": (prompts is not None and prompt_file is not None, "--prompts, which holds them all"),
             "--chat": (prompts is not None and chat, "--prompts, whose lines are answered one by one"),
             "--json": (talk and json_output, "a chat of many turns; /save writes it to a file"),
+            "--task": (talk and task is not None, "a chat of many turns"),
             "--n": (talk and options["n"] is not None, "a chat of many turns, which goes on from one answer"),
             "--best-of": (
                 options["best_of"] is not None and (talk or trace is not None),
@@ -118,6 +122,7 @@ def specrun(
             settings,
             system=system,
             raw=raw,
+            task=task,
             threads=threads,
             json_output=json_output,
             picture=picture,
@@ -127,7 +132,7 @@ def specrun(
             from mxspec.runtime.commands.batch import run_batch
             from mxspec.runtime.commands.batch_lines import Defaults
 
-            return run_batch(engine, prompts, out, Defaults(settings, system, raw), json_output=json_output)
+            return run_batch(engine, prompts, out, Defaults(settings, system, raw, task), json_output=json_output)
         if chat and engine.template is None:
             raise GenerationError(f"--chat: bundle {bundle} has no chat template; without --chat it continues a prompt")
         if talk:
@@ -136,7 +141,7 @@ def specrun(
             return ChatSession(engine, settings, system).run()
         if trace is not None:
             settings["trace"] = True
-        request = request_for(engine, text, settings, system=system, raw=raw)
+        request = request_for(engine, text, settings, system=system, raw=raw, task=task)
         return answer_once(engine, request, json_output=json_output, trace=trace)
 
 

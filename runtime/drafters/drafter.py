@@ -127,20 +127,20 @@ class Drafter(Protocol):
     repeatable: bool  # what it proposes depends on the text and its settings alone, not on other texts nor on the clock
     cheap: bool  # it decides by `worth` how much to propose, and a guess costs next to nothing
 
-    def limit(self, length: int) -> int:
-        """How many tokens can be proposed after `length` tokens."""
+    def limit(self, length: int, source: int = 0) -> int:
+        """How many tokens can be proposed after `length` tokens, under a source of so many."""
         ...
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        """How many tokens of a text are still to be read before anything can be proposed after it."""
+        """How many tokens of a text and its source are still to be read before anything can be proposed after it."""
         ...
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
-        """Read so many more tokens of each text."""
+        """Read so many more tokens of each text, those of its source first."""
         ...
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> Any:
-        """What it remembers of a text from round to round."""
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> Any:
+        """What it remembers of a text from round to round; an encoder may have read a source, which is handed over."""
         ...
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
@@ -163,7 +163,7 @@ class ByText:
     repeatable = True
     cheap = True
 
-    def limit(self, length: int) -> int:
+    def limit(self, length: int, source: int = 0) -> int:
         """Nothing of its own limits it."""
         return 1 << 30
 
@@ -173,7 +173,7 @@ class ByText:
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         """It reads nothing beforehand."""
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> Any:
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> Any:
         return None
 
     def observe(self, memory: Any, done: Round) -> None:

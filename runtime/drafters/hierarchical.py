@@ -36,8 +36,8 @@ class HierarchicalDrafter(ByText):
         self._costs = Costs()
         self._model = ModelDrafter(session)
 
-    def limit(self, length: int) -> int:
-        return self._model.limit(length)
+    def limit(self, length: int, source: int = 0) -> int:
+        return self._model.limit(length, source)
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
         return self._model.lag(tokens, slot)
@@ -45,13 +45,14 @@ class HierarchicalDrafter(ByText):
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         self._model.read(pieces)
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> _Memory:
-        return _Memory(SuffixText(len(tokens)))
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> _Memory:
+        return _Memory(SuffixText(len(tokens), source=source))
 
     def observe(self, memory: _Memory, done: Round) -> None:
         self._model.observe(memory.judged, done)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        self._model.encode([want.slot for want in wanted])
         began = time.perf_counter()
         drafts = [
             _Draft(want, len(want.proposal.tokens) + want.k, self._model.stopping(want, want.memory.judged))

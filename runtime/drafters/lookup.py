@@ -6,27 +6,34 @@ Saxena (2023), https://github.com/apoorvumang/prompt-lookup-decoding: copying, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from mxspec.runtime.drafters.guess import Guess, GuessingDrafter, Kept, copied
+from mxspec.runtime.drafters.suffix_automaton import BREAK
 
 LONGEST = 3
 
 
 class LookupText:
-    """Where every one, two and three tokens of a text last ended."""
+    """Where every one, two and three tokens of a text, or of the source before it, last ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Sequence[int] = ()) -> None:
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], int] = {}
         self._kept = Kept()
+        before = [*source, BREAK] if source else []
+        for token in before:
+            self._read(token)
+        self._before = len(before)
 
     def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
         """What followed the longest of its last that stood there before."""
-        for token in tokens[len(self._tokens) :]:
+        for token in tokens[len(self._tokens) - self._before :]:
             self._read(token)
         last = [*self._tokens[-LONGEST:], *ahead]
         matched, end = self._find(last)
-        return Guess(list(copied(self._tokens, end, ahead, most if matched else 0)), matched, self._kept)
+        found = copied(self._tokens, end, ahead, most if matched else 0)
+        return Guess(list(takewhile(lambda token: token != BREAK, found)), matched, self._kept)
 
     def _find(self, last: Sequence[int]) -> tuple[int, int]:
         """How many tokens matched, and where they ended; (0, 0) for none."""
@@ -40,7 +47,7 @@ class LookupText:
         """Learn from a token, and note what ended before it."""
         last, end = self._tokens[-LONGEST:], len(self._tokens)
         matched, before = self._find(last)
-        if matched:
+        if matched and token != BREAK:
             self._kept.observe(matched, self._tokens[before] == token)
         for length in range(1, len(last) + 1):
             self._ends[tuple(last[-length:])] = end
@@ -52,5 +59,5 @@ class LookupDrafter(GuessingDrafter):
 
     name = "lookup"
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> LookupText:
-        return LookupText()
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> LookupText:
+        return LookupText(source)

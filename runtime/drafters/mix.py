@@ -54,15 +54,17 @@ class MixDrafter(ByText):
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
         """Of the model; what one call can read, it reads when it is chosen."""
-        lag = 0 if self._model is None else self._model.lag(tokens, slot)
-        return lag if self._model is not None and lag > self._model.session.chunk else 0
+        if self._model is None or not self._model.limit(len(tokens), len(slot.source)):
+            return 0
+        lag = self._model.lag(tokens, slot)
+        return lag if lag > self._model.session.chunk else 0
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         assert self._model is not None
         self._model.read(pieces)
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> _Memory:
-        members = {name: member.begin(tokens, cache_key) for name, member in self._members.items()}
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> _Memory:
+        members = {name: member.begin(tokens, cache_key, source) for name, member in self._members.items()}
         return _Memory(members, Acceptance.like(self._kept))
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
@@ -125,7 +127,8 @@ class MixDrafter(ByText):
 
     def _offers_of_model(self, want: Wanted, model: ModelDrafter) -> list[Offer]:
         """Each K by how much of its guesses was kept, and by what a call takes beside a step of the target."""
-        most = min(want.k, model.limit(len(want.tokens) + len(want.proposal.tokens)))
+        length = len(want.tokens) + len(want.proposal.tokens)
+        most = min(want.k, model.limit(length, len(want.slot.source)))
         if want.worth.all_wanted and most:
             return [Offer(model, most, float(most))]
         chances = [want.memory.acceptance.share**k for k in range(1, most + 1)]

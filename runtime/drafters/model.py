@@ -18,7 +18,8 @@ class ModelDrafter(ByText):
     """The draft model of a bundle, in the slots of its texts.
 
     What it has not read of a text is fed before its first guess: one token in most rounds, two where all was kept (its
-    last own token, which it proposed but never read, and the target's).
+    last own token, which it proposed but never read, and the target's). Where it has an encoder, that reads a source
+    when the text is first drafted after.
     """
 
     name = "model"
@@ -28,7 +29,7 @@ class ModelDrafter(ByText):
         self.session = session
         self._sureness = {greedy: Sureness() for greedy in (True, False)}
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> list[Judged]:
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> list[Judged]:
         """The levels of a round's guesses."""
         return []
 
@@ -39,23 +40,35 @@ class ModelDrafter(ByText):
         """What decides in a round how far to guess for a text."""
         return Stopping(want, self._sureness[want.choice.greedy_text], judged)
 
-    def limit(self, length: int) -> int:
-        return max(self.session.capacity - length + 1, 0)
+    def limit(self, length: int, source: int = 0) -> int:
+        return max(self.session.capacity - length + 1, 0) if source <= self.session.source_capacity else 0
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        return len(tokens) - slot.draft_length
+        return len(tokens) - slot.draft_length + slot.draft_unencoded
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         parts: list[Part] = []
-        for tokens, slot, count in pieces:
-            first = slot.draft_length
-            parts.append(Part(slot.index, first, tokens[first : first + count], 0 if parts else 1))
-            slot.draft_length += count
+        of_texts = [count - slot.draft_unencoded for _, slot, count in pieces]
+        self.encode([slot for _, slot, _ in pieces])
+        for (tokens, slot, _), count in zip(pieces, of_texts, strict=True):
+            if count > 0:
+                first = slot.draft_length
+                parts.append(Part(slot.index, first, tokens[first : first + count], 0 if parts else 1))
+                slot.draft_length += count
         if parts:
             self.session.run(parts)
 
+    def encode(self, slots: Sequence[Slot]) -> None:
+        """Have the draft's encoder read the sources that it has not."""
+        unread = [slot for slot in slots if slot.draft_unencoded]
+        if unread:
+            self.session.encode([(slot.index, slot.source) for slot in unread])
+        for slot in unread:
+            slot.draft_encoded = True
+
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = []
+        self.encode([want.slot for want in wanted])
         unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
         guesses = {id(want): self.stopping(want, want.memory) for want in wanted}
         for position in range(max((want.k for want in wanted), default=0)):

@@ -59,7 +59,7 @@ class NgramDrafter(ByText):
     def __init__(self, tables: NgramTables) -> None:
         self._tables = tables
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> NgramText:
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> NgramText:
         return NgramText(self._tables)
 
     def chances(self, want: Wanted) -> list[float]:

@@ -12,7 +12,7 @@ class NoDrafter(ByText):
 
     name = "none"
 
-    def limit(self, length: int) -> int:
+    def limit(self, length: int, source: int = 0) -> int:
         return 0
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:

@@ -17,7 +17,7 @@ from mxspec.runtime.drafters.suffix_text import SuffixText
 
 
 class SuffixDrafter(GuessingDrafter):
-    """Guesses what the text itself, past answers of its cache key, or a corpus has.
+    """Guesses what the text itself, its source, past answers of its cache key, or a corpus has.
 
     Past answers are kept within `shared_bytes`, none where it is 0. With them what is proposed depends on other texts.
     """
@@ -29,9 +29,9 @@ class SuffixDrafter(GuessingDrafter):
         self._corpus = corpus
         self.repeatable = self._past is None
 
-    def begin(self, tokens: Sequence[int], cache_key: str) -> SuffixText:
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> SuffixText:
         past = partial(self._past.of, cache_key) if self._past is not None else tuple
-        return SuffixText(len(tokens), cache_key, past, self._corpus)
+        return SuffixText(len(tokens), cache_key, past, self._corpus, source)
 
     def end(self, memory: SuffixText, tokens: Sequence[int]) -> None:
         if self._past is not None:

@@ -1,11 +1,11 @@
-"""What suffix decoding remembers of a text: where its endings stood before, in itself and elsewhere."""
+"""What suffix decoding remembers of a text: where its endings stood before, in itself, its source and elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from mxspec.runtime.drafters.guess import Guess, Kept
-from mxspec.runtime.drafters.suffix_automaton import Match, SuffixAutomaton
+from mxspec.runtime.drafters.suffix_automaton import BREAK, Match, SuffixAutomaton
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 
 LOOK_BACK = 64  # tokens of a text that are looked for in others
@@ -34,7 +34,10 @@ class Elsewhere:
 
 
 class SuffixText:
-    """A text's own automaton, its places in those of past answers, and what came true of its guesses."""
+    """A text's own automaton, its places in those of past answers, and what came true of its guesses.
+
+    A source, which an encoder reads, is text that stands before: answers copy much of it.
+    """
 
     def __init__(
         self,
@@ -42,8 +45,10 @@ class SuffixText:
         cache_key: str = "",
         past: Callable[[], Sequence[SuffixAutomaton]] = tuple,
         corpus: SuffixCorpus | None = None,
+        source: Sequence[int] = (),
     ) -> None:
         self.prompt_tokens, self.cache_key = prompt_tokens, cache_key
+        self._before = (*source, BREAK) if source else ()
         self._own = SuffixAutomaton()
         self._kept = Kept()
         self._past, self._past_kept = past, Kept()
@@ -76,17 +81,24 @@ class SuffixText:
 
     def _catch_up(self, tokens: Sequence[int]) -> None:
         """Read what was written since, and learn from it."""
-        own, written = self._own, tokens[len(self._own.tokens) :]
+        own = self._own
+        if self._before and not own.tokens:
+            self._learn(self._before)
+        written = tokens[len(own.tokens) - len(self._before) :]
         for guess in self._open:
             guess.compare(written)
-        for token in written:
-            matched, guessed = own.predict()
-            if matched:
-                self._kept.observe(matched, guessed == token)
-            own.append(token)
+        self._learn(written)
         known = {id(place.automaton): place for place in self._elsewhere}
         for place in self._elsewhere:
             place.extend(written)
         self._elsewhere = [
             known.get(id(automaton)) or Elsewhere(automaton, tokens[-LOOK_BACK:]) for automaton in self._past()
         ]
+
+    def _learn(self, tokens: Sequence[int]) -> None:
+        """The text goes on: what came true of what followed its endings before?"""
+        for token in tokens:
+            matched, guessed = self._own.predict()
+            if matched and token != BREAK:
+                self._kept.observe(matched, guessed == token)
+            self._own.append(token)

@@ -6,6 +6,8 @@
 #include "formats/native/isa.h"
 #include "runtime/ops/attention_op.h"
 #include "runtime/ops/c_border.h"
+#include "runtime/ops/cross_attention_op.h"
+#include "runtime/ops/encoder_attention_op.h"
 #include "runtime/ops/gated_op.h"
 #include "runtime/ops/gather_op.h"
 #include "runtime/ops/kernels/thread_pool.h"
@@ -14,6 +16,7 @@
 #include "runtime/ops/op.h"
 #include "runtime/ops/qkv_attention_op.h"
 #include "runtime/ops/rotary_op.h"
+#include "runtime/ops/store_key_value_op.h"
 
 namespace mxspec {
 namespace {
@@ -48,8 +51,10 @@ std::vector<Registered> registered() {
 const std::vector<Registered>& operators() {
   static const std::vector<Registered> all =
       registered<AddLayerNormOp, AddRmsNormOp, AttentionOp<ElementType::kFloat16>, AttentionOp<ElementType::kFloat32>,
+                 CrossAttentionOp<ElementType::kFloat16>, CrossAttentionOp<ElementType::kFloat32>, EncoderAttentionOp,
                  GeGluOp, PackedGatherOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>,
-                 QkvAttentionOp<ElementType::kFloat32>, RotaryEmbeddingOp, SwiGluOp>();
+                 QkvAttentionOp<ElementType::kFloat32>, RotaryEmbeddingOp, StoreKeyValueOp<ElementType::kFloat16>,
+                 StoreKeyValueOp<ElementType::kFloat32>, SwiGluOp>();
   return all;
 }
 

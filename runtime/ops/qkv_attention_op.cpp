@@ -50,7 +50,7 @@ Tensor floats(float* data, const Shape& shape) { return {ElementType::kFloat32, 
 }  // namespace
 
 QkvAttentionBase::QkvAttentionBase(const Attributes& attributes)
-    : AttentionBase(attributes),
+    : CausalAttention(attributes),
       norm_epsilon_(attributes.number("norm_epsilon", kNoEpsilon)),
       interleaved_(read_switch(attributes, "interleaved")),
       pairs_(read_switch(attributes, "pairs")),
@@ -103,10 +103,10 @@ void QkvAttentionBase::compute(Context& context) const {
   });
 
   const Inputs inputs = {
-      floats(query, query_shape), floats(key, key_shape),    floats(value, key_shape), past_key,
-      context.input(2),           context.input(3),          context.input(4),         context.input(5),
-      context.optional_input(10), context.optional_input(11)};
-  attend(context, inputs, Shape{1, tokens, heads * head_size});
+      floats(query, query_shape), floats(key, key_shape),     floats(value, key_shape),  past_key,
+      context.input(2),           context.input(3),           context.input(4),          context.input(5),
+      context.optional_input(10), context.optional_input(11), context.optional_input(12)};
+  attend_and_append(context, inputs, Shape{1, tokens, heads * head_size});
 }
 
 }  // namespace mxspec

@@ -8,7 +8,8 @@ namespace mxspec {
 // QkvAttention(qkv float32[1, tokens, (heads + 2 kv_heads) * head_size],
 //              past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
 //              slots, past_lengths, new_lengths int32[sequences], cos, sin float32[1, tokens, rotary / 2]?,
-//              query_norm_weight, key_norm_weight float32[norm]?, alibi_slopes, sinks float32[heads]?)
+//              query_norm_weight, key_norm_weight float32[norm]?, alibi_slopes, sinks float32[heads]?,
+//              distance_bias float32[heads, distances]?)
 //   -> (output float32[1, tokens, heads * head_size], present_key, present_value: the buffers of past_key, past_value)
 // Attention (attention_op.h) over a fused product. A row of qkv holds its queries, then its keys, then its values:
 //   q0 q1 q2 q3 k0 k1 v0 v1     heads = 4, kv_heads = 2
@@ -18,7 +19,7 @@ namespace mxspec {
 // long (Qwen3, Gemma 3), of all heads together where it is that long (OLMo 2, not interleaved); attribute norm_epsilon.
 // Where cos and sin are given, they are then rotated as by RotaryEmbedding (attribute pairs). Gives the bits that the
 // separate operators (the norm without its addition) give. The other attributes are those of Attention.
-class QkvAttentionBase : public AttentionBase {
+class QkvAttentionBase : public CausalAttention {
  public:
   static constexpr const char* kName = "QkvAttention";
 
@@ -47,6 +48,7 @@ class QkvAttentionOp : public QkvAttentionBase {
       {"key_norm_weight", ElementType::kFloat32, true},
       {"alibi_slopes", ElementType::kFloat32, true},
       {"sinks", ElementType::kFloat32, true},
+      {"distance_bias", ElementType::kFloat32, true},
   };
   static constexpr Parameter kOutputs[] = {
       {"output", ElementType::kFloat32}, {"present_key", kCache}, {"present_value", kCache}};

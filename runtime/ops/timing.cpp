@@ -73,6 +73,7 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
     for (size_t i = 0; i < repetitions; ++i) {
       uint16_t* keys = caches + i % layers * 2 * cache_values;
       const AttentionCall call = {
+          .mode = AttentionMode::kCausal,
           .sequences = parts.data(),
           .sequence_count = parts.size(),
           .heads = heads,
@@ -87,6 +88,9 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
           .half_cache = true,
           .slopes = nullptr,
           .sinks = nullptr,
+          .distance_bias = nullptr,
+          .distances = 0,
+          .first_distance = 0,
           .output = output.data(),
           .scale = 1 / std::sqrt(static_cast<float>(head_size)),
           .softcap = 0,

@@ -11,6 +11,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.events import Token
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.serve.errors import unsupported
 from mxspec.serve.flight import Flight
 from mxspec.serve.job import Job, Object
 from mxspec.serve.keys import cache_key
@@ -29,6 +30,10 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
     asked = parse_body(body, CompletionRequest, REFUSALS)
     asked.check()
     served = service.find(asked.model)
+    if asked.echo and served.engine.target.encoder is not None:
+        raise unsupported(
+            "echo", f"is not supported by model {served.id}: an encoder reads the prompt, no text goes on from it"
+        )
     check_prompts(asked.prompt, service.limits.prompts)
     check_count("n", asked.n, service.limits.n)
     samples = asked.n if asked.best_of is None else asked.best_of

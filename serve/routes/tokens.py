@@ -50,7 +50,7 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
     except MxspecError as error:
         raise refused(error, {} if asked.messages is None else {"prompt": "messages"}) from None
     names = [engine.tokenizer.id_to_token(token) for token in tokens] if asked.return_token_strs else None
-    return {"count": len(tokens), "max_model_len": engine.target.capacity, "tokens": tokens, "token_strs": names}
+    return {"count": len(tokens), "max_model_len": engine.prompt_capacity, "tokens": tokens, "token_strs": names}
 
 
 def detokenize(service: Service, body: bytes) -> dict[str, Any]:

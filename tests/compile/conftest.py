@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.export import ExportedGraph, WeightSpec, export_graph
@@ -145,17 +145,38 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+_T5 = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 4}
+_T5 |= {"vocab_size": 120, "decoder_start_token_id": 0}
+_BART = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "vocab_size": 120}
+_BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 96, "decoder_ffn_dim": 80, "max_position_embeddings": 128}
+_MARIAN = {**_BART, "pad_token_id": 119, "decoder_start_token_id": 119, "scale_embedding": True}
+
+# Encoder-decoders: name → (model type, configuration)
+WITH_ENCODER: dict[str, tuple[str, dict[str, Any]]] = {
+    "t5": ("t5", {**_T5, "num_decoder_layers": 2}),
+    "mt5": ("mt5", {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "bart": ("bart", _BART),
+    "marian": ("marian", _MARIAN),
+    "m2m_100": ("m2m_100", _BART),
+}
+
+
 def make_model(name: str) -> PreTrainedModel:
     """A random model of that name in float32, every weight a float16 value, norms and biases away from 1 and 0."""
-    model_type, settings = (TINY | LIGHT)[name]
+    model_type, settings = (TINY | LIGHT | WITH_ENCODER)[name]
     config = AutoConfig.for_model(model_type, **settings)
     torch.manual_seed(sum(map(ord, name)))
     attention = "sdpa" if settings.get("alibi") else "eager"  # Falcon's eager attention adds its ALiBi twice
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        config, attn_implementation=attention, dtype=torch.float32
-    )
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model: PreTrainedModel = kind.from_config(config, attn_implementation=attention, dtype=torch.float32)
+    if name == "mt5":  # whose head is its own, as in the checkpoints of T5 1.1
+        model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
     with torch.no_grad():
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias).half())
         for parameter in model.parameters():
+            if not parameter.requires_grad:  # sinusoids
+                continue
             spread = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             parameter.add_(torch.randn_like(parameter), alpha=spread)
             parameter.copy_(parameter.half().float())
@@ -201,6 +222,12 @@ def _judge_each_config_once(each_config_judged_once: None) -> None:
 def tiny_names() -> list[str]:
     """All names of TINY."""
     return list(TINY)
+
+
+@pytest.fixture(params=WITH_ENCODER)
+def name_with_encoder(request: pytest.FixtureRequest) -> str:
+    """Each name of WITH_ENCODER."""
+    return str(request.param)
 
 
 @pytest.fixture(params=TINY)

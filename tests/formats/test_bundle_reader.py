@@ -111,6 +111,18 @@ def guesses(file: str = "target.onnx") -> Json:
     return {"file": file, "text_sha256": "0" * 64, "tokens": 3}
 
 
+def encoder(graph: str = "target.onnx", context_length: int = 64) -> Json:
+    return {"graph": graph, "layers": 1, "context_length": context_length}
+
+
+def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[int] = (0,)) -> object:
+    """An encoder for each model, a table by position, and what a decoder begins with."""
+    for name, model in manifest["models"].items():
+        model.update(encoder=encoder(f"{name}_encoder.onnx", context_length), tensors=table("cos"))
+        manifest["files"][f"{name}_encoder.onnx"] = manifest["files"][f"{name}.onnx"]
+    return manifest["tokenizer"].update(decoder_start=list(decoder_start))
+
+
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
@@ -162,6 +174,16 @@ def guesses(file: str = "target.onnx") -> Json:
         (lambda m: m.update(guesses={"ngram": guesses()}), "file 'target.onnx' already belongs to target"),
         (lambda m: m["models"]["target"].update(vocab_size=39), "39 logits for a tokenizer of 40 ids"),
         (lambda m: m["tokenizer"].update(eos_token_ids=[40]), "id 40 of 40"),
+        (
+            lambda m: (with_encoders(m, 64), m["models"]["draft"].update(encoder=None)),
+            "models.draft: has no encoder, and others of the bundle have one",
+        ),
+        (lambda m: m["models"]["draft"].update(encoder=encoder("x")), "draft: file 'x' is not in files"),
+        (lambda m: m["models"]["draft"].update(encoder=encoder()), "'target.onnx' already belongs to target"),
+        (lambda m: with_encoders(m, 65), "context_length 65, but table 'cos' has 64 rows"),
+        (lambda m: with_encoders(m, 64, []), "decoder_start: got [], expected the ids that a decoder begins with"),
+        (lambda m: with_encoders(m, 64, [40]), "id 40 of 40"),
+        (lambda m: m["tokenizer"].update(decoder_start=[0]), "decoder_start: got [0], no encoder to go with it"),
         (lambda m: m["tokenizer"].update(sha256="0" * 64), "not the hash that files gives"),
         (lambda m: m["files"]["target.onnx"].update(bytes=7), "60 bytes, the manifest says 7"),
         (lambda m: m["files"].update({"more.onnx": m["files"]["target.onnx"]}), "'more.onnx' is missing"),

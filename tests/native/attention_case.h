@@ -20,6 +20,8 @@ struct AttentionOptions {
   bool alibi = false;
   bool sinks = false;
   bool half = true;
+  size_t distances = 0;  // of biases by distance, the first of which is first_distance
+  int64_t first_distance = 0;
 };
 
 struct AttentionSizes {
@@ -40,7 +42,7 @@ struct AttentionCase {
   std::vector<AttentionSequence> sequences;
   std::vector<float> query, key, value;     // [tokens, heads or kv_heads, head_size]
   std::vector<float> past_key, past_value;  // [slots, kv_heads, capacity, head_size], NaN where no past is
-  std::vector<float> slopes, sinks;
+  std::vector<float> slopes, sinks, distance_bias;
 
   AttentionCase(AttentionSizes sizes, AttentionOptions options, size_t slots, const std::vector<Part>& parts,
                 unsigned seed)
@@ -65,6 +67,8 @@ struct AttentionCase {
     for (auto* values : {&query, &key, &value}) fill(values->begin(), values->end());
     for (size_t h = 0; options.alibi && h < sizes.heads; ++h) slopes.push_back(std::exp2(-1.0f - h));
     for (size_t h = 0; options.sinks && h < sizes.heads; ++h) sinks.push_back(4.0f * h - 2);
+    distance_bias.resize(sizes.heads * options.distances);
+    fill(distance_bias.begin(), distance_bias.end());
   }
 
   size_t slot_values() const { return sizes.kv_heads * sizes.capacity * sizes.head_size; }
@@ -93,6 +97,7 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
     half_value.push_back(formats::float_to_half(c.past_value[i]));
   }
   AttentionCall call = {};
+  call.mode = mxspec::AttentionMode::kCausal;
   call.sequences = c.sequences.data();
   call.sequence_count = c.sequences.size();
   call.heads = c.sizes.heads;
@@ -107,6 +112,9 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   call.half_cache = c.options.half;
   call.slopes = c.options.alibi ? c.slopes.data() : nullptr;
   call.sinks = c.options.sinks ? c.sinks.data() : nullptr;
+  call.distance_bias = c.options.distances != 0 ? c.distance_bias.data() : nullptr;
+  call.distances = c.options.distances;
+  call.first_distance = c.options.first_distance;
   call.output = result.output.data();
   call.scale = 0.25f;
   call.softcap = c.options.softcap;
@@ -117,6 +125,12 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
     result.value_cache[i] = formats::half_to_float(half_value[i]);
   }
   return result;
+}
+
+inline double bias_at(const AttentionCase& c, size_t head, int64_t distance) {
+  const int64_t last = static_cast<int64_t>(c.options.distances) - 1;
+  const int64_t at = std::clamp<int64_t>(distance - c.options.first_distance, 0, last);
+  return static_cast<double>(c.distance_bias[head * c.options.distances + static_cast<size_t>(at)]);
 }
 
 // Output of one head of a sequence's new token i in float64, from the definition.
@@ -140,6 +154,7 @@ inline std::vector<double> expected_row(const AttentionCase& c, const AttentionS
     s *= 0.25;
     if (c.options.softcap != 0) s = std::tanh(s / c.options.softcap) * c.options.softcap;
     if (c.options.alibi) s += c.slopes[head] * (static_cast<double>(j) - static_cast<double>(position));
+    if (c.options.distances != 0) s += bias_at(c, head, static_cast<int64_t>(j) - static_cast<int64_t>(position));
     weights.push_back(s);
     largest = std::max(largest, s);
   }

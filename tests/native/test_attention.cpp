@@ -205,8 +205,9 @@ int main() {
                                           {.softcap = 3},
                                           {.window = 30},
                                           {.alibi = true},
-                                          {2.5f, 140, true, true, false},
-                                          {.sinks = true}};
+                                          {2.5f, 140, true, true, false, 50, -70},
+                                          {.sinks = true},
+                                          {.distances = 33, .first_distance = -30}};
   for (const AttentionSizes& sizes : all_sizes) {
     const size_t room = sizes.capacity;
     for (const AttentionOptions& options : all_options) {
@@ -224,7 +225,7 @@ int main() {
     large_scores(isa, one);
     for (unsigned i = 0; i < kCompanies; ++i) {
       random_companies({6, 2, 20, 200}, all_options[i], ++seed, isa, i % 2 ? one : three);
-      random_companies({10, 1, kLargeHead, 170}, all_options[6 - i], ++seed, isa, i % 2 ? three : one);
+      random_companies({10, 1, kLargeHead, 170}, all_options[7 - i], ++seed, isa, i % 2 ? three : one);
     }
   }
   return mxspec::test::check_result();

@@ -27,15 +27,26 @@ from mxspec.runtime.verifiers.verifier import Verifier
 
 Logits = NDArray[np.float32]
 STALE = -1
+AFTER_SOURCE = -2  # stands between a source and its text
 
 
 class ToySession:
-    """Logits are a function of the tokens in a slot, and a stale or skipped entry of it is an error."""
+    """Logits are a function of the tokens in a slot, and a stale or skipped entry of it is an error.
+
+    With a `source_capacity` it has an encoder: logits are a function of a slot's source as well.
+    """
 
     def __init__(
-        self, logits: Callable[[tuple[int, ...]], Logits], capacity: int = 64, slots: int = 1, chunk: int = 64
+        self,
+        logits: Callable[[tuple[int, ...]], Logits],
+        capacity: int = 64,
+        slots: int = 1,
+        chunk: int = 64,
+        source_capacity: int = 0,
     ) -> None:
-        self.capacity, self.slots, self.chunk = capacity, slots, chunk
+        self.capacity, self.slots, self.chunk, self.source_capacity = capacity, slots, chunk, source_capacity
+        self.encoded: list[list[tuple[int, tuple[int, ...]]]] = []  # the sources of each call, by slot
+        self._sources: list[tuple[int, ...]] = [()] * slots
         self.real_vocab = len(logits((0,)))
         self.calls: list[list[tuple[int, int, int, int]]] = []  # of each part: slot, past length, tokens, rows
         self.drafter = ModelDrafter(self)  # type: ignore[arg-type]
@@ -55,7 +66,9 @@ class ToySession:
             cache[part.past :] = [STALE] * (self.capacity - part.past)  # what was rolled back is of no use any more
             cache[part.past : end] = part.tokens
             assert STALE not in cache[:end]
-            rows += [self._logits(tuple(cache[:i])) for i in range(end - part.rows + 1, end + 1)]
+            before = (*self._sources[part.slot], AFTER_SOURCE) if self.source_capacity else ()
+            assert len(before) != 1, "a source that nobody has read"
+            rows += [self._logits((*before, *cache[:i])) for i in range(end - part.rows + 1, end + 1)]
         self.calls.append([(part.slot, part.past, len(part.tokens), part.rows) for part in parts])
         return np.stack(rows)
 
@@ -64,6 +77,20 @@ class ToySession:
 
     def release(self, slot: int) -> None:
         self._caches[slot] = [STALE] * self.capacity
+
+    def encode(self, sources: Sequence[tuple[int, Sequence[int]]]) -> None:
+        assert len({slot for slot, _ in sources}) == len(sources), "a slot named twice"
+        for slot, tokens in sources:
+            assert 0 < len(tokens) <= self.source_capacity
+            self._sources[slot] = tuple(tokens)
+        self.encoded.append([(slot, tuple(tokens)) for slot, tokens in sources])
+
+    def copy_source(self, source: int, destination: int) -> None:
+        assert self._sources[source], "a source that nobody has read"
+        self._sources[destination] = self._sources[source]
+
+    def release_source(self, slot: int) -> None:
+        self._sources[slot] = ()
 
 
 class Outbox(list[Any]):
@@ -130,7 +157,7 @@ def make_sequence(
     **settings: Any,
 ) -> sequence.Sequence:
     """A text of the toys."""
-    extra = {name: settings.pop(name) for name in ("logprobs", "cache_key", "traced") if name in settings}
+    extra = {name: settings.pop(name) for name in ("logprobs", "cache_key", "traced", "source") if name in settings}
     stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
     sampling = Sampling(**settings).seeded()
     return sequence.Sequence(

@@ -28,7 +28,7 @@ FLOAT, HALF, INT32 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32
 CACHES = ("past_key", "past_value")
 LENGTHS = ("slots", "past_lengths", "new_lengths")
 INPUTS = ("query", "key", "value", *CACHES, *LENGTHS)
-OPTIONAL = {"alibi": "alibi_slopes", "sinks": "sinks"}
+OPTIONAL = {"alibi": "alibi_slopes", "sinks": "sinks", "distances": "distance_bias"}
 OUTPUTS = ("output", "present_key", "present_value")
 CACHE_TYPES = pytest.mark.parametrize("cache_type", ["float16", "float32"])
 VARIANTS = {
@@ -37,7 +37,9 @@ VARIANTS = {
     "window": {"window": 37},
     "alibi": {"alibi": True},
     "sinks": {"sinks": True},
-    "all": {"softcap": 5.0, "window": 140, "alibi": True, "sinks": True},
+    "distances": {"distances": 40, "first_distance": -39},
+    "distances that end before the row": {"distances": 100, "first_distance": -150},
+    "all": {"softcap": 5.0, "window": 140, "alibi": True, "sinks": True, "distances": 9, "first_distance": -4},
 }
 EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -99,12 +101,13 @@ class Call:
     past_lengths: NDArray[np.int32]
     new_lengths: NDArray[np.int32]
 
-    def feeds(self, alibi: bool = False, sinks: bool = False, **_: Any) -> dict[str, Array]:
+    def feeds(self, alibi: bool = False, sinks: bool = False, distances: int = 0, **_: Any) -> dict[str, Array]:
         """The inputs of a session with these options, and whatever others."""
         feeds: dict[str, Array] = {name: getattr(self, name) for name in INPUTS}
         heads = self.query.shape[2]
         slopes = {"alibi_slopes": slopes_of(heads)} if alibi else {}
-        return feeds | slopes | ({"sinks": sinks_of(heads)} if sinks else {})
+        biases = {"distance_bias": biases_of(heads, distances)} if distances else {}
+        return feeds | slopes | ({"sinks": sinks_of(heads)} if sinks else {}) | biases
 
     def tokens_of(self, sequence: int) -> slice:
         """Where the sequence's tokens stand in the call."""
@@ -150,8 +153,19 @@ def sinks_of(heads: int) -> Floats:
     return np.linspace(-2, 12, heads, dtype=np.float32)
 
 
+def biases_of(heads: int, distances: int) -> Floats:
+    return np.random.default_rng(distances).normal(0, 3, (heads, distances)).astype(np.float32)
+
+
 def expected(
-    call: Call, *, softcap: float = 0.0, window: int = 0, alibi: bool = False, sinks: bool = False
+    call: Call,
+    *,
+    softcap: float = 0.0,
+    window: int = 0,
+    alibi: bool = False,
+    sinks: bool = False,
+    distances: int = 0,
+    first_distance: int = 0,
 ) -> tuple[Array, dict[str, Array]]:
     """Outputs in float64, and the caches with the new entries, from the definition."""
     heads = call.query.shape[2]
@@ -172,6 +186,11 @@ def expected(
                 scores = softcap * np.tanh(scores / softcap)
             if alibi:
                 scores = scores + slopes_of(heads)[head] * (np.arange(seen.start, seen.stop) - position)
+            if distances:
+                distance = np.arange(seen.start, seen.stop) - position
+                scores = (
+                    scores + biases_of(heads, distances)[head][np.clip(distance - first_distance, 0, distances - 1)]
+                )
             sink = sinks_of(heads)[head] if sinks else -np.inf
             largest = max(scores.max(), sink)
             weights = np.exp(scores - largest)
@@ -356,6 +375,8 @@ def test_same_bits_on_every_isa(isa: str, tmp_path: Path, outputs: dict[str, Arr
         ({"scale": 1.0, "softcap": "none"}, "attribute softcap: missing, or not a float"),
         ({"scale": 1.0, "window": -4}, "attribute window: got -4"),
         ({"scale": 1.0, "window": 4.0}, "attribute window: missing, or not an integer"),
+        ({"scale": 1.0, "first_distance": -(2**31)}, "attribute first_distance: got -2147483648, expected at most"),
+        ({"scale": 1.0, "first_distance": -(2**63)}, "attribute first_distance: got -9223372036854775808"),
     ],
 )
 def test_wrong_attributes(attributes: dict[str, float | int | str], message: str) -> None:
@@ -389,7 +410,7 @@ def ints(*values: int) -> NDArray[np.int32]:
         ({"key": zeros(1, 5, 2, 8)}, r"key: got shape \[1, 5, 2, 8\], expected .* = \[1, 6, 2, 8\]"),
         ({"value": zeros(1, 6, 4, 8)}, r"value: got shape \[1, 6, 4, 8\], expected .* = \[1, 6, 2, 8\]"),
         ({"slots": zeros(1, 2, dtype="int32")}, r"slots: got shape \[1, 2\], expected \[sequences\]"),
-        ({"slots": ints(0, 1, 2)}, r"past_lengths: got shape \[2\], expected \[sequences\] = \[3\]"),
+        ({"slots": ints(0, 1, 2)}, r"slots: got shape \[3\], expected \[sequences\] = \[2\]"),
         ({"past_lengths": ints(0, 0, 0)}, r"past_lengths: got shape \[3\], expected \[sequences\] = \[2\]"),
         ({"new_lengths": zeros(2, 1, dtype="int32")}, r"new_lengths: got shape \[2, 1\]"),
         ({"slots": ints(0, 3)}, r"slots\[1\]: got 3, expected 0 to 2"),
@@ -406,11 +427,17 @@ def ints(*values: int) -> NDArray[np.int32]:
         ({"past_lengths": ints(-(2**31), 0)}, r"past_lengths\[0\]: got -2147483648"),
         ({"sinks": zeros(3)}, r"sinks: got shape \[3\], expected \[heads\] = \[4\]"),
         ({"alibi_slopes": zeros(2)}, r"alibi_slopes: got shape \[2\], expected \[heads\] = \[4\]"),
+        (
+            {"distance_bias": zeros(2, 9)},
+            r"distance_bias: got shape \[2, 9\], expected \[heads, distances\] with 4 heads",
+        ),
+        ({"distance_bias": zeros(4, 0)}, r"distance_bias: got shape \[4, 0\], expected .* and a distance"),
+        ({"distance_bias": zeros(4)}, r"distance_bias: got shape \[4\], expected \[heads, distances\]"),
     ],
 )
 def test_wrong_shapes_and_lengths(change: dict[str, Array], message: str) -> None:
     call = random_call([0, 0], [3, 3], head_size=8, capacity=10, cache_type="float32")
-    options = {option: name in change for option, name in OPTIONAL.items()}
+    options = {option: int(name in change) for option, name in OPTIONAL.items()}
     session = session_for("float32", **options)
     run(session, call.feeds(**options))
     with pytest.raises(RuntimeError, match=message):

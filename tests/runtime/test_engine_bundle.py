@@ -355,12 +355,8 @@ def test_pages_of_a_cache_cost_what_is_written(tmp_path: Path) -> None:
     """In a context of 131,072 one token of a text must not take a huge page in each layer and head."""
     script = """
 import resource, sys
-from types import SimpleNamespace
-from mxspec.runtime.session import Session
-session = Session.__new__(Session)
-session.entry = SimpleNamespace(kv_heads=8, head_size=128, cache_dtype="float16")
-session.slots, session.capacity, session._memory = 8, 131072, []
-caches = [session._make_cache() for _ in range(64)]
+from mxspec.runtime.caches import Caches
+caches = Caches([f"key.{layer}" for layer in range(64)], (8, 8, 131072, 128), "float16").arrays.values()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for cache in caches:
     cache[3, :, 0] = 1

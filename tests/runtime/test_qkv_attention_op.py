@@ -28,10 +28,14 @@ CACHES = {"float16": TensorProto.FLOAT16, "float32": FLOAT}
 PASTS = ("past_key", "past_value")
 LENGTHS = ("slots", "past_lengths", "new_lengths")
 INPUTS = ("qkv", *PASTS, *LENGTHS)
-TABLES, NORMS, SCORES = ("cos", "sin"), ("query_norm_weight", "key_norm_weight"), ("alibi_slopes", "sinks")
+TABLES, NORMS, SCORES = (
+    ("cos", "sin"),
+    ("query_norm_weight", "key_norm_weight"),
+    ("alibi_slopes", "sinks", "distance_bias"),
+)
 OPTIONAL = (*TABLES, *NORMS, *SCORES)
 OUTPUTS = ("output", "present_key", "present_value")
-ATTRIBUTES = {"scale": 0.3, "softcap": 20.0, "window": 50}
+ATTRIBUTES = {"scale": 0.3, "softcap": 20.0, "window": 50, "first_distance": -20}
 EPSILON = 1e-5
 
 
@@ -45,7 +49,7 @@ class Form(NamedTuple):
     norm: str = ""  # of each head, or of all heads together
     interleaved: bool = False
     pairs: bool = False
-    scores: bool = False  # slopes and sinks
+    scores: bool = False  # slopes, sinks and biases by distance
 
     def norm_sizes(self) -> tuple[int, int]:
         """Lengths of the weights of queries and keys."""
@@ -183,6 +187,7 @@ def random_feeds(form: Form, past: list[int], new: list[int], cache_type: str) -
             feeds[name] = random.standard_normal(size, np.float32)
     if form.scores:
         feeds["alibi_slopes"], feeds["sinks"] = random.standard_normal((2, heads), np.float32)
+        feeds["distance_bias"] = random.standard_normal((heads, 15), np.float32)
     return feeds
 
 

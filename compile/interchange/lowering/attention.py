@@ -53,7 +53,8 @@ def lower_qkv_attention(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Val
 def _refuse_scores(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
     if any(value is not None for value in inputs):
         raise MxspecError(
-            f"node {node.name}: attention with the slopes of ALiBi or with sinks has no form in standard operators"
+            f"node {node.name}: attention with the slopes of ALiBi, with sinks or with biases by distance "
+            "has no form in standard operators"
         )
 
 

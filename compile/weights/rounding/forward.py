@@ -46,6 +46,10 @@ class LayeredModel:
     """
 
     def __init__(self, config: PreTrainedConfig, sources: Mapping[str, Source]) -> None:
+        if config.is_encoder_decoder:
+            raise UnsupportedModelError(
+                f"{architecture_name(config)} has an encoder: its layers are not run one by one"
+            )
         self._sources = sources
         self._model = build_skeleton(config, attention=None)
         load_buffers(self._model, sources)

@@ -71,6 +71,8 @@ class BatchBench:
     def __init__(self, bundle: Path, new_tokens: int, acceptance: float, threads: int | None = None) -> None:
         """Raises MxspecError for a bundle without a draft, or a context that is too short for so many new tokens."""
         self.engine = Engine(bundle, slots=max(TEXTS), threads=threads)
+        if self.engine.target.encoder is not None:
+            raise MxspecError(f"bundle {bundle}: its models have encoders, which specbench batch does not time")
         require_context(self.engine.bundle, CACHED, new_tokens)
         require_turns(self.engine.bundle)
         self.new_tokens = new_tokens

@@ -10,11 +10,11 @@ import click
 from mxspec.evaluate.bench.columns.measure import measure
 from mxspec.evaluate.bench.context import require_context
 from mxspec.evaluate.bench.options import VERIFIERS, repetitions_option
-from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, read_prompts
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.runtime.columns import open_columns
-from mxspec.runtime.command import Command, read_text
+from mxspec.runtime.command import Command
 from mxspec.runtime.commands.settings import parse_k
 from mxspec.runtime.drafters import NAMES
 
@@ -48,7 +48,7 @@ def bench_columns(
         if len(columns) < 3:
             raise BundleError(f"{bundle}: holds no fp16 baseline to compare with: compile it with --with-baseline")
         require_context(engine.bundle, PROMPT_TOKENS, new_tokens)
-        starts = prompts_of(engine.encode(read_text(text_file, "--text")), prompts)
+        starts = read_prompts(bundle, text_file, prompts)
         settings = given | {"max_new_tokens": new_tokens, "ignore_eos": True}
         result = measure(columns, starts, settings, repetitions, progress)
     run.finish(result)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mxspec.evaluate.bench.options import SPEAKING, Choice, choice_options, parse_ks, repetitions_option
-from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
+from mxspec.evaluate.bench.prompts import read_prompts
 from mxspec.evaluate.bench.speculate.bench import SpeculateBench
 from mxspec.evaluate.bench.speculate.measure import measure
 from mxspec.evaluate.options import Run, run_options
@@ -20,7 +20,12 @@ MOST_K = 8
 
 @click.command("speculate", cls=Command)
 @choice_options
-@click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from.")
+@click.option(
+    "--text",
+    "text_file",
+    type=click.Path(path_type=Path),
+    help="UTF-8 text to take prompts from; encoders read lines of it.",
+)
 @click.option("--prompts", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
 @click.option("--acceptance", type=click.FloatRange(0, 1), help="Impose it: random weights agree on nothing.")
@@ -51,8 +56,7 @@ def bench_speculate(
     """
     with run.progress() as progress:
         path = choice.path()
-        token_ids = read_tokens(path, text_file, prompts)
-        bench = SpeculateBench(path, prompts_of(token_ids, prompts), new_tokens, acceptance)
+        bench = SpeculateBench(path, read_prompts(path, text_file, prompts), new_tokens, acceptance)
         most = bench.engine.bundle.manifest.k_max
         if any(k > most for k in ks if k != "auto"):
             raise MxspecError(

@@ -34,11 +34,43 @@ SHAPES = {
     )
 }
 
+
+@dataclass(frozen=True, slots=True)
+class SourceShape:
+    """A T5 1.1 without its weights: `layers` in the encoder, and as many in the decoder."""
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    head_size: int = 64
+    vocab_size: int = 32128
+    context_length: int = 512
+    source_length: int = 512
+
+
+# Likewise.
+SOURCE_SHAPES = {
+    shape.name: shape
+    for shape in (
+        SourceShape("t5-1.1-large", 1024, 2816, layers=24, heads=16),
+        SourceShape("t5-1.1-xl", 2048, 5120, layers=24, heads=32),
+    )
+}
+
 # Sizes of nobody's model that the demo pair is grown to: its draft to what users' drafts cost (68 million weights are
 # read in a step), its target to what a minute of compiling allows on a small machine.
 DRAFT_SHAPE = Shape("draft-68m", 1024, 4352, layers=4, heads=16, kv_heads=4, vocab_size=4096)
 DEMO_SHAPE = Shape("demo-250m", 1024, 4096, layers=16, heads=16, kv_heads=4, vocab_size=4096)
 GROWN = SHAPES | {shape.name: shape for shape in (DRAFT_SHAPE, DEMO_SHAPE)}
+
+
+def source_draft_shape(target: SourceShape) -> SourceShape:
+    """T5 1.1 small, with the lengths of the target."""
+    sizes = {"layers": 8, "heads": 6, "vocab_size": target.vocab_size}
+    lengths = {"context_length": target.context_length, "source_length": target.source_length}
+    return SourceShape("t5-1.1-small", 512, 1024, **sizes, **lengths)
 
 
 def draft_shape(target: Shape) -> Shape:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedConfig, T5Config
 
 from mxspec.compile.graph import WeightSpec
 from mxspec.compile.plan import ModelPlan, plan_without_weights
@@ -21,7 +21,7 @@ from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights, format_name
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
 from mxspec.evaluate.bench.shapes.kept import RANDOM
-from mxspec.evaluate.bench.shapes.known import Shape, draft_shape
+from mxspec.evaluate.bench.shapes.known import Shape, SourceShape, draft_shape, source_draft_shape
 from mxspec.evaluate.bench.shapes.random_weights import random_halves, random_tiles
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, ModelName, TensorEntry, TokenizerEntry
@@ -29,17 +29,21 @@ from mxspec.formats.safetensors_file import SafetensorsWriter
 from mxspec.formats.weight_format import Activations
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
+DECODER_START = 0  # of T5, which calls it padding
 PIECE_ROWS = 1024  # written at once; whole row tiles
 
 
 def random_bundle(
-    shape: Shape,
+    shape: Shape | SourceShape,
     folder: Path,
     target_format: str = "mxfp6_e3m2",
     k_max: int = 16,
     activations: Activations = "int16",
 ) -> Path:
-    """The path of the bundle in `folder`, made there if it is not there yet: the shape, and a draft as the demo's."""
+    """The path of the bundle in `folder`, made there if it is not there yet: the shape, and a draft.
+
+    That is one of the demo's size, or T5 1.1 small where there are encoders.
+    """
     suffix = "" if activations == "int16" else f"-{activations}"
     path = folder / f"{shape.name}-{target_format}{suffix}.bundle"
     if path.exists():
@@ -50,10 +54,12 @@ def random_bundle(
         k_max=k_max,
         context_length=shape.context_length,
         prefill_chunk=512,
+        source_length=shape.source_length if isinstance(shape, SourceShape) else None,
         target=TargetRecipe(checkpoint=RANDOM, format=target_format, activations=activations),
         draft=draft,
     )
-    shapes: dict[ModelName, Shape] = {"target": shape, "draft": draft_shape(shape)}
+    small = source_draft_shape(shape) if isinstance(shape, SourceShape) else draft_shape(shape)
+    shapes: dict[ModelName, Shape | SourceShape] = {"target": shape, "draft": small}
     wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
     with BundleWriter(path) as writer:
         made = Publication(writer)
@@ -62,16 +68,34 @@ def random_bundle(
             made.add_model(name, write_random_model(plan, writer.folder))
         write_tokenizer(writer.folder / TOKENIZER, shape.vocab_size)
         made.add_file(TOKENIZER)
-        tokenizer = TokenizerEntry(sha256=made.contents[TOKENIZER].sha256, vocab_size=shape.vocab_size)
+        tokenizer = TokenizerEntry(
+            sha256=made.contents[TOKENIZER].sha256,
+            vocab_size=shape.vocab_size,
+            decoder_start=(DECODER_START,) if isinstance(shape, SourceShape) else (),
+        )
         writer.publish(made.manifest(recipe, tokenizer))
     return path
 
 
-def plan_random(name: ModelName, shape: Shape, wanted: TargetRecipe, recipe: Recipe) -> ModelPlan:
+def plan_random(name: ModelName, shape: Shape | SourceShape, wanted: TargetRecipe, recipe: Recipe) -> ModelPlan:
     return plan_without_weights(name, config_of(shape), wanted, recipe, shape.context_length)
 
 
-def config_of(shape: Shape) -> LlamaConfig:
+def config_of(shape: Shape | SourceShape) -> PreTrainedConfig:
+    if isinstance(shape, SourceShape):
+        return T5Config(
+            vocab_size=shape.vocab_size,
+            d_model=shape.hidden_size,
+            d_ff=shape.intermediate_size,
+            d_kv=shape.head_size,
+            num_layers=shape.layers,
+            num_decoder_layers=shape.layers,
+            num_heads=shape.heads,
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+            decoder_start_token_id=DECODER_START,
+            architectures=["T5ForConditionalGeneration"],
+        )
     return LlamaConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,

@@ -97,15 +97,17 @@ class SpeculateBench:
                 rounds.append(event)
             elif isinstance(event, Token):
                 answer.append(event.id)
+        begin = list(self.engine.bundle.manifest.tokenizer.decoder_start) or tokens
         if k == 0:
-            self._plain_texts[tuple(tokens)] = tokens + answer
+            self._plain_texts[tuple(tokens)] = begin + answer
         else:
-            assert self._plain_texts[tuple(tokens)] == tokens + answer, "speculative text differs from plain text"
+            assert self._plain_texts[tuple(tokens)] == begin + answer, "speculative text differs from plain text"
         return Run(rounds[1:])
 
     def costs(self) -> TurnsTrial:
         """Seconds of a draft step and of a target step, each alone and both alternating."""
-        cached = PROMPT_TOKENS + self.new_tokens // 2
+        prompt = 0 if self.engine.target.encoder is not None else PROMPT_TOKENS
+        cached = prompt + self.new_tokens // 2
         target, draft = self._benches
         alone = StepSeconds(target=target.seconds(1, cached), draft=draft.seconds(1, cached))
         medians = np.median(seconds_alternating((target, draft), 1, cached), axis=0)

@@ -25,7 +25,7 @@ def draft_of(engine: Engine) -> Session:
 class GuidedDrafter(ModelDrafter):
     """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing.
 
-    `texts` are what the target alone writes, prompts included, by their prompts.
+    `texts` are what the target alone writes, prompts included, by their prompts; by their sources where encoders read.
     """
 
     def __init__(self, session: Session, texts: Mapping[tuple[int, ...], Sequence[int]], acceptance: float) -> None:
@@ -38,9 +38,12 @@ class GuidedDrafter(ModelDrafter):
         calls = super().propose([replace(want, worth=ALL_WANTED) for want in wanted])  # noise is never sure
         for want in wanted:
             length = len(want.tokens)
-            prompt = next(prompt for prompt in self._texts if tuple(want.tokens[: len(prompt)]) == prompt)
+            prompt = want.slot.source or self._prompt_of(want)
             right = self._texts[prompt][length : length + len(want.proposal.tokens)]
             draws = np.random.default_rng([self.seed, length, *prompt]).random(len(right))
             for i, (token, draw) in enumerate(zip(right, draws, strict=True)):
                 want.proposal.tokens[i] = token if draw < self._acceptance else (token + 1) % self.session.real_vocab
         return calls
+
+    def _prompt_of(self, want: Wanted) -> tuple[int, ...]:
+        return next(prompt for prompt in self._texts if tuple(want.tokens[: len(prompt)]) == prompt)

@@ -98,23 +98,41 @@ class Plan {
   // Of a tile, padded so that the numbers of sixteen rows can be loaded at once.
   size_t most_rows() const { return round_up(most_positions_ * group_, 16); }
 
+  struct Seen {
+    size_t first, end;
+  };
+  Seen seen_by(const AttentionSequence& sequence, size_t position) const {
+    switch (call_.mode) {
+      case AttentionMode::kCausal:
+        return {call_.window != 0 && position >= call_.window ? position - call_.window + 1 : 0, position + 1};
+      case AttentionMode::kOwn:
+        return {0, sequence.count};
+      case AttentionMode::kStored:
+        return {0, sequence.past};
+    }
+    __builtin_unreachable();
+  }
+
   void add_tile(const AttentionSequence& sequence, size_t kv_head, size_t first, size_t count) {
     for (size_t i = first; i < first + count; ++i) {
       const size_t position = sequence.past + i;
-      const size_t first_key = call_.window != 0 && position >= call_.window ? position - call_.window + 1 : 0;
+      const Seen seen = seen_by(sequence, position);
       for (size_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
         const size_t offset = ((sequence.first + i) * call_.heads + head) * call_.head_size;
         const float slope = call_.slopes == nullptr ? 0 : call_.slopes[head];
         const float sink = call_.sinks == nullptr ? 0 : call_.sinks[head];
-        rows_.push_back({call_.query + offset, call_.output + offset, position, first_key, slope, sink});
+        const float* const bias =
+            call_.distance_bias == nullptr ? nullptr : call_.distance_bias + head * call_.distances;
+        rows_.push_back(
+            {call_.query + offset, call_.output + offset, position, seen.first, seen.end, bias, slope, sink});
       }
     }
     const AttentionRow& lowest = rows_[rows_.size() - count * group_];
     const AttentionRow& highest = rows_.back();
-    const size_t keys = highest.position + 1 - lowest.first_key;
-    tiles_.push_back({{sequence.slot, kv_head, count * group_, nullptr},
+    const size_t keys = highest.end_key - lowest.first_key;
+    tiles_.push_back({{first_entry(call_, sequence, kv_head), count * group_, nullptr},
                       lowest.first_key / kSpanKeys,
-                      highest.position / kSpanKeys + 1,
+                      (highest.end_key + kSpanKeys - 1) / kSpanKeys,
                       2 * count * group_ * keys * call_.head_size});
   }
 
@@ -190,7 +208,25 @@ class SplitTiles {
   float* states_ = nullptr;
 };
 
+// Writes the call's keys and values. run(count, body) runs the tasks of many tokens.
+template <class Run>
+void store(const AttentionCall& call, const AttentionKernels& kernels, const Run& run) {
+  size_t tokens = 0;
+  for (size_t s = 0; s < call.sequence_count; ++s) tokens += call.sequences[s].count;
+  const auto store = [&](size_t i) { kernels.store(call, call.sequences[i / call.kv_heads], i % call.kv_heads); };
+  const size_t stores = call.sequence_count * call.kv_heads;
+  if (tokens > kSerialStores) {
+    run(stores, store);
+  } else {
+    for (size_t i = 0; i < stores; ++i) store(i);
+  }
+}
+
 }  // namespace
+
+void store_keys_and_values(const AttentionCall& call, Isa isa, const ParallelFor& parallel) {
+  store(call, lane_kernels(isa).attention, parallel);
+}
 
 void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel) {
   const AttentionKernels& kernels = lane_kernels(isa).attention;
@@ -203,16 +239,7 @@ void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel) 
     }
   };
 
-  size_t tokens = 0;
-  for (size_t s = 0; s < call.sequence_count; ++s) tokens += call.sequences[s].count;
-  const auto store = [&](size_t i) { kernels.store(call, call.sequences[i / call.kv_heads], i % call.kv_heads); };
-  const size_t stores = call.sequence_count * call.kv_heads;
-  if (tokens > kSerialStores) {
-    run(stores, store);
-  } else {
-    for (size_t i = 0; i < stores; ++i) store(i);
-  }
-
+  if (call.mode != AttentionMode::kStored) store(call, kernels, run);
   if (plan.work() < kSerialWork || plan.is_even(parallel.threads)) {
     run(plan.tiles().size(), [&](size_t i) { attend_tile(call, kernels, plan, plan.tiles()[i]); });
   } else {

@@ -1,9 +1,9 @@
-// Causal attention of the tokens of several sequences, one sequence after another, over a cache written in place.
+// Attention of the tokens of several sequences, one sequence after another, over a cache written in place.
 //
-// A row (one query head at one position) sees the keys first..position, cut into spans of 128 absolute positions. Of
-// each span it takes its own softmax numbers, and merges the spans in rising order. Nothing in that depends on the
-// other rows of the call, on the chunks that filled the cache, or on who computes which span: so work may be cut
-// anywhere.
+// A row (one query head at one position) sees a range of its sequence's entries, cut into spans of 128 absolute
+// positions. Of each span it takes its own softmax numbers, and merges the spans in rising order. Nothing in that
+// depends on the other rows of the call, on the chunks that filled the cache, or on who computes which span: so work
+// may be cut anywhere.
 //
 //   span:   m = max s_j,  p_j = exp(s_j - m),  l = sum p_j (16 lanes by position),  a = sum p_j v_j (j rising)
 //   merge:  M' = max(M, m),  L' = L exp(M - M') + l exp(m - M'),  A' likewise;  output = A / L
@@ -21,7 +21,16 @@ namespace mxspec {
 inline constexpr size_t kSpanKeys = 128;    // keys of one partial softmax
 inline constexpr size_t kSharingRows = 64;  // rows that share one pass over keys and values
 
-// A sequence's part of a call: its tokens are first..first + count - 1 of the call's, and follow on `past` cached ones.
+// What the rows of a call see, and what the call does to the cache.
+enum class AttentionMode {
+  kCausal,  // its keys and values are appended to the cache; a row sees the entries up to its own
+  kOwn,     // its keys and values go to scratch memory [kv_heads, tokens, head_size] in the cache's place; a row sees
+            // those of all its sequence's tokens
+  kStored,  // nothing is written; a row sees the `past` entries of its slot
+};
+
+// A sequence's part of a call: its tokens are first..first + count - 1 of the call's. It has `past` entries in its slot
+// before the call.
 struct AttentionSequence {
   size_t slot, past, first, count;
 };
@@ -29,6 +38,7 @@ struct AttentionSequence {
 // One call. The caller has checked every shape; of each sequence that past + count <= capacity; and that no two share a
 // slot.
 struct AttentionCall {
+  AttentionMode mode;
   const AttentionSequence* sequences;
   size_t sequence_count;
   size_t heads, kv_heads, head_size, capacity;
@@ -40,13 +50,22 @@ struct AttentionCall {
   bool half_cache;      // float16, else float32
   const float* slopes;  // [heads], or nullptr
   const float* sinks;   // [heads], or nullptr
-  float* output;        // like query
+  // [heads, distances], or nullptr: what is added to the score of a key at so many positions from the row's, beginning
+  // with first_distance (negative: before it). The first and the last serve all distances beyond them.
+  const float* distance_bias;
+  size_t distances;
+  int64_t first_distance;
+  float* output;  // like query
   float scale;
   float softcap;  // 0: none
   size_t window;  // 0: none
 };
 
-// Appends the call's keys and values to the cache, then attends.
+// Writes the call's keys and values to the cache, after the `past` entries of each sequence. Looks at nothing that has
+// to do with queries, nor at the mode: that is kCausal.
+void store_keys_and_values(const AttentionCall& call, Isa isa, const ParallelFor& parallel);
+
+// Writes the call's keys and values where its mode says, then attends.
 void attention(const AttentionCall& call, Isa isa, const ParallelFor& parallel);
 
 }  // namespace mxspec

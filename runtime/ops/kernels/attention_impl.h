@@ -47,19 +47,15 @@ struct Attention {
   const size_t head_size = call.head_size;
   const size_t padded = (call.head_size + 15) / 16 * 16;
 
-  static const Cache* cache_of(const AttentionCall& call, const void* cache, size_t slot, size_t kv_head) {
-    return static_cast<const Cache*>(cache) + (slot * call.kv_heads + kv_head) * call.capacity * call.head_size;
-  }
-
-  const Cache* keys() const { return cache_of(call, call.key_cache, tile.slot, tile.kv_head); }
-  const Cache* values() const { return cache_of(call, call.value_cache, tile.slot, tile.kv_head); }
+  const Cache* keys() const { return static_cast<const Cache*>(call.key_cache) + tile.first_entry * head_size; }
+  const Cache* values() const { return static_cast<const Cache*>(call.value_cache) + tile.first_entry * head_size; }
 
   static void store(const AttentionCall& call, const AttentionSequence& sequence, size_t kv_head) {
     const float* const from[] = {call.key, call.value};
     void* const to[] = {call.key_cache, call.value_cache};
     for (size_t which = 0; which < 2; ++which) {
-      Cache* const slot = const_cast<Cache*>(cache_of(call, to[which], sequence.slot, kv_head));
-      Cache* const cache = slot + sequence.past * call.head_size;
+      const size_t entry = first_entry(call, sequence, kv_head) + sequence.past;
+      Cache* const cache = static_cast<Cache*>(to[which]) + entry * call.head_size;
       for (size_t i = 0; i < sequence.count; ++i) {
         const float* const row = from[which] + ((sequence.first + i) * call.kv_heads + kv_head) * call.head_size;
         for (size_t d = 0; d < call.head_size; d += 16) {
@@ -71,7 +67,7 @@ struct Attention {
   }
 
   KeyRange seen(const AttentionRow& row, size_t start) const {
-    const size_t end = row.position + 1;
+    const size_t end = row.end_key;
     return {row.first_key > start ? row.first_key - start : 0,
             end <= start ? 0 : (end - start < kSpanKeys ? end - start : kSpanKeys)};
   }
@@ -136,7 +132,19 @@ struct Attention {
     for (; v * 16 < range.last; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch);
   }
 
-  // The rarer steps from a scaled score to what the softmax takes: the cap, then the bias by distance.
+  // The biases of the sixteen keys from this position on.
+  V distance_bias(const AttentionRow& row, size_t key) const {
+    const int64_t last = static_cast<int64_t>(call.distances) - 1;
+    const int64_t at = static_cast<int64_t>(key) - static_cast<int64_t>(row.position) - call.first_distance;
+    if (at >= 0 && at + 15 <= last) return L::load(row.distance_bias + at);
+    float biases[16];
+    for (int64_t j = 0; j < 16; ++j) {
+      biases[j] = row.distance_bias[at + j < 0 ? 0 : at + j > last ? last : at + j];
+    }
+    return L::load(biases);
+  }
+
+  // The rarer steps from a scaled score to what the softmax takes: the cap, then the biases by distance.
   void adjust(size_t r, size_t start, KeyRange range, AttentionScratch scratch) const {
     const AttentionRow& row = tile.rows[r];
     float* const scores = scratch.scores + r * kSpanKeys;
@@ -148,6 +156,7 @@ struct Attention {
             static_cast<float>(static_cast<int64_t>(start + v * 16) - static_cast<int64_t>(row.position));
         s = L::add(s, L::mul(L::set1(row.slope), L::add(L::iota(), L::set1(offset))));
       }
+      if (row.distance_bias != nullptr) s = L::add(s, distance_bias(row, start + v * 16));
       L::store(scores + v * 16, s);
     }
   }
@@ -183,9 +192,10 @@ struct Attention {
   }
 
   void softmax_rows(size_t start, AttentionScratch scratch) const {
+    const bool adjusted = call.softcap != 0 || call.slopes != nullptr || call.distance_bias != nullptr;
     for (size_t r = 0; r < tile.row_count; ++r) {
       const KeyRange range = seen(tile.rows[r], start);
-      if (call.softcap != 0 || call.slopes != nullptr) adjust(r, start, range, scratch);
+      if (adjusted) adjust(r, start, range, scratch);
       if (range.first == 0 && range.last == kSpanKeys) {
         softmax<true>(r, range, scratch);
       } else if (range.first < range.last) {
@@ -324,7 +334,7 @@ struct Attention {
     rest(whole, [&]<size_t kRows>() { score_rows<kRows>(whole, start, scratch); });
     softmax_rows(start, scratch);
     merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);
-    const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].position + 1;
+    const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].end_key;
     if (next < end) ahead.set(keys() + next * head_size, (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size);
     for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
     rest(whole, [&]<size_t kRows>() { weigh_rows<kRows>(whole, start, state, scratch); });

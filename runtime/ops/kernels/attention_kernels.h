@@ -10,14 +10,15 @@ struct AttentionRow {
   const float* query;
   float* output;
   size_t position;
-  size_t first_key;  // sees the keys first_key..position
+  size_t first_key, end_key;   // sees the keys first_key..end_key - 1
+  const float* distance_bias;  // of its head, or nullptr
   float slope;
   float sink;  // read where the call has sinks
 };
 
-// Rows of one sequence that read the same key-value head, positions rising.
+// Rows of one sequence that read the same key-value head; what they see begins and ends no earlier from row to row.
 struct AttentionTile {
-  size_t slot, kv_head;
+  size_t first_entry;  // of the cache, that of the key-value head's position 0
   size_t row_count;
   const AttentionRow* rows;
 };
@@ -38,6 +39,13 @@ struct AttentionScratch {
   float* keep;     // [row]: factor of what was merged before
   float* take;     // [row]: factor of this span
 };
+
+// Of the cache, the entry of a sequence's key-value head that is its position 0. Where sequences see their own tokens,
+// those of all of them lie in one slot.
+inline size_t first_entry(const AttentionCall& call, const AttentionSequence& sequence, size_t kv_head) {
+  const size_t before = call.mode == AttentionMode::kOwn ? sequence.first : 0;
+  return (sequence.slot * call.kv_heads + kv_head) * call.capacity + before;
+}
 
 struct AttentionKernels {
   // Writes the new keys and values of one (sequence, key-value head) to the cache, rounded to its type.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from transformers import BloomConfig, LlamaConfig, PreTrainedConfig
+from transformers import BartConfig, BloomConfig, LlamaConfig, PreTrainedConfig, T5Config
 
-from mxspec.compile.check.context import choose_contexts
+from mxspec.compile.check.context import choose_contexts, source_length
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
@@ -44,3 +44,24 @@ def test_what_cannot_be() -> None:
         choose_contexts(RECIPE.with_changes(context_length=4), {"target": knows(64)})
     with pytest.raises(UnsupportedModelError, match="does not say how many positions"):
         choose_contexts(RECIPE, {"target": knows(None)})
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, (512, 64)), (32, (32, 32)), (64, (64, 64)), (100, (100, 64))])
+def test_sources_of_models_that_know_positions_and_of_t5(asked: int | None, expected: tuple[int, int]) -> None:
+    recipe = RECIPE.with_changes(source_length=asked)
+    configs = T5Config(), BartConfig(max_position_embeddings=64)
+    assert tuple(source_length(recipe, config) for config in configs) == expected
+    assert source_length(recipe, knows(64)) is None
+
+
+def test_texts_of_t5() -> None:
+    assert choose_contexts(RECIPE, {"target": T5Config()}) == {"target": 512}
+    assert choose_contexts(RECIPE.with_changes(context_length=700), {"target": T5Config()}) == {"target": 700}
+
+
+def test_sources_that_cannot_be() -> None:
+    recipe = RECIPE.with_changes(source_length=65)
+    with pytest.raises(RecipeError, match="source_length: got 65, but the target's encoder knows 64 positions"):
+        choose_contexts(recipe, {"target": BartConfig(max_position_embeddings=64)})
+    with pytest.raises(RecipeError, match="source_length: got 65, but the target has no encoder"):
+        choose_contexts(recipe, {"target": knows(64)})

@@ -110,9 +110,8 @@ def test_files_that_are_no_object(tmp_path: Path, content: bytes) -> None:
     refused(tmp_path)
 
 
-@pytest.mark.parametrize(("model_type", "says"), [("t5", "encoder"), ("bart", "encoder"), ("made_up", "no model type")])
-def test_models_that_are_no_plain_decoder(tmp_path: Path, model_type: str, says: str) -> None:
-    assert says in refused(write(tmp_path, {"model_type": model_type}), UnsupportedModelError)
+def test_a_model_type_that_nobody_knows(tmp_path: Path) -> None:
+    assert "no model type" in refused(write(tmp_path, {"model_type": "made_up"}), UnsupportedModelError)
 
 
 def test_labels_take_no_memory(tmp_path: Path) -> None:

@@ -104,6 +104,17 @@ def test_pieces(tmp_path: Path) -> None:
     assert make(tmp_path).encode("a").ids[0] == original.bos_id()
 
 
+def test_pieces_of_t5(tmp_path: Path) -> None:
+    settings = {"model_type": "unigram", "vocab_size": 300, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_prefix=str(tmp_path / "spiece"), minloglevel=2, **settings
+    )
+    made, original = make(write(tmp_path, "t5")), SentencePieceProcessor(str(tmp_path / "spiece.model"))
+    for text in TEXTS:
+        assert made.encode(text).ids == [*original.encode(text), original.eos_id()]
+    assert made.encode("<extra_id_0>", add_special_tokens=False).ids == [399]
+
+
 def test_a_class_that_reads_the_pieces_in_another_way(tmp_path: Path) -> None:
     folder = sentencepiece(tmp_path, model_type="unigram", vocab_size=300, byte_fallback=False)
     assert "tokenizer.model" in refused(folder)

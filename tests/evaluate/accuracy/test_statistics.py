@@ -66,7 +66,7 @@ class TableModel:
     def __init__(self, seed: int) -> None:
         self.table = logits(13, 13, seed)
 
-    def score(self, tokens: tuple[int, ...], rows: int, chunk: int) -> object:
+    def score(self, tokens: tuple[int, ...], rows: int, chunk: int, source: tuple[int, ...]) -> object:
         for begin, end, wanted in calls(len(tokens), rows, chunk):
             assert end - begin <= chunk
             if wanted:

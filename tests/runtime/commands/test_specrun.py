@@ -14,8 +14,21 @@ from mxspec.runtime.commands.specrun import specrun
 HOW = ["k", "drafter", "verifier", "proposal", "lossless"]
 COUNTS = ["rounds", "drafted", "evaluated", "accepted", "bonus"]
 SPLIT = ["origins", "evaluated_by_position", "accepted_by_position", "rounds_by_k"]
-SECONDS = ["waiting_s", "prefill_s", "decode_s", "draft_s", "target_s", "rest_s", "decode_tok_per_s", "timings"]
-KEYS = ["text", "token_ids", "finish_reason", "prompt_tokens", "reused_tokens", "seed", *HOW, *COUNTS, *SPLIT, *SECONDS]
+SECONDS = ["waiting_s", "prefill_s", "encode_s", "decode_s", "draft_s", "target_s", "rest_s"]
+SPEED = ["decode_tok_per_s", "timings"]
+KEYS = [
+    "text",
+    "token_ids",
+    "finish_reason",
+    "prompt_tokens",
+    "reused_tokens",
+    "seed",
+    *HOW,
+    *COUNTS,
+    *SPLIT,
+    *SECONDS,
+    *SPEED,
+]
 SCHEMA = '{"type": "boolean"}'
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from mxspec.evaluate.bench.shapes.known import SOURCE_SHAPES, SourceShape
 from mxspec.evaluate.bench.speculate.bench import Run
 from mxspec.evaluate.bench.speculate.measure import measured_at
 from mxspec.evaluate.bench.speculate.result import SpeculateResult
@@ -116,3 +117,27 @@ def test_more_new_tokens_than_the_context_holds_are_one_line(
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert f"--new-tokens: got 33 after prompts of {prompt} tokens, but the context of the bundle's" in result.stderr
+
+
+def test_a_shape_with_an_encoder_is_measured(
+    specbench: Specbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = SourceShape("t5-1.1-xl", 64, 96, layers=1, heads=2, vocab_size=272, context_length=64, source_length=40)
+    monkeypatch.setitem(SOURCE_SHAPES, "t5-1.1-xl", small)
+    options = ("--prompts=2", "--new-tokens=40", "--repetitions=1", "--k=2", "--acceptance=0.75", "--json")
+    result = specbench("speculate", "--shape=t5-1.1-xl", "--work", str(tmp_path), *options)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["drafters"]["model"]["rows"]
+    assert row["acceptance"] == pytest.approx(0.75, abs=0.2)
+
+
+def test_sources_are_prompts_where_encoders_read(t5_bundle: Path, tmp_path: Path, specbench: Specbench) -> None:
+    """Lines of a text, or random ones; the acceptance is imposed."""
+    text = tmp_path / "in.txt"
+    text.write_text("hello there\nx\n\nabc def\nthe quick brown fox\njumps\n")
+    options = ("--prompts=4", "--new-tokens=60", "--repetitions=1", "--k=2", "--k=auto", "--acceptance=0.75", "--json")
+    for prompts in ((), ("--text", str(text))):
+        result = specbench("speculate", str(t5_bundle), *options, *prompts)
+        assert result.exit_code == 0, result.output
+        (row,) = json.loads(result.stdout)["drafters"]["model"]["rows"]
+        assert row["acceptance"] == pytest.approx(0.75, abs=0.15)

@@ -1,0 +1,19 @@
+"""M2M-100 counts the tokens that are no padding; texts here have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.positions import ComputedPositions
+
+
+def patch(model: PreTrainedModel, call: CallInputs) -> None:
+    """Positions are those of the call, and all tables are one, from the row of a text's first token on."""
+    paths = [path for path, _ in model.named_modules() if path.endswith("embed_positions")]
+    first: Any = model.get_submodule(paths[0])
+    positions = ComputedPositions(first.weights[first.padding_idx + 1 :].clone(), call.positions)
+    for path in paths:
+        model.set_submodule(path, positions)

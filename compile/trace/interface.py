@@ -1,0 +1,53 @@
+"""What a graph is traced through: a module whose inputs and outputs are a graph contract's, with their names."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+CACHE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+# Sizes of an example call: all different and above 1, so that none is taken for a constant.
+SEQUENCES, TOKENS, ROWS, SLOTS, CAPACITY, SOURCE_CAPACITY = 2, 5, 3, 7, 11, 13
+
+Caches = list[tuple[Tensor, Tensor]]  # keys and values of each layer
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What a layer's cache looks like: [slots, kv_heads, capacity, head_size] of `dtype`."""
+
+    layers: int
+    kv_heads: int
+    head_size: int
+    dtype: str
+
+    def examples(self, capacity: int = CAPACITY) -> Caches:
+        """Caches of an example call, of zeros."""
+        size, dtype = (SLOTS, self.kv_heads, capacity, self.head_size), CACHE_DTYPES[self.dtype]
+        return [(torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)) for _ in range(self.layers)]
+
+    def names(self, kind: str) -> list[str]:
+        """Of the caches in a graph, such as past_key.0 for `past`."""
+        return [f"{kind}_{what}.{layer}" for layer in range(self.layers) for what in ("key", "value")]
+
+
+class GraphInterface(nn.Module):
+    """The model behind the inputs and outputs of a graph contract, whose names stand in their order."""
+
+    def __init__(self, model: PreTrainedModel, inputs: list[str], outputs: list[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.inputs = inputs
+        self.outputs = outputs
+
+    @abstractmethod
+    def arguments(self) -> tuple[object, ...]:
+        """Of an example call."""
+
+    @abstractmethod
+    def dimensions(self) -> tuple[object, ...]:
+        """The symbolic dimensions of the arguments, by their axes."""

@@ -1,0 +1,77 @@
+"""A graph on ONNX Runtime, and the arrays that its calls read and write where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from mxspec.formats.errors import BundleError
+from mxspec.runtime import ops
+from mxspec.runtime.sampling.shape import Logits
+
+
+def session_options() -> ort.SessionOptions:
+    """Options for graphs with our operators: those run on their own threads, ONNX Runtime needs only the caller's."""
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(ops.library_path()))
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_prepacking", "1")  # prepacking copies weights out of the mapping
+    return options
+
+
+def load_graph(path: Path, options: ort.SessionOptions | None = None) -> ort.InferenceSession:
+    """A graph with our operators; options: of session_options(), changed. Raises BundleError."""
+    try:
+        return ort.InferenceSession(str(path), options or session_options(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's own errors have no common base
+        said = " ".join(str(error).split())
+        raise BundleError(
+            f"{path}: ONNX Runtime does not load it: {said}; if another mxspec wrote the bundle, compile it again"
+        ) from None
+
+
+class Input:
+    """A small input, with an array of each shape it has had: bound again only where the shape changes."""
+
+    def __init__(self, binding: Any, name: str, dtype: type[np.integer[Any]]) -> None:
+        self._binding, self._name, self._dtype = binding, name, dtype
+        self._made: dict[tuple[int, ...], tuple[NDArray[Any], Any]] = {}
+        self._bound: tuple[int, ...] = ()
+
+    def of(self, *shape: int) -> NDArray[Any]:
+        """The array of that shape, which the next call reads."""
+        if shape not in self._made:
+            array = np.zeros(shape, self._dtype)
+            self._made[shape] = array, ort.OrtValue.ortvalue_from_numpy(array)
+        array, value = self._made[shape]
+        if shape != self._bound:
+            self._binding.bind_ortvalue_input(self._name, value)
+            self._bound = shape
+        return array
+
+
+class Output:
+    """The logits: one buffer, as large as the largest call wanted, of which a call takes the rows that it needs."""
+
+    def __init__(self, binding: Any, name: str, vocab: int) -> None:
+        self._binding, self._name, self._vocab = binding, name, vocab
+        self._buffer = np.zeros((0, vocab), np.float32)
+        self._value: Any = None
+
+    def of(self, rows: int) -> Logits:
+        """float32[rows, vocab], which the next call writes."""
+        if rows > len(self._buffer):
+            self._buffer = np.zeros((rows, self._vocab), np.float32)
+            self._value = None
+        view = self._buffer[:rows]
+        if self._value is None or self._value.shape()[0] != rows:
+            self._value = ort.OrtValue.ortvalue_from_numpy(view)
+            self._binding.bind_ortvalue_output(self._name, self._value)
+        return view

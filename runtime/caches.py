@@ -1,0 +1,65 @@
+"""The keys and values of all slots, layer by layer, in memory that costs nothing until it is written."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from mxspec.formats.errors import MxspecError
+
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names it from 3.13 on
+
+
+class Caches:
+    """Arrays of one shape [slots, kv_heads, capacity, head_size] by name, which calls read and write in place."""
+
+    def __init__(self, names: Sequence[str], shape: tuple[int, int, int, int], dtype: str) -> None:
+        """All zeros. Raises MxspecError where the address space does not hold them."""
+        self._memory: list[mmap.mmap] = []  # of each cache
+        self.arrays = {name: self._make(shape, np.dtype(dtype)) for name in names}
+        self._values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.arrays.items()}
+
+    def bind(self, binding: Any, read: str, written: str | None = None) -> None:
+        """Have a graph read them, and write them in place where `written` is given: prefixes of its names for them."""
+        for name, value in self._values.items():
+            binding.bind_ortvalue_input(read + name, value)
+            if written is not None:
+                binding.bind_ortvalue_output(written + name, value)
+
+    def copy(self, source: int, destination: int, length: int) -> None:
+        """Give slot `destination` the first `length` entries of slot `source`."""
+        for cache in self.arrays.values():
+            cache[destination, :, :length] = cache[source, :, :length]
+
+    def release(self, slot: int) -> None:
+        """Give the memory of a slot back to the system; its entries are zero afterwards."""
+        size = next(iter(self.arrays.values()))[slot].nbytes
+        first = -(-slot * size // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (slot + 1) * size // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            for memory in self._memory:
+                memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def _make(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Zeros that cost memory page by page as they are written.
+
+        NumPy's own would come in pages of 2 MiB where the system has those: in a long context the first token would
+        then cost so much in every layer and head.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        try:
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        except (OSError, OverflowError) as error:
+            raise MxspecError(
+                f"caches: {size >> 20} MiB of address space for {list(shape)} are not to be had ({error}); "
+                "use fewer slots, or a shorter context"
+            ) from None
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        self._memory.append(memory)
+        return np.frombuffer(memory, dtype).reshape(shape)

@@ -1,0 +1,38 @@
+// What the operators over a cache of keys and values check alike: shapes, slots and lengths.
+#pragma once
+
+#include <vector>
+
+#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/op.h"
+
+namespace mxspec {
+
+// Each throws an OpError that names the first input that does not fit.
+
+// Queries [1, tokens, heads, head_size], heads being a multiple of kv_heads.
+void check_query(const Tensor& query, int64_t kv_heads);
+// Keys and values that are cached: float16 or float32 [slots, kv_heads, capacity, head_size], both alike.
+void check_cache(const Tensor& past_key, const Tensor& past_value, int64_t head_size);
+// Keys and values of a call's tokens: [1, tokens, kv_heads, head_size].
+void check_new_entries(const Tensor& key, const Tensor& value, int64_t tokens, int64_t kv_heads, int64_t head_size);
+// An optional input [heads].
+void check_per_head(const char* name, const std::optional<Tensor>& values, int64_t heads);
+// An optional input [heads, distances].
+void check_distance_bias(const std::optional<Tensor>& bias, int64_t heads);
+
+// Where the sequences' tokens lie among those of the call. Their slots are 0, their past is empty.
+std::vector<AttentionSequence> read_sequences(const Tensor& new_lengths, int64_t tokens);
+// Puts each sequence in a slot of its own.
+void read_slots(const Tensor& slots, int64_t slot_count, std::vector<AttentionSequence>& sequences);
+// How many entries each has before its new ones, which have room after them.
+void read_past(const Tensor& past_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences);
+// How many entries of its slot each sees.
+void read_encoder_lengths(const Tensor& encoder_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences);
+// That the new entries of each have room in a slot.
+void check_room(int64_t capacity, const std::vector<AttentionSequence>& sequences);
+
+// That an output is the buffer of its cache. In another buffer it would have to begin as a copy of every slot.
+void check_in_place(Context& context, size_t index, const char* name, const Tensor& past);
+
+}  // namespace mxspec

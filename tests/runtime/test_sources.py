@@ -1,0 +1,286 @@
+"""Texts under sources, which encoders read: what is read once, what is shared, and that no text sees another's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.lookup import LookupDrafter
+from mxspec.runtime.drafters.suffix import SuffixDrafter
+from mxspec.runtime.events import Finished, Round, Token
+
+VOCAB = 30
+SOURCE = (3, 1, 4, 1, 5, 9, 2, 6)
+START = [0]  # what every answer begins with
+
+
+def make_pair(toys: Any, slots: int, chunk: int = 8, draft_sources: int = 32) -> tuple[Any, Any]:
+    target = toys.random_logits(VOCAB, 1)
+    draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, 0.7)
+    return (
+        toys.Session(target, slots=slots, chunk=chunk, source_capacity=32),
+        toys.Session(draft, slots=slots, chunk=chunk, source_capacity=draft_sources),
+    )
+
+
+def run(scheduler: Any) -> None:
+    while scheduler.busy:
+        scheduler.step()
+
+
+def tokens_of(events: Sequence[Any]) -> list[int]:
+    return [event.id for event in events if isinstance(event, Token)]
+
+
+def read_of(session: Any) -> list[tuple[int, ...]]:
+    """The sources that its encoder has read, in their order."""
+    return [source for call in session.encoded for _, source in call]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_text_is_what_it_is_alone(toys: Any, seed: int) -> None:
+    """Random arrivals of a few sources, some of which go on from a given beginning; cancels, lengths and settings."""
+    rng = random.Random(seed)
+    sources = [tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 33))) for _ in range(4)]
+    target, draft = make_pair(toys, slots=rng.choice([1, 2, 3, 5]), chunk=rng.choice([3, 8, 64]))
+    scheduler = toys.scheduler(target, draft, prefill_ms=rng.choice([1e-6, 0.02, 50]))
+    running: list[tuple[Any, Any, Any, Any, bool]] = []
+    for _ in range(40):
+        greedy = rng.random() < 0.4
+        prompt = [*START, *([7, 8, 9][: rng.randrange(4)] if rng.random() < 0.5 else [])]
+        settings: dict[str, Any] = {
+            "source": rng.choice(sources),
+            "max_new_tokens": rng.randrange(1, 20),
+            "k": rng.choice([0, 1, 4, 8, "auto"] if greedy else [0, 1, 4, 8]),
+            "temperature": 0.0 if greedy else 0.8,
+            "seed": rng.randrange(100),
+            "eos": [rng.randrange(VOCAB)],
+            "cache_key": rng.choice(["", "", "", "b"]),
+        }
+        outbox = toys.Outbox()
+        text = toys.sequence(target, draft, outbox, prompt, **settings)
+        scheduler.add([text])
+        running.append((prompt, settings, text, outbox, rng.random() < 0.2))
+        for _ in range(rng.randrange(4)):
+            scheduler.step()
+            for _, _, other, _, victim in running:
+                other.cancelled |= victim and rng.random() < 0.1
+    run(scheduler)
+    for prompt, settings, _, outbox, _ in running:
+        alone = list(toys.generate(*make_pair(toys, slots=1, chunk=64), prompt, **settings))
+        assert isinstance(outbox[-1], Finished)
+        written = tokens_of(outbox)
+        assert written == tokens_of(alone)[: len(written)]
+        assert outbox[-1].reason == "cancelled" or written == tokens_of(alone)
+
+
+def test_sources_that_come_together_share_a_call_and_equal_ones_are_read_once(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=4)
+    scheduler = toys.scheduler(target, None)
+    boxes = [toys.Outbox() for _ in range(4)]
+    for box, source in zip(boxes, (SOURCE, SOURCE[:3], SOURCE, SOURCE[2:]), strict=True):
+        scheduler.add([toys.sequence(target, None, box, START, source=source, max_new_tokens=6)])
+    scheduler.step()
+    assert target.encoded == [[(0, SOURCE), (1, SOURCE[:3]), (3, SOURCE[2:])]]
+    assert len(target.calls) == 1  # and their first tokens come in the same step
+    run(scheduler)
+    assert tokens_of(boxes[0]) == tokens_of(boxes[2]) != tokens_of(boxes[1])
+
+
+def test_a_call_reads_no_more_sources_than_the_longest_has_tokens(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=3)
+    scheduler = toys.scheduler(target, None)
+    sources = [tuple(range(20)), tuple(range(1, 13)), tuple(range(5))]
+    for source in sources:
+        scheduler.add([toys.sequence(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
+    run(scheduler)
+    assert [[source for _, source in call] for call in target.encoded] == [sources[:2], sources[2:]]
+
+
+def test_while_others_wait_for_tokens_one_source_is_read_a_step(toys: Any) -> None:
+    """What a token of a source costs is not known yet, or is too much."""
+    target, _ = make_pair(toys, slots=4)
+    scheduler, box = toys.scheduler(target, None, prefill_ms=1e-6), toys.Outbox()
+    scheduler.add([toys.sequence(target, None, box, START, source=SOURCE, max_new_tokens=30)])
+    scheduler.step()
+    for first in range(3):
+        source = (first, *SOURCE)
+        scheduler.add([toys.sequence(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
+    for calls in (2, 3, 4):
+        before = len(box)
+        scheduler.step()
+        assert len(target.encoded) == calls
+        assert len(target.encoded[-1]) == 1
+        assert len(box) > before  # the first text gets a token in every step
+
+
+def test_the_same_source_again_is_not_read_again(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=2)
+    scheduler, reused = toys.scheduler(target, draft), []
+    for source, k in ((SOURCE, 2), (SOURCE[1:], 0), (SOURCE, 2), (SOURCE[1:], 2)):
+        text = toys.sequence(target, draft, toys.Outbox(), START, source=source, k=k, max_new_tokens=6)
+        scheduler.add([text])
+        run(scheduler)
+        reused.append(text.tally.statistics().reused_tokens)
+    assert reused == [0, 0, len(SOURCE), len(SOURCE) - 1]
+    assert read_of(target) == [SOURCE, SOURCE[1:]]
+    assert read_of(draft) == [SOURCE, SOURCE[1:]]  # the second once its text drafts
+
+
+def test_a_running_texts_source_is_copied_to_another_slot(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=3)
+    scheduler, boxes = toys.scheduler(target, draft), [toys.Outbox() for _ in range(3)]
+    for box in boxes:
+        scheduler.add([toys.sequence(target, draft, box, START, source=SOURCE, k=3, max_new_tokens=12)])
+        scheduler.step()
+        scheduler.step()
+    run(scheduler)
+    assert read_of(target) == read_of(draft) == [SOURCE]
+    assert tokens_of(boxes[0]) == tokens_of(boxes[1]) == tokens_of(boxes[2])
+
+
+def test_samples_of_a_source_read_it_once(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=3)
+    scheduler, boxes = toys.scheduler(target, draft), [toys.Outbox() for _ in range(5)]
+    settings: dict[str, Any] = {"source": SOURCE, "k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
+    scheduler.add([toys.sequence(target, draft, box, START, sample=i, **settings) for i, box in enumerate(boxes)])
+    run(scheduler)
+    assert read_of(target) == read_of(draft) == [SOURCE]
+    assert len({tuple(tokens_of(box)) for box in boxes}) == 5
+
+
+def test_a_beginning_is_shared_only_under_the_same_source(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=3)
+    scheduler, reused = toys.scheduler(target, None), []
+    prompt = [*START, 7, 8, 9]
+    for source in (SOURCE, SOURCE[:-1], SOURCE, (*SOURCE, 0)):
+        text = toys.sequence(target, None, toys.Outbox(), prompt, source=source, max_new_tokens=3)
+        scheduler.add([text])
+        run(scheduler)
+        reused.append(text.tally.statistics().reused_tokens)
+    assert reused == [0, 0, len(SOURCE) + len(prompt) - 1, 0]
+
+
+def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=4)
+    scheduler = toys.scheduler(target, draft)
+    for keys in (("a", "b"), ("a",), ("",)):
+        texts = [
+            toys.sequence(target, draft, toys.Outbox(), START, source=SOURCE, k=2, max_new_tokens=4, cache_key=key)
+            for key in keys
+        ]
+        for text in texts:
+            scheduler.add([text])
+        run(scheduler)
+    assert len(read_of(target)) == len(read_of(draft)) == 3
+
+
+@pytest.mark.parametrize("k", [3, "auto"])
+def test_the_drafts_encoder_reads_a_source_when_the_text_first_drafts(toys: Any, k: Any) -> None:
+    target, draft = make_pair(toys, slots=2)
+    scheduler = toys.scheduler(target, draft)
+    scheduler.add([toys.sequence(target, draft, toys.Outbox(), START, source=SOURCE, k=0, max_new_tokens=8)])
+    run(scheduler)
+    assert read_of(draft) == []
+    box = toys.Outbox()
+    scheduler.add([toys.sequence(target, draft, box, START, source=SOURCE, k=k, max_new_tokens=20)])
+    run(scheduler)
+    assert read_of(draft) == [SOURCE]
+    assert any(event.drafted for event in box if isinstance(event, Round))
+    first = [len(call) for call in draft.encoded]
+    assert first == [1]
+
+
+def test_what_a_drafts_encoder_cannot_hold_is_not_drafted_after(toys: Any) -> None:
+    target, draft = make_pair(toys, slots=1, draft_sources=4)
+    texts = [list(toys.generate(target, draft, START, source=SOURCE[:n], k=3, max_new_tokens=12)) for n in (4, 5)]
+    drafted = [sum(event.drafted for event in events if isinstance(event, Round)) for events in texts]
+    assert drafted[0] > 0 == drafted[1]
+    assert read_of(draft) == [SOURCE[:4]]
+
+
+def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, _ = make_pair(toys, slots=4)
+    encode = target.encode
+
+    def fails_at_29(sources: Any) -> None:
+        if any(29 in tokens for _, tokens in sources):
+            raise GenerationError("prompt: the encoder cannot read it")
+        encode(sources)
+
+    monkeypatch.setattr(target, "encode", fails_at_29)
+    scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(4)]
+    for box, source in zip(boxes, (SOURCE, (1, 29), SOURCE[2:], (1, 29)), strict=True):
+        scheduler.add([toys.sequence(target, None, box, START, source=source, max_new_tokens=5)])
+    run(scheduler)
+    for box in (boxes[1], boxes[3]):
+        assert [str(event) for event in box] == ["prompt: the encoder cannot read it"]
+    alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=SOURCE[2:], max_new_tokens=5)
+    assert tokens_of(boxes[2]) == tokens_of(list(alone))
+    assert tokens_of(boxes[0])
+
+
+def test_after_a_call_that_failed_no_source_is_reused(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, _ = make_pair(toys, slots=2)
+    scheduler, box = toys.scheduler(target, None), toys.Outbox()
+    scheduler.add([toys.sequence(target, None, box, START, source=SOURCE, max_new_tokens=30)])
+    scheduler.step()
+
+    def fail(parts: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "run", fail)
+        scheduler.step()
+    assert isinstance(box[-1], RuntimeError)
+    scheduler.add([toys.sequence(target, None, toys.Outbox(), START, source=SOURCE, max_new_tokens=3)])
+    run(scheduler)
+    assert read_of(target) == [SOURCE, SOURCE]
+
+
+@pytest.mark.parametrize("drafter", [SuffixDrafter(), LookupDrafter()])
+def test_drafters_by_text_copy_from_the_source(toys: Any, drafter: Any) -> None:
+    """An answer that is its source, after what it begins with: nearly all of it is guessed."""
+    source = tuple(range(1, 25))
+
+    def copying(text: tuple[int, ...]) -> Any:
+        written = len(text) - len(source) - 2
+        row = toys.random_logits(VOCAB, 5)(text).copy()
+        row[source[written] if 0 <= written < len(source) else 29] = 20
+        return row
+
+    target = toys.Session(copying, source_capacity=32)
+    events = list(toys.generate(target, None, START, source=source, k=8, max_new_tokens=24, drafter=drafter))
+    assert tokens_of(events) == list(source)
+    assert len([event for event in events if isinstance(event, Round)]) <= 5
+
+
+def test_a_round_counts_no_time_of_sources_as_the_drafts(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    clock = 0.0
+    target, _ = make_pair(toys, slots=2)
+    encode = target.encode
+
+    def slowly(sources: Any) -> None:
+        nonlocal clock
+        clock += 3.0
+        encode(sources)
+
+    monkeypatch.setattr(target, "encode", slowly)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(2)]
+    texts = []
+    for box, source in zip(boxes, (SOURCE, SOURCE[1:]), strict=True):
+        texts.append(toys.sequence(target, None, box, START, source=source, max_new_tokens=4))
+        scheduler.add(texts[-1:])
+        scheduler.step()
+    run(scheduler)
+    first, second = (text.tally.statistics() for text in texts)
+    assert first.encode_seconds == second.encode_seconds == first.prefill_seconds == 3.0
+    assert first.draft_seconds == 0.0
+    assert first.decode_seconds == 3.0  # it waited for the other's source
