@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "formats/native/half.h"
@@ -22,13 +23,14 @@ struct AttentionOptions {
   bool half = true;
   size_t distances = 0;  // of biases by distance, the first of which is first_distance
   int64_t first_distance = 0;
+  AttentionMode mode = AttentionMode::kCausal;
 };
 
 struct AttentionSizes {
   size_t heads, kv_heads, head_size, capacity;
 };
 
-// A sequence's slot, its cached tokens, and its new ones.
+// A sequence's slot, its cached entries, and its new tokens.
 struct Part {
   size_t slot, past, count;
 };
@@ -41,7 +43,8 @@ struct AttentionCase {
   AttentionOptions options;
   std::vector<AttentionSequence> sequences;
   std::vector<float> query, key, value;     // [tokens, heads or kv_heads, head_size]
-  std::vector<float> past_key, past_value;  // [slots, kv_heads, capacity, head_size], NaN where no past is
+  std::vector<float> past_key, past_value;  // [slots, kv_heads, capacity, head_size], NaN where no past is; those
+                                            // of sequences that see their own tokens have one slot, all of it NaN
   std::vector<float> slopes, sinks, distance_bias;
 
   AttentionCase(AttentionSizes sizes, AttentionOptions options, size_t slots, const std::vector<Part>& parts,
@@ -72,6 +75,12 @@ struct AttentionCase {
   }
 
   size_t slot_values() const { return sizes.kv_heads * sizes.capacity * sizes.head_size; }
+
+  // Where the sequence's entry of a key-value head stands in the cache.
+  size_t entry(const AttentionSequence& of, size_t kv_head, size_t position) const {
+    const size_t before = options.mode == AttentionMode::kOwn ? of.first : 0;
+    return of.slot * slot_values() + (kv_head * sizes.capacity + before + position) * sizes.head_size;
+  }
 };
 
 inline float rounded(float value) { return formats::half_to_float(formats::float_to_half(value)); }
@@ -89,7 +98,9 @@ struct AttentionResult {
   }
 };
 
-inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
+// body(call) of a call whose arrays are copies of the case's.
+template <class Body>
+AttentionResult run_with(const AttentionCase& c, const Body& body) {
   AttentionResult result{std::vector<float>(c.query.size(), 7), c.past_key, c.past_value};
   std::vector<uint16_t> half_key, half_value;
   for (size_t i = 0; c.options.half && i < c.past_key.size(); ++i) {
@@ -97,7 +108,7 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
     half_value.push_back(formats::float_to_half(c.past_value[i]));
   }
   AttentionCall call = {};
-  call.mode = mxspec::AttentionMode::kCausal;
+  call.mode = c.options.mode;
   call.sequences = c.sequences.data();
   call.sequence_count = c.sequences.size();
   call.heads = c.sizes.heads;
@@ -105,8 +116,9 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   call.head_size = c.sizes.head_size;
   call.capacity = c.sizes.capacity;
   call.query = c.query.data();
-  call.key = c.key.data();
-  call.value = c.value.data();
+  const bool stores = c.options.mode != AttentionMode::kStored;
+  call.key = stores ? c.key.data() : nullptr;
+  call.value = stores ? c.value.data() : nullptr;
   call.key_cache = c.options.half ? static_cast<void*>(half_key.data()) : result.key_cache.data();
   call.value_cache = c.options.half ? static_cast<void*>(half_value.data()) : result.value_cache.data();
   call.half_cache = c.options.half;
@@ -119,12 +131,24 @@ inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   call.scale = 0.25f;
   call.softcap = c.options.softcap;
   call.window = c.options.window;
-  attention(call, isa, pool_of(pool));
+  body(call);
   for (size_t i = 0; i < half_key.size(); ++i) {
     result.key_cache[i] = formats::half_to_float(half_key[i]);
     result.value_cache[i] = formats::half_to_float(half_value[i]);
   }
   return result;
+}
+
+inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
+  return run_with(c, [&](const AttentionCall& call) { attention(call, isa, pool_of(pool)); });
+}
+
+// Where the keys begin and end that a sequence's new token i sees.
+inline std::pair<size_t, size_t> seen(const AttentionCase& c, const AttentionSequence& of, size_t i) {
+  if (c.options.mode == AttentionMode::kStored) return {0, of.past};
+  if (c.options.mode == AttentionMode::kOwn) return {0, of.count};
+  const size_t end = of.past + i + 1;
+  return {c.options.window && end > c.options.window ? end - c.options.window : 0, end};
 }
 
 inline double bias_at(const AttentionCase& c, size_t head, int64_t distance) {
@@ -137,16 +161,15 @@ inline double bias_at(const AttentionCase& c, size_t head, int64_t distance) {
 inline std::vector<double> expected_row(const AttentionCase& c, const AttentionSequence& of, size_t i, size_t head) {
   const size_t d_count = c.sizes.head_size, kv_head = head / (c.sizes.heads / c.sizes.kv_heads);
   const size_t position = of.past + i;
-  const size_t first = c.options.window && position + 1 > c.options.window ? position + 1 - c.options.window : 0;
+  const auto [first, end] = seen(c, of, i);
   const auto cached = [&](const std::vector<float>& past, const std::vector<float>& fresh, size_t j, size_t d) {
-    const float value = j < of.past
-                            ? past[((of.slot * c.sizes.kv_heads + kv_head) * c.sizes.capacity + j) * d_count + d]
-                            : fresh[((of.first + j - of.past) * c.sizes.kv_heads + kv_head) * d_count + d];
+    const float value = j < of.past ? past[c.entry(of, kv_head, j) + d]
+                                    : fresh[((of.first + j - of.past) * c.sizes.kv_heads + kv_head) * d_count + d];
     return static_cast<double>(c.options.half ? rounded(value) : value);
   };
   std::vector<double> weights;
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (size_t j = first; j <= position; ++j) {
+  for (size_t j = first; j < end; ++j) {
     double s = 0;
     for (size_t d = 0; d < d_count; ++d) {
       s += c.query[((of.first + i) * c.sizes.heads + head) * d_count + d] * cached(c.past_key, c.key, j, d);
@@ -162,7 +185,7 @@ inline std::vector<double> expected_row(const AttentionCase& c, const AttentionS
   for (double& weight : weights) sum += weight = std::exp(weight - largest);
   if (c.options.sinks) sum += std::exp(c.sinks[head] - largest);
   std::vector<double> row(d_count);
-  for (size_t j = first; j <= position; ++j) {
+  for (size_t j = first; j < end; ++j) {
     for (size_t d = 0; d < d_count; ++d) row[d] += weights[j - first] / sum * cached(c.past_value, c.value, j, d);
   }
   return row;

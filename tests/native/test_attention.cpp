@@ -9,6 +9,8 @@
 namespace {
 
 using namespace mxspec::test;
+using mxspec::AttentionCall;
+using mxspec::AttentionMode;
 using mxspec::AttentionSequence;
 using mxspec::Isa;
 using mxspec::ThreadPool;
@@ -31,14 +33,15 @@ void check_values(const AttentionCase& c, const AttentionResult& result, const s
   }
 }
 
-// The new keys and values stand in their slots, and nothing else changed.
+// The new keys and values stand in their slots, where the mode is to write them, and nothing else changed.
 void check_cache(const AttentionCase& c, const AttentionResult& result, const std::string& name) {
   const size_t d_count = c.sizes.head_size;
   std::vector<float> keys = c.past_key, values = c.past_value;
   for (const AttentionSequence& of : c.sequences) {
+    if (c.options.mode == AttentionMode::kStored) break;
     for (size_t i = 0; i < of.count * c.sizes.kv_heads; ++i) {
       const size_t head = i % c.sizes.kv_heads, position = of.past + i / c.sizes.kv_heads;
-      const size_t to = of.slot * c.slot_values() + (head * c.sizes.capacity + position) * d_count;
+      const size_t to = c.entry(of, head, position);
       const size_t from = (of.first * c.sizes.kv_heads + i) * d_count;
       std::copy_n(c.key.begin() + from, d_count, keys.begin() + to);
       std::copy_n(c.value.begin() + from, d_count, values.begin() + to);
@@ -59,12 +62,14 @@ std::vector<float> rows_of(const std::vector<float>& all, size_t row, size_t fir
   return {all.begin() + first * row, all.begin() + (first + count) * row};
 }
 
-// New tokens of one sequence alone, on the cache that those before them left: a cache of one slot.
+// New tokens of one sequence alone, on the cache that those before them left: a cache of one slot. Sequences that see
+// their own tokens are given whole.
 AttentionCase part_of(const AttentionCase& c, const AttentionSequence& of, size_t first, size_t count,
                       const std::vector<float>& key_cache, const std::vector<float>& value_cache) {
   const size_t query_row = c.sizes.heads * c.sizes.head_size, key_row = c.sizes.kv_heads * c.sizes.head_size;
   AttentionCase part = c;
-  part.sequences = {{0, of.past + first, 0, count}};
+  const bool causal = c.options.mode == AttentionMode::kCausal;
+  part.sequences = {{0, causal ? of.past + first : of.past, 0, count}};
   part.query = rows_of(c.query, query_row, of.first + first, count);
   part.key = rows_of(c.key, key_row, of.first + first, count);
   part.value = rows_of(c.value, key_row, of.first + first, count);
@@ -85,6 +90,17 @@ void check_chunks(const AttentionCase& c, const AttentionResult& whole, const At
     CHECK(same_bits(before.output, rows_of(whole.output, row, of.first + first, count)))
         << isa_name(isa) << "slot" << of.slot << "rows from" << first << "in chunks of" << chunk;
   }
+}
+
+// A sequence that sees its own tokens has the bits that it has alone.
+void check_alone(const AttentionCase& c, const AttentionResult& whole, const AttentionSequence& of, Isa isa,
+                 ThreadPool& pool) {
+  const std::vector<float> empty(of.count * c.sizes.kv_heads * c.sizes.head_size, kNan);
+  AttentionCase alone = part_of(c, of, 0, of.count, empty, empty);
+  alone.sizes.capacity = of.count;
+  CHECK(same_bits(run(alone, isa, pool).output,
+                  rows_of(whole.output, c.sizes.heads * c.sizes.head_size, of.first, of.count)))
+      << isa_name(isa) << "tokens from" << of.first << "alone";
 }
 
 // Under a sanitizer all of it would take ten minutes. There scalar lanes, whose every fused multiply-add is a call,
@@ -108,8 +124,13 @@ void check(const AttentionCase& c, const std::string& name, ThreadPool& one, Thr
     CHECK(run(c, isa, one) == reference) << name << isa_name(isa) << "differs from scalar";
     CHECK(run(c, isa, three) == reference) << name << isa_name(isa) << "differs with three threads";
     for (const AttentionSequence& of : c.sequences) {
-      check_chunks(c, reference, of, 1, isa, three);
-      check_chunks(c, reference, of, 7, isa, one);
+      if (c.options.mode == AttentionMode::kOwn) {
+        check_alone(c, reference, of, isa, one);
+        check_alone(c, reference, of, isa, three);
+      } else {
+        check_chunks(c, reference, of, 1, isa, three);
+        check_chunks(c, reference, of, 7, isa, one);
+      }
     }
   }
 }
@@ -171,6 +192,47 @@ void random_companies(const AttentionSizes& sizes, const AttentionOptions& optio
   CHECK(same_bits(result.value_cache, whole.value_cache)) << isa_name(isa);
 }
 
+// Rows of texts over entries that were stored before, in calls of any of them in any order: the bits of all in one.
+void random_companies_over_stored(const AttentionSizes& sizes, const AttentionOptions& options, unsigned seed, Isa isa,
+                                  ThreadPool& pool) {
+  constexpr size_t kTexts = 5, kRows = 70;
+  std::mt19937 random(seed);
+  const auto below = [&](size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); };
+  std::vector<Part> parts;
+  for (size_t text = 0; text < kTexts; ++text) parts.push_back({text, 1 + below(sizes.capacity), kRows});
+  const AttentionCase texts(sizes, options, kTexts, parts, seed);
+  const std::vector<float> whole = run(texts, isa, pool).output;
+  const size_t row = sizes.heads * sizes.head_size;
+  std::vector<AttentionSequence> order = texts.sequences;
+  for (size_t calls = 0; calls < 12; ++calls) {
+    std::shuffle(order.begin(), order.end(), random);
+    AttentionCase call = texts;
+    call.sequences.clear();
+    call.query.clear();
+    std::vector<float> expected;
+    for (size_t i = 0; i <= below(kTexts); ++i) {
+      const size_t wanted[] = {1, 2 + below(8), 40 + below(30)};
+      const size_t count = wanted[below(3)], from = order[i].first + below(kRows - count + 1);
+      call.sequences.push_back({order[i].slot, order[i].past, call.query.size() / row, count});
+      const std::vector<float> query = rows_of(texts.query, row, from, count), rows = rows_of(whole, row, from, count);
+      call.query.insert(call.query.end(), query.begin(), query.end());
+      expected.insert(expected.end(), rows.begin(), rows.end());
+    }
+    CHECK(same_bits(run(call, isa, pool).output, expected)) << isa_name(isa) << "call" << calls;
+  }
+}
+
+// Keys and values alone, as they are stored for later calls.
+void check_store(const AttentionCase& c, Isa isa, ThreadPool& pool) {
+  const AttentionResult stored = run_with(c, [&](AttentionCall call) {
+    call.query = nullptr;
+    call.output = nullptr;
+    call.heads = 0;
+    store_keys_and_values(call, isa, pool_of(pool));
+  });
+  check_cache(c, stored, std::string("stored by ") + isa_name(isa));
+}
+
 // Where a window has passed, NaN in the cache does not matter any more; where it has not, it does.
 void passed_keys_do_not_leak(Isa isa, ThreadPool& pool) {
   AttentionCase c({2, 1, 16, 200}, {.window = 20}, 1, {{0, 150, 4}}, 5);
@@ -208,6 +270,11 @@ int main() {
                                           {2.5f, 140, true, true, false, 50, -70},
                                           {.sinks = true},
                                           {.distances = 33, .first_distance = -30}};
+  const AttentionOptions other_modes[] = {
+      {.half = false, .mode = AttentionMode::kOwn},
+      {.softcap = 3, .half = false, .distances = 41, .first_distance = -20, .mode = AttentionMode::kOwn},
+      {.mode = AttentionMode::kStored},
+      {.softcap = 3, .half = false, .mode = AttentionMode::kStored}};
   for (const AttentionSizes& sizes : all_sizes) {
     const size_t room = sizes.capacity;
     for (const AttentionOptions& options : all_options) {
@@ -218,11 +285,27 @@ int main() {
       check(AttentionCase(sizes, options, 4, parts, ++seed), name, one, three);
     }
     check(AttentionCase(sizes, {}, 1, {{0, 3, 70}}, ++seed), "prompt", one, three);
+    for (const AttentionOptions& options : other_modes) {
+      if (kSlow && sizes.heads > 4) break;
+      const bool own = options.mode == AttentionMode::kOwn;
+      AttentionSizes of_mode = sizes;
+      if (own) of_mode.capacity = 9 + 1 + 131;  // the tokens of the call
+      const std::vector<Part> parts = own ? std::vector<Part>{{0, 0, 9}, {0, 0, 1}, {0, 0, 131}}
+                                          : std::vector<Part>{{2, room, 9}, {0, 1, 2}, {1, room / 2, 20}};
+      check(AttentionCase(of_mode, options, own ? 1 : 3, parts, ++seed), own ? "own tokens" : "stored", one, three);
+    }
   }
   for (const Isa isa : mxspec::kAllIsas) {
     if (!tried(isa)) continue;
     passed_keys_do_not_leak(isa, three);
     large_scores(isa, one);
+    for (const bool half : {true, false}) {
+      const AttentionOptions options = {.half = half};
+      check_store(AttentionCase({0, 3, 20, 90}, options, 3, {{2, 0, 70}, {0, 0, 1}, {1, 0, 90}}, ++seed), isa, three);
+      check_store(AttentionCase({0, 1, 64, 9}, options, 2, {{1, 0, 9}}, ++seed), isa, one);
+    }
+    random_companies_over_stored({6, 2, 20, 300}, other_modes[2], ++seed, isa, one);
+    random_companies_over_stored({10, 1, kLargeHead, 170}, other_modes[3], ++seed, isa, three);
     for (unsigned i = 0; i < kCompanies; ++i) {
       random_companies({6, 2, 20, 200}, all_options[i], ++seed, isa, i % 2 ? one : three);
       random_companies({10, 1, kLargeHead, 170}, all_options[7 - i], ++seed, isa, i % 2 ? three : one);

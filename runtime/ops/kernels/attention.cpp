@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
-#include <new>
 #include <vector>
 
+#include "runtime/ops/kernels/buffer.h"
 #include "runtime/ops/kernels/lane_kernels.h"
 
 namespace mxspec {
@@ -17,29 +16,6 @@ constexpr size_t kEvenEighths = 9;
 // Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
 constexpr size_t kSerialWork = 1 << 18;
 constexpr size_t kSerialStores = 16;  // tokens; the same of writing them to the cache
-
-// Memory of one thread that is kept from call to call, grown where a call needs more.
-class Buffer {
- public:
-  static constexpr size_t kAlignment = 64;
-
-  float* floats(size_t count) {
-    if (count > capacity_) {
-      memory_.reset();
-      capacity_ = 0;
-      memory_.reset(static_cast<float*>(::operator new(count * sizeof(float), std::align_val_t{kAlignment})));
-      capacity_ = count;
-    }
-    return memory_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(float* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
-  };
-  std::unique_ptr<float, Free> memory_;
-  size_t capacity_ = 0;
-};
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 

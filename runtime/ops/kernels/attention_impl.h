@@ -137,6 +137,8 @@ struct Attention {
     const int64_t last = static_cast<int64_t>(call.distances) - 1;
     const int64_t at = static_cast<int64_t>(key) - static_cast<int64_t>(row.position) - call.first_distance;
     if (at >= 0 && at + 15 <= last) return L::load(row.distance_bias + at);
+    if (at + 15 <= 0) return L::set1(row.distance_bias[0]);  // most of a long text is far away
+    if (at >= last) return L::set1(row.distance_bias[last]);
     float biases[16];
     for (int64_t j = 0; j < 16; ++j) {
       biases[j] = row.distance_bias[at + j < 0 ? 0 : at + j > last ? last : at + j];
