@@ -154,6 +154,8 @@ class Sequence:
     @property
     def _room(self) -> int:
         """How many tokens can be drafted: never past the contexts or the tokens wanted."""
+        if self._slot is not None and self._slot.undraftable:
+            return 0
         length, source = len(self.tokens), self.settings.source
         wanted = self.settings.max_new_tokens - self.emitted - 1
         limit = self.drafter.limit(length, len(source)) if source else self.drafter.limit(length)

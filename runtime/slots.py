@@ -16,7 +16,8 @@ class Slot:
     """One row of the caches of both models.
 
     Its first `target_length` and `draft_length` entries are those of `tokens`; the draft's may be fewer, for it reads
-    only what it drafts after. `source` is what encoders read for it, and which of the models has.
+    only what it drafts after. `source` is what encoders read for it, and which of the models has; `undraftable`: the
+    draft's cannot, for its caches do not hold the values.
     """
 
     index: int
@@ -26,6 +27,7 @@ class Slot:
     source: tuple[int, ...] = ()
     target_encoded: bool = False
     draft_encoded: bool = False
+    undraftable: bool = False
     cache_key: str = ""
     running: bool = False
     last_used: int = 0  # counts the takings; 0: never
@@ -99,7 +101,7 @@ class Slots:
         )
         self._takings += 1
         slot.running, slot.last_used, slot.cache_key = True, self._takings, cache_key
-        slot.source = source
+        slot.source, slot.undraftable = source, False
         slot.target_encoded, slot.draft_encoded = taken.target_source is not None, taken.draft_source is not None
         slot.target_length, slot.draft_length = taken.target, taken.draft
         slot.tokens = list(prompt)

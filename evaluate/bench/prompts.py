@@ -16,13 +16,21 @@ from mxspec.runtime.text.tokenizer import encode_prompt, load_tokenizer
 PROMPT_TOKENS = 64
 
 
-def read_prompts(bundle: Path, text_file: Path | None, count: int) -> list[list[int]]:
-    """Up to `count` prompts: stretches of the text, or sources of models with encoders, which are lines of it."""
+def read_prompts(
+    bundle: Path, text_file: Path | None, count: int, source_tokens: int = PROMPT_TOKENS
+) -> list[list[int]]:
+    """Up to `count` prompts: stretches of the text, or sources of models with encoders, which are lines of it.
+
+    Without a text they are random ids, of sources `source_tokens`, as far as their encoder can hold so many.
+    """
     opened = Bundle.open(bundle)
     encoder = opened.manifest.models["target"].encoder
-    if encoder is None or text_file is None:
-        most = PROMPT_TOKENS if encoder is None else min(PROMPT_TOKENS, encoder.context_length)
-        return prompts_of(read_tokens(bundle, text_file, count), count, most)
+    if encoder is None:
+        return prompts_of(read_tokens(bundle, text_file, count), count)
+    if text_file is None:
+        most, vocab = min(source_tokens, encoder.context_length), opened.manifest.tokenizer.vocab_size
+        random: list[list[int]] = np.random.default_rng(0).integers(0, vocab, (count, most)).tolist()
+        return random
     tokenizer, bos = load_tokenizer(opened.tokenizer_path), opened.manifest.tokenizer.bos_token_id
     lines = [line for line in read_lines(text_file, "--text") if line.strip()]
     some = lines[:: max(len(lines) // count, 1)][:count]

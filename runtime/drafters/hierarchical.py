@@ -53,6 +53,7 @@ class HierarchicalDrafter(ByText):
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         self._model.encode([want.slot for want in wanted])
+        wanted = [want for want in wanted if not want.slot.undraftable]
         began = time.perf_counter()
         drafts = [
             _Draft(want, len(want.proposal.tokens) + want.k, self._model.stopping(want, want.memory.judged))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.stopping import Judged, Stopping, learn
 from mxspec.runtime.drafters.sureness import Sureness
@@ -51,7 +52,7 @@ class ModelDrafter(ByText):
         of_texts = [count - slot.draft_unencoded for _, slot, count in pieces]
         self.encode([slot for _, slot, _ in pieces])
         for (tokens, slot, _), count in zip(pieces, of_texts, strict=True):
-            if count > 0:
+            if count > 0 and not slot.undraftable:
                 first = slot.draft_length
                 parts.append(Part(slot.index, first, tokens[first : first + count], 0 if parts else 1))
                 slot.draft_length += count
@@ -59,16 +60,30 @@ class ModelDrafter(ByText):
             self.session.run(parts)
 
     def encode(self, slots: Sequence[Slot]) -> None:
-        """Have the draft's encoder read the sources that it has not."""
+        """Have the draft's encoder read the sources that it has not.
+
+        After one that it cannot read nothing is drafted: the texts of the others are what they are alone.
+        """
         unread = [slot for slot in slots if slot.draft_unencoded]
-        if unread:
-            self.session.encode([(slot.index, slot.source) for slot in unread])
-        for slot in unread:
+        try:
+            self._encode(unread)
+        except GenerationError:
+            for slot in unread:
+                try:
+                    self._encode([slot])
+                except GenerationError:
+                    slot.undraftable = True
+
+    def _encode(self, slots: Sequence[Slot]) -> None:
+        if slots:
+            self.session.encode([(slot.index, slot.source) for slot in slots])
+        for slot in slots:
             slot.draft_encoded = True
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = []
         self.encode([want.slot for want in wanted])
+        wanted = [want for want in wanted if not want.slot.undraftable]
         unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
         guesses = {id(want): self.stopping(want, want.memory) for want in wanted}
         for position in range(max((want.k for want in wanted), default=0)):

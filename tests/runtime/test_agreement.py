@@ -75,3 +75,39 @@ def test_a_graph_of_another_version_of_the_operators_is_refused(tiny_bundles: di
     with pytest.raises(BundleError, match=r"not load it: .*mxspec.*; if .* wrote the bundle, compile it") as caught:
         Session(tmp_path, entry, 259, slots=1)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"encoder": None}, r"target.onnx: the graph has an unknown input 'cross_key.0'"),
+        ({"graph": "target_encoder.onnx"}, r"target_encoder.onnx: layers: got 2, the graph has 0"),
+        ({"encoder_graph": "target.onnx"}, r"target.onnx: the graph has an unknown input 'encoder_lengths'"),
+        ({"encoder_graph": "draft_encoder.onnx"}, None),
+        ({"kv_heads": 2}, r"target.onnx: kv_heads: got 2, the graph's past_key.0"),
+    ],
+)
+def test_an_encoders_graph_is_compared_too(t5_bundle: Path, changes: dict[str, Any], says: str | None) -> None:
+    entry = Bundle.open(t5_bundle).manifest.models["target"]
+    assert entry.encoder is not None
+    if "encoder_graph" in changes:
+        changes = {"encoder": entry.encoder.model_copy(update={"graph": changes["encoder_graph"]})}
+    if says is None:  # of the same shape
+        open_session(t5_bundle, **changes)
+        return
+    with pytest.raises(BundleError, match=says):
+        open_session(t5_bundle, **changes)
+
+
+def test_an_encoder_is_to_write_for_every_layer(t5_bundle: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    for file in t5_bundle.iterdir():
+        os.link(file, tmp_path / file.name)
+    model = onnx.load(t5_bundle / "target_encoder.onnx", load_external_data=False)
+    del model.graph.output[-1]
+    (tmp_path / "other.onnx").write_bytes(model.SerializeToString())
+    entry = Bundle.open(t5_bundle).manifest.models["target"]
+    assert entry.encoder is not None
+    wrong = entry.model_copy(update={"encoder": entry.encoder.model_copy(update={"graph": "other.onnx"})})
+    with pytest.raises(BundleError, match=r"other.onnx: the graph has no output 'present_cross_value.1'"):
+        Session(tmp_path, wrong, 259, slots=1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.events import Finished, Round, Token
@@ -222,6 +223,36 @@ def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any, monkeypatch:
     alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=SOURCE[2:], max_new_tokens=5)
     assert tokens_of(boxes[2]) == tokens_of(list(alone))
     assert tokens_of(boxes[0])
+
+
+@pytest.mark.parametrize("k", [3, "auto"])
+@pytest.mark.parametrize("drafter", ["model", "hierarchical", "mix"])
+def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
+    toys: Any, monkeypatch: pytest.MonkeyPatch, drafter: str, k: Any
+) -> None:
+    """Its values do not fit the draft's caches, and the texts beside it draft as they do alone."""
+    target, draft = make_pair(toys, slots=3)
+    encode = draft.encode
+
+    def fails_at_29(sources: Any) -> None:
+        if any(29 in tokens for _, tokens in sources):
+            raise GenerationError("prompt: the encoder cannot read it")
+        encode(sources)
+
+    monkeypatch.setattr(draft, "encode", fails_at_29)
+    scheduler, who = toys.scheduler(target, draft), make_drafters(VOCAB, draft)[drafter]
+    boxes = [toys.Outbox() for _ in range(3)]
+    sources = (SOURCE, (1, 29), SOURCE[2:])
+    for box, source in zip(boxes, sources, strict=True):
+        settings: dict[str, Any] = {"source": source, "k": k, "max_new_tokens": 24}
+        scheduler.add([toys.sequence(target, draft, box, START, drafter=who, **settings)])
+    run(scheduler)
+    for box, source in zip(boxes, sources, strict=True):
+        alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=source, max_new_tokens=24)
+        assert tokens_of(box) == tokens_of(list(alone))
+    drafted = [sum(event.drafted for event in box if isinstance(event, Round)) for box in boxes]
+    assert drafted[1] == 0 or drafter == "mix"  # which guesses by text, too
+    assert drafted[0] > 0 < drafted[2] or k == "auto"
 
 
 def test_after_a_call_that_failed_no_source_is_reused(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mxspec.evaluate.bench.options import SPEAKING, Choice, choice_options, parse_ks, repetitions_option
-from mxspec.evaluate.bench.prompts import read_prompts
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, read_prompts
 from mxspec.evaluate.bench.speculate.bench import SpeculateBench
 from mxspec.evaluate.bench.speculate.measure import measure
 from mxspec.evaluate.options import Run, run_options
@@ -27,6 +27,9 @@ MOST_K = 8
     help="UTF-8 text to take prompts from; encoders read lines of it.",
 )
 @click.option("--prompts", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--source-tokens", default=PROMPT_TOKENS, show_default=True, type=click.IntRange(min=1), help="Of random sources."
+)
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
 @click.option("--acceptance", type=click.FloatRange(0, 1), help="Impose it: random weights agree on nothing.")
 @click.option(
@@ -41,6 +44,7 @@ def bench_speculate(
     choice: Choice,
     text_file: Path | None,
     prompts: int,
+    source_tokens: int,
     new_tokens: int,
     acceptance: float | None,
     drafters: tuple[str, ...],
@@ -56,7 +60,7 @@ def bench_speculate(
     """
     with run.progress() as progress:
         path = choice.path()
-        bench = SpeculateBench(path, read_prompts(path, text_file, prompts), new_tokens, acceptance)
+        bench = SpeculateBench(path, read_prompts(path, text_file, prompts, source_tokens), new_tokens, acceptance)
         most = bench.engine.bundle.manifest.k_max
         if any(k > most for k in ks if k != "auto"):
             raise MxspecError(

@@ -24,9 +24,13 @@ from mxspec.runtime.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The rounds of one answer after its first token, which comes from reading the prompt."""
+    """The rounds of one answer after its first token, which comes from reading the prompt.
+
+    `encode_seconds` are those of an encoder that read its source; 0 where it had been read before.
+    """
 
     rounds: list[Round]
+    encode_seconds: float = 0.0
 
     @property
     def emitted(self) -> int:
@@ -92,7 +96,8 @@ class SpeculateBench:
             ignore_eos=True,
         )
         rounds, answer = [], []
-        for event in self.engine.submit(request):
+        handle = self.engine.submit(request)
+        for event in handle:
             if isinstance(event, Round):
                 rounds.append(event)
             elif isinstance(event, Token):
@@ -102,7 +107,7 @@ class SpeculateBench:
             self._plain_texts[tuple(tokens)] = begin + answer
         else:
             assert self._plain_texts[tuple(tokens)] == begin + answer, "speculative text differs from plain text"
-        return Run(rounds[1:])
+        return Run(rounds[1:], handle.statistics.encode_seconds)
 
     def costs(self) -> TurnsTrial:
         """Seconds of a draft step and of a target step, each alone and both alternating."""

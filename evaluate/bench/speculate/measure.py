@@ -20,6 +20,7 @@ from mxspec.evaluate.bench.speculate.bench import Run, SpeculateBench
 from mxspec.evaluate.bench.speculate.result import (
     ANSWER_TOKENS,
     AnswerSeconds,
+    Encoded,
     Measured,
     MeasuredK,
     OfDrafter,
@@ -65,6 +66,7 @@ def measure(
             answer_seconds=_answer_seconds(plain),
         ),
         turns=_turns(costs) if costs else None,
+        encoded=_encoded(bench, plain),
         drafters={
             drafter: OfDrafter(
                 rows=tuple(measured_at(k, plain, runs[drafter, k]) for k in ks if k != "auto"),
@@ -72,6 +74,20 @@ def measure(
             )
             for drafter in drafters
         },
+    )
+
+
+def _encoded(bench: SpeculateBench, plain: Sequence[Run]) -> Encoded | None:
+    """Of the sources that were read; the median of their lengths and seconds."""
+    runs = [(len(bench.prompts[i % len(bench.prompts)]), run) for i, run in enumerate(plain) if run.encode_seconds > 0]
+    if not runs:
+        return None
+    seconds = statistics.median(run.encode_seconds for _, run in runs)
+    answer = _answer_seconds(plain).median
+    return Encoded(
+        source_tokens=int(statistics.median(tokens for tokens, _ in runs)),
+        seconds=seconds,
+        share=seconds / (seconds + answer),
     )
 
 

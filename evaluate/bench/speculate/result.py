@@ -25,6 +25,14 @@ class Plain(Value):
     answer_seconds: AnswerSeconds
 
 
+class Encoded(Value):
+    """What reading a source of so many tokens takes, and its share of a plain answer of ANSWER_TOKENS tokens."""
+
+    source_tokens: int
+    seconds: float
+    share: float
+
+
 class StepSeconds(Value):
     """Of one step of each model."""
 
@@ -91,17 +99,26 @@ class SpeculateResult(Result):
     plain: Plain
     turns: Turns | None  # None without a draft
     drafters: dict[str, OfDrafter]
+    encoded: Encoded | None = None  # of models with encoders
 
     def tables(self) -> Sequence[Table]:
         of_drafters = [speculate_table(self.bundle, name, found) for name, found in self.drafters.items()]
         turns = [] if self.turns is None else [turns_table(self.turns)]
-        return [plain_table(self), *of_drafters, *turns]
+        encoded = [] if self.encoded is None else [encoded_table(self.encoded)]
+        return [plain_table(self), *encoded, *of_drafters, *turns]
 
 
 def plain_table(result: SpeculateResult) -> Table:
     table = Table("plain, tok/s", f"{ANSWER_TOKENS} tokens, s", "90th percentile", "threads")
     seconds, speed = result.plain.answer_seconds, 1 / result.plain.seconds_per_token
     table.add_row(f"{speed:.1f}", f"{seconds.median:.3f}", f"{seconds.p90:.3f}", str(result.threads))
+    return table
+
+
+def encoded_table(found: Encoded) -> Table:
+    """What the encoder takes of an answer."""
+    table = Table("a source, tokens", "ms", f"of {ANSWER_TOKENS} tokens, plain")
+    table.add_row(str(found.source_tokens), f"{found.seconds * 1e3:.1f}", f"{found.share:.1%}")
     return table
 
 

@@ -124,11 +124,16 @@ def test_a_shape_with_an_encoder_is_measured(
 ) -> None:
     small = SourceShape("t5-1.1-xl", 64, 96, layers=1, heads=2, vocab_size=272, context_length=64, source_length=40)
     monkeypatch.setitem(SOURCE_SHAPES, "t5-1.1-xl", small)
-    options = ("--prompts=2", "--new-tokens=40", "--repetitions=1", "--k=2", "--acceptance=0.75", "--json")
+    sizes = ("--prompts=2", "--source-tokens=36", "--new-tokens=40", "--repetitions=1")
+    options = (*sizes, "--k=2", "--acceptance=0.75", "--json")
     result = specbench("speculate", "--shape=t5-1.1-xl", "--work", str(tmp_path), *options)
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)["drafters"]["model"]["rows"]
     assert row["acceptance"] == pytest.approx(0.75, abs=0.2)
+    encoded = json.loads(result.stdout)["encoded"]
+    assert encoded["source_tokens"] == 36
+    assert encoded["seconds"] > 0
+    assert 0 < encoded["share"] < 1
 
 
 def test_sources_are_prompts_where_encoders_read(t5_bundle: Path, tmp_path: Path, specbench: Specbench) -> None:
