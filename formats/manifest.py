@@ -214,6 +214,7 @@ class SamplingDefaults(Strict):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     typical_p: Share = 1.0
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    no_repeat_ngram_size: Count = 0
 
 
 class ModelFiles(BaseModel):

@@ -290,7 +290,7 @@ class Engine:
         return request.grammar.compile(self.tokenizer, entry.eos_token_ids, entry.vocab_size)
 
 
-_DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+_DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size")
 
 
 def _close(worker: Worker, load: KByLoad, costs: Path | None) -> None:

@@ -43,6 +43,7 @@ class Request:
     min_p: float | None = None
     typical_p: float | None = None
     repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None  # no sequence of so many tokens comes twice; 0: off
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)

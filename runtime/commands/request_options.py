@@ -27,6 +27,7 @@ OPTIONS = (
     option(SAMPLING, "--min-p", type=float, help="Only tokens of this share of the likeliest one's; 0 is off."),
     option(SAMPLING, "--typical-p", type=float, help="Only the most typical of this probability together; 1 is off."),
     option(SAMPLING, "--repetition-penalty", type=float, help="Divide the logits of tokens that were there; 1 is off."),
+    option(SAMPLING, "--no-repeat-ngram-size", type=int, help="No sequence of so many tokens comes twice; 0 is off."),
     option(SAMPLING, "--presence-penalty", type=float, help="Lower the logits of tokens written before; 0 is off."),
     option(SAMPLING, "--frequency-penalty", type=float, help="The same, as often as they were written; 0 is off."),
     option(

@@ -26,6 +26,36 @@ def penalise_counts(row: Logits, seen: Indices, counts: NDArray[np.float32], pre
     row[seen] -= counts * np.float32(frequency) + (counts > 0) * np.float32(presence)
 
 
+class Repeats:
+    """Which tokens would repeat a sequence of `size` tokens of the text: none may come twice.
+
+    Paulus et al. (2017), section 2.5, for sequences of any length, over prompt and answer, as transformers has it.
+    """
+
+    def __init__(self, size: int, prompt: Sequence[int]) -> None:
+        self._context = size - 1
+        self._next: dict[tuple[int, ...], list[int]] = {}  # what has followed so many tokens
+        self._last: tuple[int, ...] = ()  # as many of the text as a context has, or all where they are fewer
+        self.keep(prompt)
+
+    def banned(self, ahead: Sequence[int]) -> Sequence[int]:
+        """The tokens that may not come after the text and `ahead`."""
+        text, count = (*self._last, *ahead), self._context
+        if len(text) < count:
+            return ()
+        context = text[len(text) - count :]
+        places = range(len(self._last), len(text))  # of tokens that are not kept yet
+        new = [text[i] for i in places if i >= count and text[i - count : i] == context]
+        return [*self._next.get(context, ()), *new]
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """These tokens belong to the text now."""
+        for token in tokens:
+            if len(self._last) == self._context:
+                self._next.setdefault(self._last, []).append(token)
+            self._last = (*self._last, token)[-self._context :] if self._context else ()
+
+
 class History:
     """Which tokens stand in the text, and how often each was generated: `seen` int64[n], `counts` float32[n].
 

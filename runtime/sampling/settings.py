@@ -33,6 +33,7 @@ class Sampling:
     min_p: float = 0.0
     typical_p: float = 1.0
     repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
@@ -44,6 +45,7 @@ class Sampling:
         self._real("min_p", 0, 1, "0 (off) to 1")
         self._real("typical_p", math.ulp(0), 1, "more than 0 and at most 1 (off)")
         self._real("repetition_penalty", 1e-3, 1e3, "0.001 to 1000 (1: off)")
+        self._integer("no_repeat_ngram_size", 2**63, "0 (off) or a positive integer")
         self._real("presence_penalty", -100, 100, "-100 to 100 (0: off)")
         self._real("frequency_penalty", -100, 100, "-100 to 100 (0: off)")
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))

@@ -1,7 +1,7 @@
 """How the tokens of one sequence are chosen: everything between a row of logits and a choice.
 
-In this order, for target and draft alike: bias, penalties, masks (minimum length, grammar), temperature, top-k, top-p,
-min-p, typical-p. Each position is treated as if the drafted tokens before it were accepted.
+In this order, for target and draft alike: bias, penalties, masks (repeated sequences, minimum length, grammar),
+temperature, top-k, top-p, min-p, typical-p. Each position is treated as if the drafted tokens before it were accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import raw_logprob
 from mxspec.runtime.sampling.mask import TokenMask
 from mxspec.runtime.sampling.matcher import Matcher, fill_masks
-from mxspec.runtime.sampling.processors import History
+from mxspec.runtime.sampling.processors import History, Repeats
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits, argmax_tokens, check_logits, shape
 from mxspec.runtime.sampling.truncate import Indices
@@ -44,6 +44,8 @@ class Shaper:
         self._bias_ids = np.array(list(sampling.logit_bias), np.int64)
         self._biases = np.array(list(sampling.logit_bias.values()), np.float32)
         self._history = History(sampling, prompt) if sampling.penalised else None
+        size = sampling.no_repeat_ngram_size
+        self._repeats = Repeats(size, prompt) if size else None
         self._eos = np.array(sorted(token for token in eos if token < vocab_size), np.int64)
         self._barred = min_new_tokens if len(self._eos) else 0  # no end before so many tokens
         self._emitted = 0
@@ -52,7 +54,8 @@ class Shaper:
     @property
     def plain(self) -> bool:
         """True where nothing touches the logits before the choice, here and at every later position."""
-        return not len(self._bias_ids) and not self._history and not self.grammar and self._emitted >= self._barred
+        changed = len(self._bias_ids) or self._history or self._repeats or self.grammar
+        return not changed and self._emitted >= self._barred
 
     @property
     def complete(self) -> bool:
@@ -64,6 +67,8 @@ class Shaper:
         self._emitted += len(tokens)
         if self._history:
             self._history.keep(tokens)
+        if self._repeats:
+            self._repeats.keep(tokens)
         if self.grammar:
             self.grammar.keep(tokens)
 
@@ -96,8 +101,10 @@ class Shaper:
         return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
-        """Whether grammar and minimum length let the text go on with this token."""
+        """Whether grammar, minimum length and what stands in the text let it go on with this token."""
         if self._emitted + len(ahead) < self._barred and token in self._eos:
+            return False
+        if self._repeats and token in self._repeats.banned(ahead):
             return False
         mask = self._mask(ahead)
         return mask is None or mask.allows(token)
@@ -129,14 +136,17 @@ class Shaper:
         return row, ids
 
     def _change(self, logits: Logits, ahead: Sequence[int]) -> Logits:
-        """Bias, penalties and minimum length."""
+        """Bias, penalties, repeated sequences and minimum length."""
         barred = self._emitted + len(ahead) < self._barred
-        if not (len(self._bias_ids) or self._history or barred):
+        repeated = self._repeats.banned(ahead) if self._repeats else ()
+        if not (len(self._bias_ids) or self._history or len(repeated) or barred):
             return logits
         row = logits.copy()
         row[self._bias_ids] += self._biases
         if self._history:
             self._history.penalise(row, ahead)
+        if len(repeated):
+            row[repeated] = -np.inf
         if barred:
             row[self._eos] = -np.inf
         return row
@@ -151,6 +161,8 @@ class Shaper:
         biased[self._bias_ids] += self._biases
         if biased.max() == -np.inf:
             name = "logit_bias"
+        elif self._repeats and np.all(np.isin(np.flatnonzero(biased > -np.inf), self._repeats.banned(ahead))):
+            name = "no_repeat_ngram_size"
         elif self._change(logits, ahead).max() == -np.inf:
             name = "min_new_tokens"
         else:

@@ -60,6 +60,7 @@ class Own(Strict):
     min_p: float | None = None
     typical_p: float | None = None
     repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
     min_new_tokens: int | None = None
     ignore_eos: bool = False
     cache_key: str = ""

@@ -247,6 +247,7 @@ def test_texts_at_the_same_time_are_what_they_are_alone(near: Engine) -> None:
         {"k": "auto"},
         {"k": 2, "temperature": 1.0, "seed": 1, "top_p": 0.9},
         {"drafter": "none", "repetition_penalty": 1.3},
+        {"k": 3, "no_repeat_ngram_size": 2},
         {"k": 8, "temperature": 0.7, "seed": 2, "n": 3},
     ]
     requests = [

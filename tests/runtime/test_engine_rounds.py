@@ -42,6 +42,20 @@ def test_greedy_text_is_the_plain_text_at_every_k(toys: Any, agreement: float, k
     assert accepted + len(rounds_of(events)) == 40
 
 
+@pytest.mark.parametrize("k", [0, 1, 3, 8])
+def test_no_sequence_of_tokens_comes_twice_at_any_k(toys: Any, k: int) -> None:
+    """Of models that see the last token alone, and would go round in circles."""
+    by_last = [toys.random_logits(VOCAB, seed) for seed in (1, 2)]
+    models = [lambda text, logits=logits: logits(text[-1:]) for logits in by_last]
+    target, draft = (toys.Session(model) for model in (models[0], toys.mixed_logits(models[1], models[0], 0.7)))
+    ids = ids_of(list(toys.generate(target, draft, PROMPT, k=k, max_new_tokens=40, no_repeat_ngram_size=3)))
+    plain = ids_of(list(toys.generate(target, None, PROMPT, max_new_tokens=40, no_repeat_ngram_size=3)))
+    free = ids_of(list(toys.generate(target, None, PROMPT, max_new_tokens=40)))
+    triples = [tuple(text[i : i + 3]) for text in ([*PROMPT, *ids], [*PROMPT, *free]) for i in range(len(text) - 2)]
+    assert ids == plain
+    assert len(set(triples[: len(triples) // 2])) == len(triples) // 2 > len(set(triples[len(triples) // 2 :]))
+
+
 def test_a_round_scores_all_its_tokens_in_one_call(toys: Any) -> None:
     target, draft = make_pair(toys, 0.6)
     events = list(toys.generate(target, draft, PROMPT, k=4, max_new_tokens=30))

@@ -56,6 +56,8 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.4:
         settings |= {"repetition_penalty": 1.2, "presence_penalty": 0.3, "logit_bias": {3: 1.0}, "min_new_tokens": 1}
     if rng.random() < 0.3:
+        settings["no_repeat_ngram_size"] = 2
+    if rng.random() < 0.3:
         settings["cache_key"] = rng.choice("ab")
     return settings
 

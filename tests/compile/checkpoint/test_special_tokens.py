@@ -23,7 +23,8 @@ def test_without_a_generation_config_it_is_greedy(tmp_path: Path) -> None:
 
 
 def test_what_is_stated_is_kept(tmp_path: Path) -> None:
-    stated = {"top_k": 20, "top_p": 0.8, "min_p": 0.05, "typical_p": 0.9, "repetition_penalty": 1.05}
+    shaping = {"top_k": 20, "top_p": 0.8, "min_p": 0.05, "typical_p": 0.9}
+    stated = {**shaping, "repetition_penalty": 1.05, "no_repeat_ngram_size": 3}
     assert read(tmp_path, do_sample=True, temperature=0.7, **stated) == SamplingDefaults(temperature=0.7, **stated)
     greedy = SamplingDefaults(temperature=0, **stated)
     assert read(tmp_path, do_sample=False, temperature=0.7, **stated) == greedy

@@ -115,6 +115,7 @@ OPTIONS = {
     "--temperature 2 --seed 3 --typical-p 0.3": {"temperature": 2, "seed": 3, "typical_p": 0.3},
     "--temperature 2 --seed 3 --k 1": {"temperature": 2, "seed": 3, "k": 1},
     "--repetition-penalty 5": {"repetition_penalty": 5},
+    "--no-repeat-ngram-size 1": {"no_repeat_ngram_size": 1},
     "--presence-penalty 3": {"presence_penalty": 3},
     "--frequency-penalty 3": {"frequency_penalty": 3},
     "--logit-bias 65=90 --logit-bias 66=-inf": {"logit_bias": {65: 90, 66: float("-inf")}},

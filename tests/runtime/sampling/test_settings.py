@@ -22,6 +22,7 @@ from mxspec.runtime.sampling.settings import Sampling
         ("min_p", [-0.1, 1.1, math.nan, "x"]),
         ("typical_p", [0, 1.5, math.nan, []]),
         ("repetition_penalty", [0, -1, math.inf, math.nan, 1e30, "1"]),
+        ("no_repeat_ngram_size", [-1, 1.5, math.nan, "3", None, True]),
         ("presence_penalty", [math.inf, math.nan, 1e30, "x"]),
         ("frequency_penalty", [-math.inf, math.nan, None]),
         ("seed", [-1, 2**64, 0.5, "x", True]),

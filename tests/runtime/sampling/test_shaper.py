@@ -19,6 +19,7 @@ ALL: dict[str, Any] = {
     "repetition_penalty": 1.2,
     "presence_penalty": 0.5,
     "frequency_penalty": 0.25,
+    "no_repeat_ngram_size": 2,
 }
 
 
@@ -61,10 +62,22 @@ def test_penalties_by_hand() -> None:
     assert list(one.process(logits)[:6]) == [1, -4, -0.5, -0.25, 0, 4]
 
 
+def test_a_sequence_of_tokens_comes_once() -> None:
+    one = shaper(Sampling(no_repeat_ngram_size=2), prompt=[7, 8, 7])
+    logits = np.arange(VOCAB, 0, -1, dtype=np.float32)
+    assert np.flatnonzero(one.process(logits) == -np.inf).tolist() == [8]
+    assert np.flatnonzero(one.process(logits, [9, 7]) == -np.inf).tolist() == [8, 9]
+    assert not one.allows(9, [9, 7])
+    assert one.allows(9, [7])
+    one.keep([9, 7])
+    assert np.flatnonzero(one.process(logits) == -np.inf).tolist() == [8, 9]
+    assert not one.plain
+
+
 def test_rows_of_the_model_are_never_written() -> None:
     logits = row()
     logits.flags.writeable = False
-    one = shaper(Sampling(0.7, top_p=0.9, **ALL), [1, 2, 3], shortest=2)
+    one = shaper(Sampling(0.7, top_p=0.9, **ALL), [4, 1, 2, 3], shortest=2)
     one.process(logits, [4])
     one.distribution(logits, [4])
     one.greedy(logits, [4])
@@ -97,6 +110,7 @@ def test_no_end_before_the_minimum_length() -> None:
     [
         ("logit_bias", {"logit_bias": {0: -np.inf, 1: -np.inf}}, 9),
         ("min_new_tokens", {}, 9),
+        ("no_repeat_ngram_size", {"no_repeat_ngram_size": 1, "logit_bias": {1: -np.inf}}, 0),
         ("min_new_tokens", {"repetition_penalty": 2.0, "logit_bias": {0: -np.inf}}, 9),
     ],
 )
@@ -107,7 +121,7 @@ def test_where_no_token_is_left_the_error_says_why(name: str, settings: dict[str
         one = shaper(Sampling(temperature, **settings), shortest=shortest)
         one.keep([4])
         with pytest.raises(GenerationError, match=f"^{name}: leaves no token at position 2 "):
-            one.distribution(logits, [5]) if temperature else one.greedy(logits, [5])
+            one.distribution(logits, [0]) if temperature else one.greedy(logits, [0])
 
 
 @pytest.mark.parametrize("settings", [{}, ALL])

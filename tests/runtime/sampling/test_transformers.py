@@ -25,6 +25,8 @@ def expected(
         scores = hf.SequenceBiasLogitsProcessor({(i,): b for i, b in sampling.logit_bias.items()})(ids, scores)
     if sampling.repetition_penalty != 1:
         scores = hf.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(ids, scores)
+    if sampling.no_repeat_ngram_size:
+        scores = hf.NoRepeatNGramLogitsProcessor(sampling.no_repeat_ngram_size)(ids, scores)
     for token in range(VOCAB):
         count = text.count(token)
         scores[0, token] -= count * sampling.frequency_penalty + (count > 0) * sampling.presence_penalty
@@ -49,6 +51,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"repetition_penalty": 0.8},
     {"presence_penalty": 0.7, "frequency_penalty": 0.4},
     {"presence_penalty": -1, "frequency_penalty": -0.3},
+    *({"no_repeat_ngram_size": size} for size in (1, 2, 3, 50)),
+    {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2},
     {"top_k": 20},
     {"top_p": 0.8},
     {"min_p": 0.1},
