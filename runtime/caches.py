@@ -32,10 +32,10 @@ class Caches:
             if written is not None:
                 binding.bind_ortvalue_output(written + name, value)
 
-    def copy(self, source: int, destination: int, length: int) -> None:
-        """Give slot `destination` the first `length` entries of slot `source`."""
+    def copy(self, source: int, destination: int, length: int, first: int = 0) -> None:
+        """Give slot `destination` the first `length` entries of slot `source`, but for those before number `first`."""
         for cache in self.arrays.values():
-            cache[destination, :, :length] = cache[source, :, :length]
+            cache[destination, :, first:length] = cache[source, :, first:length]
 
     def release(self, slot: int) -> None:
         """Give the memory of a slot back to the system; its entries are zero afterwards."""

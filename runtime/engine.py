@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
@@ -12,7 +14,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops, sequence
-from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.beams.search import Search
 from mxspec.runtime.cost_table import CostTable, read_table, table_path, write_table
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
@@ -76,9 +78,9 @@ class Engine:
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
         costs = table_path(self.bundle, model)
         if (table := read_table(costs)) is not None:
-            table.teach(scheduler.load)
+            table.teach(scheduler.load, scheduler.widths)
         self._worker = Worker(scheduler, queue)
-        self._close = weakref.finalize(self, _close, self._worker, scheduler.load, costs)
+        self._close = weakref.finalize(self, _close, self._worker, scheduler, costs)
         self._idle_readers: dict[ModelName, list[Reader]] = {}
 
     def close(self) -> None:
@@ -101,7 +103,7 @@ class Engine:
     @property
     def running(self) -> int:
         """How many texts have a slot."""
-        return self.target.slots - self._worker.free
+        return self._worker.running
 
     # --- writing ---
 
@@ -118,12 +120,9 @@ class Engine:
 
     def submit_all(self, requests: Sequence[Request]) -> list[Handle]:
         """Begin several in the same step, as far as there are slots: all of them, or none where one is refused."""
-        begun = [(request, mailbox := Mailbox(), self._sequences(request, mailbox)) for request in requests]
-        self._worker.submit([sequences for _, _, sequences in begun])
-        return [
-            Handle(self, sequences, mailbox, request.n, request.best_of is None)
-            for request, mailbox, sequences in begun
-        ]
+        begun = [(request, mailbox := Mailbox(), self._texts(request, mailbox)) for request in requests]
+        self._worker.submit([texts for _, _, texts in begun])
+        return [Handle(self, texts, mailbox, request.n, request.best_of is None) for request, mailbox, texts in begun]
 
     def run(self, requests: Iterable[Request]) -> Iterator[Answer | list[Answer]]:
         """The answers to many requests in their order, as many at a time as there are slots."""
@@ -196,7 +195,7 @@ class Engine:
 
     # --- from a request to sequences ---
 
-    def _sequences(self, request: Request, mailbox: Mailbox) -> list[sequence.Sequence]:
+    def _texts(self, request: Request, mailbox: Mailbox) -> list[sequence.Sequence] | list[Search]:
         manifest = self.bundle.manifest
         source, prompt = self._source_and_prompt(request)
         sampling = self._sampling(request)
@@ -215,24 +214,36 @@ class Engine:
             traced=request.trace,
             source=source,
         )
-        return [
-            sequence.Sequence(
-                settings,
-                Shaper(
-                    sampling,
-                    prompt,
-                    vocab_size=manifest.tokenizer.vocab_size,
-                    eos=eos,
-                    min_new_tokens=request.min_new_tokens,
-                    grammar=self._matcher(request),
-                ),
-                TextStream(self.tokenizer, prompt, request.stops),
-                mailbox,
-                self.target.capacity,
-                sample,
+
+        def shaper() -> Shaper:
+            return Shaper(
+                sampling,
+                prompt,
+                vocab_size=manifest.tokenizer.vocab_size,
+                eos=eos,
+                min_new_tokens=request.min_new_tokens,
+                grammar=self._matcher(request),
             )
+
+        stream = partial(TextStream, self.tokenizer, prompt, request.stops)
+        if request.search is not None:
+            self._check_slots(request)
+            draft = None if strategy.drafter.name == "none" else self.draft
+            stops = bool(request.stops)
+            forced = len(manifest.tokenizer.decoder_start) - 1 if source and request.decoder_prompt is None else 0
+            beams = replace(request.search, counted=forced)
+            return [Search(settings, beams, shaper(), stream, mailbox, self.target, draft, stops=stops)]
+        return [
+            sequence.Sequence(settings, shaper(), stream(), mailbox, self.target.capacity, sample)
             for sample in range(request.samples)
         ]
+
+    def _check_slots(self, request: Request) -> None:
+        if request.beams > self.target.slots:
+            raise GenerationError(
+                f"beams: got {request.beams}, expected at most {self.target.slots}, the slots of the engine: each beam "
+                "needs one"
+            )
 
     def _source_and_prompt(self, request: Request) -> tuple[tuple[int, ...], list[int]]:
         """What the encoder reads, nothing where there is none; and what the text goes on from."""
@@ -272,7 +283,12 @@ class Engine:
                 f"{asked.unused[0]}: got it at temperature 0, which is greedy and takes the likeliest token; "
                 "give a temperature above 0, or leave it out"
             )
-        if asked.greedy and request.samples > 1:
+        if request.beams > 1 and not asked.greedy:
+            raise GenerationError(
+                f"beams: got {request.beams} at temperature {asked.temperature:g}; a beam search is of the likeliest "
+                "texts, ask for temperature 0 with it"
+            )
+        if request.beams == 1 and asked.greedy and request.samples > 1:
             name = "n" if request.n > 1 else "best_of"
             raise GenerationError(f"{name}: got {request.samples} at temperature 0, where all samples are the same")
         return Sampling(
@@ -293,9 +309,9 @@ class Engine:
 _DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size")
 
 
-def _close(worker: Worker, load: KByLoad, costs: Path | None) -> None:
+def _close(worker: Worker, scheduler: Scheduler, costs: Path | None) -> None:
     worker.close()
-    write_table(costs, CostTable.of(load))
+    write_table(costs, CostTable.of(scheduler.load, scheduler.widths))
 
 
 def _score(reader: Reader, ids: Sequence[int], source: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:

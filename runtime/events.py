@@ -52,17 +52,21 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Sums over a text. Emitted = accepted + rounds, before a cut by an end or a limit."""
+    """Sums over a text. Emitted = accepted + rounds, before a cut by an end or a limit.
+
+    Of a beam search drafted, evaluated and accepted are steps, and accepted + rounds are the steps of the search.
+    """
 
     seed: int | None  # what the random numbers were drawn from; None where the text is greedy
     k: int | Literal["auto"]
     drafter: str
-    verifier: str  # "greedy" where the text is
+    verifier: str  # "greedy" where the text is, "beams" of a beam search
     proposal: str
     lossless: bool  # False where lenience was asked for: the text is not the target's own
     prompt_tokens: int
     reused_tokens: int  # of the prompt, which a slot held already: not read again
     emitted: int  # tokens handed to the reader
+    beams: int  # that lived at a time; 1: no beam search
     rounds: int
     drafted: int
     evaluated: int
@@ -102,7 +106,13 @@ class Statistics:
     @property
     def tokens_per_round(self) -> float | None:
         """Emitted tokens a round; the first token, which comes from the prompt alone, is not counted as a round."""
-        return (self.emitted - 1) / (self.rounds - 1) if self.rounds > 1 else None
+        emitted = self.emitted if self.beams == 1 else self.steps
+        return (emitted - 1) / (self.rounds - 1) if self.rounds > 1 else None
+
+    @property
+    def steps(self) -> int:
+        """Tokens that the rounds have given; of a beam search its steps."""
+        return self.accepted + self.rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,7 @@ class Finished:
     statistics: Statistics
     tail: str = ""  # text still held back when the tokens ended
     sample: int = 0
+    score: float | None = None  # of a beam search: the sum of log-probabilities over length ** length_penalty
 
 
 Event = Token | Round | Finished

@@ -27,6 +27,7 @@ class Answer:
     statistics: Statistics
     sample: int = 0
     logprobs: list[Logprob] | None = None  # one a token, where they were asked for
+    score: float | None = None  # of a beam search, as in Finished
 
     @property
     def mean_logprob(self) -> float:
@@ -79,16 +80,16 @@ class Handle(Iterator[Event]):
     written are raised from the iteration.
     """
 
-    def __init__(self, engine: Any, sequences: Sequence[Any], mailbox: Mailbox, answers: int, streamed: bool) -> None:
+    def __init__(self, engine: Any, texts: Sequence[Any], mailbox: Mailbox, answers: int, streamed: bool) -> None:
         self._engine = engine  # an engine lives as long as somebody reads from it
-        self._sequences = sequences
-        self._tallies: list[Tally] = [sequence.tally for sequence in sequences]
+        self._texts = texts
+        self._tallies: list[Tally] = [text.tally for text in texts for _ in range(text.answers)]
         self._mailbox = mailbox
         self._answers = answers
         self._streamed = streamed
-        self._left = len(sequences)
+        self._left = len(self._tallies)
         self._error: BaseException | None = None
-        self._builders = [_Builder() for _ in sequences]
+        self._builders = [_Builder() for _ in self._tallies]
         self._turn = threading.Lock()  # of the threads that read
         self._pid = os.getpid()
 
@@ -124,8 +125,8 @@ class Handle(Iterator[Event]):
 
     def cancel(self) -> None:
         """End all texts of the request; their last event says so. From any thread, any number of times."""
-        for sequence in self._sequences:
-            sequence.cancelled = True
+        for text in self._texts:
+            text.cancelled = True
         self._engine.wake()
 
     def __del__(self) -> None:
@@ -144,14 +145,14 @@ class Handle(Iterator[Event]):
     @property
     def prompt_read(self) -> int:
         """Tokens of the prompt that have been read, at any time."""
-        return int(self._sequences[0].prompt_read)
+        return int(self._texts[0].prompt_read)
 
     def result(self) -> Answer:
         """Wait for the answer, whatever was read of it before; the best one where there are several."""
         return self.results()[0]
 
     def results(self) -> list[Answer]:
-        """Wait for all n answers: in the order of the samples, or of their log-probability where they were chosen."""
+        """Wait for all n answers: in the order of the samples, or of what they were chosen by, the best first."""
         while self._next() is not None:
             pass
         if self._error is not None:
@@ -171,8 +172,8 @@ class Handle(Iterator[Event]):
         if isinstance(event, BaseException):
             self._left = 0
             self._error = event
-            for sequence in self._sequences:
-                sequence.cancelled = True
+            for text in self._texts:
+                text.cancelled = True
             raise event
         self._left -= isinstance(event, Finished)
         self._builders[event.sample].add(event)
@@ -214,4 +215,5 @@ class _Builder:
             statistics=self._last.statistics,
             sample=self._last.sample,
             logprobs=logprobs if len(logprobs) == len(ids) else None,
+            score=self._last.score,
         )

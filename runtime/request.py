@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.beams.settings import Beams, EarlyStopping
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.text.stop import check_stops
 
 K = int | Literal["auto"]
 Message = Mapping[str, Any]
+
+MAX_LENGTH_PENALTY = 10.0  # so that float32 holds a length to this power
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,10 @@ class Request:
     logprobs_of: Literal["raw", "shaped"] = "raw"  # of the model's own distribution, or of the one drawn from
     n: int = 1  # samples of the prompt
     best_of: int | None = None  # sample so many, and answer with the n of the highest mean log-probability
+    beams: int = 1  # of a beam search; 1: the likeliest token each time, or one drawn
+    length_penalty: float = 1.0  # of a beam search: scores are divided by length to this power
+    early_stopping: EarlyStopping = False  # ends it with the first texts; "never": when no other can be better
+    draft_beams: int | None = None  # of the draft's own search, with a k; default: twice as many
     grammar: Grammar | None = None
     trace: bool = False  # each Round says what was drafted, what both models thought of it, and what became of it
     cache_key: str = ""  # what was read is shared only between requests of the same key
@@ -79,10 +86,24 @@ class Request:
         if not isinstance(self.cache_key, str):
             raise GenerationError(f"cache_key: got {self.cache_key!r}, expected a string")
         self._check_grammar()
+        self._check_beams()
 
     @property
     def stops(self) -> tuple[str, ...]:
         return check_stops(self.stop)
+
+    @property
+    def search(self) -> Beams | None:
+        """The beam search that is asked for."""
+        if self.beams == 1:
+            return None
+        return Beams(
+            count=self.beams,
+            best=self.n,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
+            draft_beams=self.draft_beams,
+        )
 
     @property
     def samples(self) -> int:
@@ -99,6 +120,40 @@ class Request:
         ):
             if given:
                 raise GenerationError(f"{name}: got it with a grammar, which alone says where the text may end")
+
+    def _check_beams(self) -> None:
+        require_integer("beams", self.beams, 1)
+        penalty = self.length_penalty
+        if not isinstance(penalty, int | float) or isinstance(penalty, bool) or not abs(penalty) <= MAX_LENGTH_PENALTY:
+            raise GenerationError(
+                f"length_penalty: got {penalty!r}, expected a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}"
+            )
+        if self.early_stopping not in (True, False, "never") or isinstance(self.early_stopping, int | float) != (
+            isinstance(self.early_stopping, bool)
+        ):
+            raise GenerationError(f"early_stopping: got {self.early_stopping!r}, expected true, false or never")
+        if self.draft_beams is not None:
+            require_integer("draft_beams", self.draft_beams, self.beams)
+        if self.beams == 1:
+            for name, given in (
+                ("length_penalty", penalty != 1),
+                ("early_stopping", self.early_stopping is not False),
+                ("draft_beams", self.draft_beams is not None),
+            ):
+                if given:
+                    raise GenerationError(f"{name}: got it without a beam search; ask for beams, or leave it out")
+            return
+        for name, given in (
+            ("best_of", self.best_of is not None),
+            ("lenience", self.lenience != 1),
+            ("trace", self.trace),
+        ):
+            if given:
+                raise GenerationError(f"{name}: got it with beams, expected one of them")
+        if self.n > self.beams:
+            raise GenerationError(f"n: got {self.n}, expected at most {self.beams}, the number of beams")
+        if self.draft_beams is not None and (not isinstance(self.k, int) or self.k == 0):
+            raise GenerationError(f"draft_beams: got it with k {self.k}, expected a number of steps to guess")
 
 
 def require_integer(name: str, value: object, least: int) -> None:

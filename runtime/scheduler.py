@@ -10,53 +10,28 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from mxspec.runtime.choose_k import Acceptance, KByLoad, StepCost
+from mxspec.runtime.beams.search import Search
+from mxspec.runtime.beams.search_work import SearchWork
+from mxspec.runtime.beams.width import PLAIN, Spent, Widths
+from mxspec.runtime.choose_k import KByLoad, StepCost
 from mxspec.runtime.costs import Costs
-from mxspec.runtime.drafters.drafter import Drafter, Proposal
-from mxspec.runtime.sampling.randomness import Draws
+from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.sequence import Sequence, Timing
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.sequence import Sequence
+from mxspec.runtime.sequence_work import SequenceWork
+from mxspec.runtime.session import Session
 from mxspec.runtime.slots import Slots, Taken
+from mxspec.runtime.work import Text, Timing, Work
 
 FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known
 READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
-
-
-@dataclass(slots=True)
-class Work:
-    """What a step does for one sequence."""
-
-    sequence: Sequence
-    tokens: list[int]  # what the target reads before the proposal
-    scored: bool = True  # whether logits are wanted; not of a piece of a prompt that goes on
-    k: int = 0  # tokens to draft, beside those that the proposal holds already
-    proposal: Proposal = field(default_factory=Proposal)
-    draws: Draws = field(init=False)
-    forced: int = field(init=False)  # tokens of the proposal that no drafter guessed
-
-    def __post_init__(self) -> None:
-        self.draws = self.sequence.draws()
-        self.forced = len(self.proposal.tokens)
-
-    @property
-    def rows(self) -> int:
-        return len(self.proposal.tokens) + 1 if self.scored else 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a drafter that was called gave fewer tokens than it was asked for."""
-        return not self.sequence.drafter.cheap and len(self.proposal.tokens) - self.forced < self.k
-
-    def part(self) -> Part:
-        """What it adds to the target's call."""
-        slot = self.sequence.slot
-        return Part(slot.index, slot.target_length, self.tokens + self.proposal.tokens, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +39,7 @@ class Plan:
     """What a step does: for the target, and tokens of prompts that drafts have to read beside it."""
 
     works: list[Work]
-    draft_reads: list[tuple[Sequence, int]]
+    draft_reads: list[tuple[Text, int]]
     as_chosen: bool  # texts draft as many tokens as was chosen: a step that K by load learns from
 
 
@@ -76,18 +51,19 @@ class Scheduler:
 
     def __init__(self, target: Session, draft: Session | None, k_max: int, prefill_ms: float) -> None:
         self.load = KByLoad(k_max)
+        self.widths = Widths(k_max, self.load.pair)
         self._target, self._draft = target, draft
         self._k_max = k_max
         self._prefill_seconds = prefill_ms / 1e3
         self._slots = Slots(target.slots)
         self._encode_costs = Costs()
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
+        self._waiting: deque[Text] = deque()
+        self._running: list[Text] = []
 
-    def add(self, samples: abc.Sequence[Sequence]) -> None:
+    def add(self, samples: abc.Sequence[Text]) -> None:
         """The samples of one prompt, at the end of those that wait; all but the first wait until it has been read."""
         first, *others = samples
-        first.followers = others
+        first.followers = list(others)
         self._waiting.append(first)
 
     @property
@@ -101,9 +77,14 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def running(self) -> int:
+        """How many texts have slots."""
+        return len(self._running)
+
+    @property
     def free(self) -> int:
         """How many slots are."""
-        return self._target.slots - len(self._running)
+        return self._target.slots - sum(len(text.slots) for text in self._running)
 
     def step(self) -> None:
         """One turn over all running sequences."""
@@ -143,14 +124,15 @@ class Scheduler:
     def _admit(self, now: float) -> None:
         """First come, first served, as long as there are slots."""
         while self._waiting:
-            settings = self._waiting[0].settings
-            taken = self._slots.take(settings.prompt, settings.cache_key, settings.source)
+            text = self._waiting[0]
+            taken = self._slots.take(text.prompt, text.cache_key, text.source, text.slots_needed)
             if taken is None:
                 return
-            sequence = self._waiting.popleft()
-            self._hand_over(taken)
-            sequence.start(taken, now, Acceptance.like(self.load.pair[settings.strategy.drafter.name]))
-            self._running.append(sequence)
+            self._waiting.popleft()
+            for each in taken:  # the first gets its beginning before the slot that has it is another's
+                self._hand_over(each)
+            text.start(taken, now, self.load)
+            self._running.append(text)
 
     def _hand_over(self, taken: Taken) -> None:
         """Copy the beginning and the source that other slots hold, or give back the memory of an older text."""
@@ -177,14 +159,15 @@ class Scheduler:
                 self._waiting.extendleft(reversed(sequence.followers))
                 sequence.followers = []
         for sequence in self._running:
-            if sequence.ended:
-                self._slots.free(sequence.slot)
+            for slot in sequence.slots if sequence.ended else ():
+                self._slots.free(slot)
         self._running = [sequence for sequence in self._running if not sequence.ended]
         self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
 
     def _fail_running(self, error: Exception) -> None:
         for sequence in self._running:
-            self._slots.forget(sequence.slot)
+            for slot in sequence.slots:
+                self._slots.forget(slot)
             if not sequence.ended:
                 sequence.fail(error)
 
@@ -195,17 +178,17 @@ class Scheduler:
 
         A source that several wait for is read once. The draft's reads one when the text is first drafted after.
         """
-        waiting = [text for text in self._running if text.slot.target_unencoded]
+        waiting = [text for text in self._running if text.slots[0].target_unencoded]
         if not waiting:
             return
-        chosen: dict[tuple[str, tuple[int, ...]], list[Sequence]] = {}
+        chosen: dict[tuple[str, tuple[int, ...]], list[Text]] = {}
         left = self._source_budget(others=len(waiting) < len(self._running))
         for text in waiting:
-            key = text.settings.cache_key, text.slot.source
-            if key not in chosen and chosen and len(text.slot.source) > left:
+            key = text.cache_key, text.source
+            if key not in chosen and chosen and len(text.source) > left:
                 break
             if key not in chosen:
-                left -= len(text.slot.source)
+                left -= len(text.source)
             chosen.setdefault(key, []).append(text)
         groups = list(chosen.values())
         try:
@@ -216,20 +199,20 @@ class Scheduler:
                     self._encode_together([texts])
                 except Exception as error:
                     for text in texts:
-                        self._slots.forget(text.slot)
+                        self._slots.forget(text.slots[0])
                         text.fail(error)
 
-    def _encode_together(self, groups: abc.Sequence[abc.Sequence[Sequence]]) -> None:
+    def _encode_together(self, groups: abc.Sequence[abc.Sequence[Text]]) -> None:
         """One call of the encoder for the source of each group, which all of its texts get."""
         began = time.perf_counter()
-        self._target.encode([(texts[0].slot.index, texts[0].slot.source) for texts in groups])
+        self._target.encode([(texts[0].slots[0].index, texts[0].source) for texts in groups])
         seconds = time.perf_counter() - began
-        self._encode_costs.add(sum(len(texts[0].slot.source) for texts in groups), seconds)
+        self._encode_costs.add(sum(len(texts[0].source) for texts in groups), seconds)
         for first, *others in groups:
             for text in (first, *others):
                 if text is not first:
-                    self._target.copy_source(first.slot.index, text.slot.index)
-                text.slot.target_encoded = True
+                    self._target.copy_source(first.slots[0].index, text.slots[0].index)
+                text.slots[0].target_encoded = True
                 text.tally.encode_seconds = seconds
 
     def _source_budget(self, *, others: bool) -> int:
@@ -244,27 +227,55 @@ class Scheduler:
 
     def _plan(self) -> Plan:
         """A round for every text that has begun, and pieces of prompts as far as the budget goes."""
-        decoding = [sequence for sequence in self._running if not sequence.reading]
-        works, late = [], []
+        rounds, late = self._rounds()
+        steps, late_searches = self._search_steps(sum(work.rows + work.k for work in rounds))
+        going_on: list[Work] = [*rounds, *steps]
+        left = self._budget(self.load.score, sum(work.planned for work in going_on))
+        reading = [t for t in self._running if t.reading and not t.ended and not t.slots[0].target_unencoded]
+        pieces, draft_reads = self._pieces(reading, left)
+        left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
+        waiting: list[Text] = [*late, *late_searches]
+        for text in waiting:
+            count = text.draft_piece(left) if left > 0 else 0
+            left -= count
+            if count:
+                draft_reads.append((text, count))
+        return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not waiting)
+
+    def _rounds(self) -> tuple[list[SequenceWork], list[Sequence]]:
+        """The rounds of texts that go on at one place, and those that have to wait for their draft.
+
+        K is chosen, so the draft reads a text only when it is first tried on it.
+        """
+        decoding = [text for text in self._running if isinstance(text, Sequence) and not text.reading]
+        rounds, late = [], []
         for sequence, k in zip(decoding, self.load.choose([s.load(self._k_max) for s in decoding]), strict=True):
-            work = Work(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
+            work = SequenceWork(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
             work.k = max(k - len(work.proposal.tokens), 0)
             waits = work.k > 0 and sequence.chooses_k and sequence.draft_lag > READY_LAG
             sequence.note_k(k, len(work.proposal.tokens), waits=waits)
             if waits:
-                late.append(sequence)  # K is chosen, so the draft reads a text only when it is first tried on it
+                late.append(sequence)
                 work.k = 0
-            works.append(work)
-        left = self._budget(self.load.score, sum(work.rows + work.k for work in works))
-        reading = [s for s in self._running if s.reading and not s.ended and not s.slot.target_unencoded]
-        pieces, draft_reads = self._pieces(reading, left)
-        left = self._budget(self.load.draft_read, 0 if not decoding else sum(count for _, count in draft_reads) + 1)
-        for sequence in late:
-            count = sequence.draft_piece(left) if left > 0 else 0
-            left -= count
-            if count:
-                draft_reads.append((sequence, count))
-        return Plan([*works, *pieces], draft_reads, as_chosen=bool(decoding) and not late)
+            rounds.append(work)
+        return rounds, late
+
+    def _search_steps(self, beside: int) -> tuple[list[SearchWork], list[Search]]:
+        """The same of beam searches, beside so many tokens; slots that nobody uses are lent to those that draft."""
+        steps, late = [], []
+        for search in self._running:
+            if not isinstance(search, Search) or search.reading:
+                continue
+            load = search.load(self._slots.spare(search), beside)
+            width = self.widths.choose(load) if search.chooses_k else search.fixed_width(load)
+            if width.steps and search.chooses_k and search.draft_lag > READY_LAG:
+                late.append(search)
+                width = PLAIN
+            if width.steps:
+                search.lend(self._slots.borrow(load.slots - len(search.slots), search))
+            steps.append(SearchWork(search, load, width, self.widths.tokens(load, width)))
+            beside += steps[-1].planned
+        return steps, late
 
     def _budget(self, costs: Costs, tokens: int) -> int:
         """How many tokens of prompts a call may read beside `tokens` that are waited for, by what calls cost."""
@@ -275,22 +286,22 @@ class Scheduler:
             return min(FIRST_CHUNK, most)
         return costs.affordable(tokens, self._prefill_seconds, most)
 
-    def _pieces(self, reading: abc.Sequence[Sequence], left: int) -> tuple[list[Work], list[tuple[Sequence, int]]]:
+    def _pieces(self, reading: abc.Sequence[Text], left: int) -> tuple[list[Work], list[tuple[Text, int]]]:
         """The next pieces of prompts, in the order in which they came; a fixed K wants the draft to keep up."""
         works: list[Work] = []
-        draft_reads: list[tuple[Sequence, int]] = []
-        for sequence in reading:
+        draft_reads: list[tuple[Text, int]] = []
+        for text in reading:
             if left <= 0:
                 break
-            unread = sequence.unread
-            missed = sequence.draft_lag - len(unread) if sequence.drafts_at_once else 0
+            unread = len(text.unread)
+            missed = text.draft_lag - unread if text.drafts_at_once else 0
             if missed > 0:  # of a beginning that was taken over the draft had read less
-                count = min(sequence.draft_piece(left), missed)
+                count = min(text.draft_piece(left), missed)
             else:
-                count = min(len(unread), left)
-                works.append(Work(sequence, unread[:count], scored=count == len(unread)))
-            if sequence.drafts_at_once and sequence.draft_lag:  # most drafters have nothing to read
-                draft_reads.append((sequence, count))
+                count = min(unread, left)
+                works.append(text.piece(count))
+            if text.drafts_at_once and text.draft_lag:  # most drafters have nothing to read
+                draft_reads.append((text, count))
             left -= count
         return works, draft_reads
 
@@ -298,15 +309,20 @@ class Scheduler:
 
     def _step(self, plan: Plan, began: float, encoded: float) -> None:
         draft_calls = self._propose(plan)
-        works = [work for work in plan.works if not work.sequence.ended]
+        works = [work for work in plan.works if not work.text.ended]
         drafted = time.perf_counter()
         if not works:
             return
         logits = self._score(works)
         scored = time.perf_counter()
+        prepare([(work.text.shaper, work.proposal.tokens) for work in _of_sequences(works) if work.scored])
         self._verify(works, logits, Timing(began, encoded, drafted, scored))
-        tokens = sum(len(work.tokens) + len(work.proposal.tokens) for work in works)
+        tokens = sum(work.tokens for work in works)
         seconds = time.perf_counter() - drafted
+        for work in works:
+            if isinstance(work, SearchWork) and work.done is not None and plan.as_chosen:
+                spent = Spent(work.tokens, tokens, seconds, work.calls, work.drafting, chosen=work.text.chooses_k)
+                self.widths.observe(work.load, work.width, work.done, spent)
         if plan.as_chosen:
             self.load.observe(StepCost(tokens, seconds, draft_calls))
         else:
@@ -316,49 +332,72 @@ class Scheduler:
         """Each drafter reads and proposes for all its texts together; the calls of the rounds."""
         calls: list[tuple[str, int, float]] = []
         texts = sum(work.scored for work in plan.works)
-        drafters: dict[int, Drafter] = {id(s.drafter): s.drafter for s in self._running}
+        running = [text for text in self._running if isinstance(text, Sequence)]
+        drafters: dict[int, Drafter] = {id(text.drafter): text.drafter for text in running}
         for drafter in drafters.values():
-            reads = [(s, count) for s, count in plan.draft_reads if s.drafter is drafter]
-            works = [work for work in plan.works if work.k and work.sequence.drafter is drafter]
+            reads = [
+                (text, count)
+                for text, count in plan.draft_reads
+                if isinstance(text, Sequence) and text.drafter is drafter
+            ]
+            works = [work for work in _of_sequences(plan.works) if work.k and work.text.drafter is drafter]
             try:
                 if reads:
                     began = time.perf_counter()
-                    drafter.read([(sequence.tokens, sequence.slot, count) for sequence, count in reads])
+                    drafter.read([(text.tokens, text.slot, count) for text, count in reads])
                     self.load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
                 if works:
                     worth = self.load.worth(drafter.name, texts)
-                    wanted = [work.sequence.wanted(work.k, work.proposal, work.draws, worth) for work in works]
+                    wanted = [work.text.wanted(work.k, work.proposal, work.draws, worth) for work in works]
                     calls += [(drafter.name, texts, seconds) for texts, seconds in drafter.propose(wanted)]
             except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
-                for sequence in (*(s for s, _ in reads), *(work.sequence for work in works)):
-                    sequence.slot.draft_length = 0
-                    sequence.fail(error)
+                for text in (*(text for text, _ in reads), *(work.text for work in works)):
+                    text.slot.draft_length = 0
+                    text.fail(error)
             for work in works:
                 for found in work.proposal.errors:
-                    work.sequence.fail(found)
+                    work.text.fail(found)
+        self._guess_searches(plan)
         return calls
+
+    def _guess_searches(self, plan: Plan) -> None:
+        """The draft reads for each search, and searches itself from where its beams are."""
+        for text, count in plan.draft_reads:
+            if isinstance(text, Search):
+                began = time.perf_counter()
+                self._guess(text, partial(text.read_draft, count))
+                if text.chooses_k:
+                    self.widths.catch_up(text.load(0, 0), time.perf_counter() - began)
+        for work in plan.works:
+            if isinstance(work, SearchWork) and work.width.steps and not work.text.ended:
+                self._guess(work.text, work.guess)
+
+    def _guess(self, search: Search, what: Callable[[], object]) -> None:
+        """The draft works for one search; an error is of this text alone."""
+        try:
+            what()
+        except Exception as error:
+            search.fail(error)
 
     def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
         """One call of the target; the rows of each work."""
-        parts = [work.part() for work in works]
+        of_each = [work.parts() for work in works]
+        parts = [part for parts in of_each for part in parts]
         if not any(part.rows for part in parts):
-            parts[0] = Part(parts[0].slot, parts[0].past, parts[0].tokens, 1)  # a call has at least one
+            parts[0] = replace(parts[0], rows=1)  # a call has at least one
         logits = self._target.run(parts)
-        for work, part in zip(works, parts, strict=True):
-            work.sequence.slot.target_length += len(part.tokens)
-        return np.split(logits, np.cumsum([part.rows for part in parts[:-1]]))
+        for work in works:
+            work.read()
+        return np.split(logits, np.cumsum([sum(part.rows for part in parts) for parts in of_each[:-1]]))
 
     def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
-        """Verify what each sequence drafted, and emit what is kept of it."""
-        prepare([(work.sequence.shaper, work.proposal.tokens) for work in works if work.scored])
+        """What comes of the rows: verify what each text drafted, and emit what is kept of it."""
         for work, rows in zip(works, logits, strict=True):
-            sequence = work.sequence
-            if not work.scored:
-                continue
             try:
-                verdict = sequence.verify(work.proposal, work.draws, rows)
-                done = sequence.emit(work.proposal, verdict, rows, timing, stopped=work.stopped)
-                if done.drafted or done.stopped:
-                    self.load.pair[sequence.drafter.name].observe(done)
+                work.verify(rows, timing, self.load)
             except Exception as error:  # of this text alone: nothing here touches another
-                sequence.fail(error)
+                work.text.fail(error)
+
+
+def _of_sequences(works: abc.Sequence[Work]) -> list[SequenceWork]:
+    return [work for work in works if isinstance(work, SequenceWork)]

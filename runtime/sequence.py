@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import abc
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.choose_k import Acceptance, Load
+from mxspec.runtime.choose_k import Acceptance, KByLoad, Load
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.sampling.distribution import Distribution
@@ -19,6 +20,7 @@ from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.sequence_work import SequenceWork
 from mxspec.runtime.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
 from mxspec.runtime.strategy import Strategy
@@ -28,6 +30,7 @@ from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
+from mxspec.runtime.work import Text, Timing
 from mxspec.runtime.worth import ALL_WANTED, Worth
 
 MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one
@@ -59,16 +62,6 @@ class Settings:
     source: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """When a step began, when its sources were read, its drafts were there, and they were scored: of perf_counter."""
-
-    began: float
-    encoded: float
-    drafted: float
-    scored: float
-
-
 class Sequence:
     """A text from its admission to its end; after its first round the target has read all its tokens but the last."""
 
@@ -77,6 +70,7 @@ class Sequence:
     ) -> None:
         self.settings = settings
         self.sample = sample
+        self.answers = 1  # that its events make
         self.tokens = list(settings.prompt)
         self.shaper = shaper
         self.tally = Tally(
@@ -85,7 +79,7 @@ class Sequence:
             settings.strategy,
         )
         self.acceptance = Acceptance()
-        self.followers: list[Sequence] = []  # samples of the same prompt, which wait until it has been read
+        self.followers: list[Text] = []  # samples of the same prompt, which wait until it has been read
         self.cancelled = False  # set by any thread
         self.ended = False
         self._slot: Slot | None = None
@@ -100,6 +94,26 @@ class Sequence:
         self._outbox = outbox
 
     # --- where it stands ---
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.settings.prompt
+
+    @property
+    def cache_key(self) -> str:
+        return self.settings.cache_key
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        return self.settings.source
+
+    @property
+    def slots_needed(self) -> int:
+        return 1
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [] if self._slot is None else [self._slot]
 
     @property
     def slot(self) -> Slot:
@@ -202,15 +216,21 @@ class Sequence:
 
     # --- its life ---
 
-    def start(self, taken: Taken, began: float, acceptance: Acceptance) -> None:
-        """It has been given a slot; `acceptance` is what to believe of its drafts."""
-        self.acceptance = acceptance
-        self._slot = taken.slot
+    def start(self, taken: abc.Sequence[Taken], began: float, load: KByLoad) -> None:
+        """It has been given its slot."""
+        (place,) = taken
+        self.acceptance = Acceptance.like(load.pair[self.drafter.name])
+        self._slot = place.slot
         self._slot.tokens = self.tokens
         source = (self.settings.source,) if self.settings.source else ()
         self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, *source)
         self.tally.began = began
-        self.tally.reused_tokens = len(self.settings.source) - taken.slot.target_unencoded + taken.target
+        self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
+
+    def piece(self, count: int) -> SequenceWork:
+        """The next tokens of its prompt."""
+        unread = self.unread
+        return SequenceWork(self, unread[:count], scored=count == len(unread))
 
     def verify(self, proposal: Proposal, draws: Draws, logits: Logits) -> Verdict:
         """What is kept of a proposal, by the target's logits float32[K + 1, vocab]."""

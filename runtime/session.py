@@ -127,11 +127,14 @@ class Session:
         assert self.encoder is not None, "a model with an encoder"
         self.encoder.encode(sources)
 
-    def copy_prefix(self, source: int, destination: int, length: int) -> None:
-        """Give slot `destination` the first `length` entries of slot `source`, and what they were read under."""
+    def copy_prefix(self, source: int, destination: int, length: int, first: int = 0) -> None:
+        """Give slot `destination` the first `length` entries of slot `source`, and what they were read under.
+
+        Those before number `first` it has already.
+        """
         if self.encoder is not None:
             self.encoder.copy(source, destination)
-        self._caches.copy(source, destination, length)
+        self._caches.copy(source, destination, length, first)
 
     def release(self, slot: int) -> None:
         """Give the memory of a slot back to the system; its entries are zero afterwards."""

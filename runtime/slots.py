@@ -31,6 +31,7 @@ class Slot:
     cache_key: str = ""
     running: bool = False
     last_used: int = 0  # counts the takings; 0: never
+    borrower: object | None = None  # a text that runs and uses it while it is idle
 
     def rollback(self, length: int) -> None:
         """Both models forget what they read after the first `length` tokens."""
@@ -70,16 +71,20 @@ class Slots:
         self._slots = [Slot(index) for index in range(count)]
         self._takings = 0
 
-    def take(self, prompt: Sequence[int], cache_key: str, source: tuple[int, ...] = ()) -> Taken | None:
-        """A slot for a text that begins with `prompt` under `source`, or None where all are running.
+    def take(
+        self, prompt: Sequence[int], cache_key: str, source: tuple[int, ...] = (), count: int = 1
+    ) -> list[Taken] | None:
+        """`count` slots for a text that begins with `prompt` under `source`, or None where fewer are idle.
 
+
+        The first is where the prompt is read; the others are those not used for longest, and get nothing.
         The last token of the prompt is never taken over: reading it gives the first logits. A slot that holds nothing
         but the shared beginning is continued where it is; out of one that holds more, the beginning is copied to the
         slot that was not used for longest, so that nothing is lost that another text may want. A slot of the same
         source is continued whatever it holds beyond: that was an answer, and a source takes more memory than those.
         """
         idle = [slot for slot in self._slots if not slot.running]
-        if not idle:
+        if len(idle) < count:
             return None
         shared = {slot.index: self._shared(slot, prompt, cache_key, source) for slot in self._slots}
         lender = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
@@ -91,7 +96,7 @@ class Slots:
             slot = max(own, key=lambda slot: (shared[slot.index], slot.last_used))
         else:
             slot = min(idle, key=lambda slot: slot.last_used)
-        taken = Taken(
+        first = Taken(
             slot,
             lender,
             length,
@@ -99,13 +104,37 @@ class Slots:
             _first(slot, [other for other in alike if other.target_encoded]),
             _first(slot, [other for other in alike if other.draft_encoded]),
         )
-        self._takings += 1
-        slot.running, slot.last_used, slot.cache_key = True, self._takings, cache_key
-        slot.source, slot.undraftable = source, False
-        slot.target_encoded, slot.draft_encoded = taken.target_source is not None, taken.draft_source is not None
-        slot.target_length, slot.draft_length = taken.target, taken.draft
-        slot.tokens = list(prompt)
+        others = sorted((other for other in idle if other is not slot), key=lambda other: other.last_used)
+        taken = [first, *(Taken(other, other, 0, 0) for other in others[: count - 1])]
+        for each in taken:
+            self._takings += 1
+            one = each.slot
+            one.running, one.last_used, one.cache_key = True, self._takings, cache_key
+            one.source, one.undraftable = source, False
+            one.target_encoded, one.draft_encoded = each.target_source is not None, each.draft_source is not None
+            one.target_length, one.draft_length = each.target, each.draft
+            one.tokens, one.borrower = list(prompt), None
         return taken
+
+    def borrow(self, count: int, borrower: object) -> list[Slot]:
+        """Up to `count` idle slots for a text that runs, until another text is given them.
+
+        Those that it has go first, then those not used for longest; what they held is lost. Their `borrower` says
+        whether they still are its own.
+        """
+        slots = sorted(self._free_for(borrower), key=lambda slot: (slot.borrower is not borrower, slot.last_used))
+        for slot in slots[:count]:
+            if slot.borrower is not borrower:
+                self.forget(slot)
+                slot.borrower = borrower
+        return slots[:count]
+
+    def spare(self, borrower: object) -> int:
+        """How many slots it could borrow, or has borrowed."""
+        return len(self._free_for(borrower))
+
+    def _free_for(self, borrower: object) -> list[Slot]:
+        return [slot for slot in self._slots if not slot.running and slot.borrower in (None, borrower)]
 
     def free(self, slot: Slot) -> None:
         """The text has ended; what was read of it stays, for those that begin alike."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mxspec.runtime.events import Round, Statistics
@@ -22,11 +23,17 @@ class Tally:
     first_token: float | None = None
     ended: float | None = None
     reused_tokens: int = 0
+    beams: int = 1
     encode_seconds: float = 0.0
     rounds: list[Round] = field(default_factory=list)
     origins: Counter[str] = field(default_factory=Counter)
 
     def statistics(self) -> Statistics:
+        """Of the rounds so far."""
+        return self.statistics_of(sum(done.emitted for done in list(self.rounds)), self.origins)
+
+    def statistics_of(self, emitted: int, origins: Mapping[str, int]) -> Statistics:
+        """The same where a text does not have the tokens of all rounds: one of those that a beam search has found."""
         rounds = list(self.rounds)  # the engine's thread may be adding one
         rest = rounds[1:]
         now = time.perf_counter() if self.ended is None else self.ended
@@ -35,18 +42,19 @@ class Tally:
             seed=self.seed,
             k=self.strategy.k,
             drafter=self.strategy.drafter.name,
-            verifier="greedy" if self.seed is None else self.strategy.verifier.name,
+            verifier=self._verifier,
             proposal=self.strategy.proposal,
             lossless=self.strategy.lossless,
             prompt_tokens=self.prompt_tokens,
             reused_tokens=self.reused_tokens,
-            emitted=sum(r.emitted for r in rounds),
+            emitted=emitted,
+            beams=self.beams,
             rounds=len(rounds),
             drafted=sum(r.drafted for r in rounds),
             evaluated=sum(r.evaluated for r in rounds),
             accepted=sum(r.accepted for r in rounds),
             bonus=sum(r.drafted > 0 and r.accepted == r.drafted for r in rounds),
-            origins=dict(self.origins),
+            origins=dict(origins),
             evaluated_by_position=_by_position([r.evaluated for r in rounds]),
             accepted_by_position=_by_position([r.accepted for r in rounds]),
             rounds_by_k=dict(sorted(Counter(r.drafted for r in rounds).items())),
@@ -57,6 +65,12 @@ class Tally:
             draft_seconds=sum(r.draft_seconds for r in rest),
             target_seconds=sum(r.target_seconds for r in rest),
         )
+
+    @property
+    def _verifier(self) -> str:
+        if self.beams > 1:
+            return "beams"
+        return "greedy" if self.seed is None else self.strategy.verifier.name
 
 
 def _by_position(lengths: list[int]) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ def choose_strategy(
     request: Request, sampling: Sampling, drafters: Mapping[str, Drafter], k_max: int, measured: Measured
 ) -> Strategy:
     """What the request says, and for the rest what serves it best. Raises GenerationError."""
-    drafter = _drafter(request, drafters)
+    drafter = _drafter(request, drafters) if request.beams == 1 else _drafter_of_beams(request, drafters)
     _check(request)
     if sampling.greedy:
         _check_greedy(request)
@@ -67,6 +67,16 @@ def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
     if wanted in NAMES:
         raise why_missing(wanted)
     raise GenerationError(f"drafter: got {wanted!r}, expected {' or '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}")
+
+
+def _drafter_of_beams(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
+    """A search is guessed by another search: that of the draft model."""
+    if request.drafter is None:
+        return drafters["model" if "model" in drafters else "none"]
+    drafter = _drafter(request, drafters)
+    if drafter not in (drafters.get("model"), drafters["none"]):
+        raise GenerationError(f"drafter: got {drafter.name} with beams, expected model or none")
+    return drafter
 
 
 def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[Verifier, ProposalKind]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Samples
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.scheduler import Scheduler
-from mxspec.runtime.sequence import Sequence
+from mxspec.runtime.work import Text
 
 
 class QueueFullError(GenerationError):
@@ -22,13 +22,13 @@ class Worker:
         self._scheduler = scheduler
         self._queue = queue
         self._changed = threading.Condition()
-        self._inbox: list[Samples[Sequence]] = []
+        self._inbox: list[Samples[Text]] = []
         self._closing = False
         self._error: GenerationError | None = None  # why the thread has ended, where nobody asked it to
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
-    def submit(self, requests: Samples[Samples[Sequence]]) -> None:
+    def submit(self, requests: Samples[Samples[Text]]) -> None:
         """Hand over the samples of some requests, to begin in the same step where there is room.
 
         Raises GenerationError: closed, forked, or too many wait.
@@ -51,9 +51,9 @@ class Worker:
             self._changed.notify()
 
     @property
-    def free(self) -> int:
-        """How many slots are."""
-        return self._scheduler.free
+    def running(self) -> int:
+        """How many texts have slots."""
+        return self._scheduler.running
 
     def wake(self) -> None:
         """Something was cancelled."""

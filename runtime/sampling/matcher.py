@@ -47,11 +47,15 @@ class Matcher:
     @property
     def complete(self) -> bool:
         """True where the text is a sentence that nothing can follow. Costs a mask where the text could go on or end."""
-        if self._ended:
-            return True
-        if not self._machine.is_accepting():
+        return self._ended or self.completed(())
+
+    def completed(self, ahead: Sequence[int]) -> bool:
+        """The same after `ahead`, which the grammar allows and has no end in it."""
+        self._follow(ahead)
+        machine = self._stand(len(ahead))
+        if machine is None or not machine.is_accepting():
             return False
-        mask = None if self._machine.is_stopped() else self.mask(())
+        mask = None if machine.is_stopped() else self.mask(ahead)
         return mask is None or mask.within(self._eos_bits)
 
     def mask(self, ahead: Sequence[int]) -> TokenMask | None:

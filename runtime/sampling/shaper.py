@@ -62,6 +62,10 @@ class Shaper:
         """True where the grammar accepts nothing but an end: the text ends here."""
         return self.grammar is not None and self.grammar.complete
 
+    def completed(self, ahead: Sequence[int]) -> bool:
+        """Whether the grammar would accept nothing but an end after `ahead`."""
+        return self.grammar is not None and self.grammar.completed(ahead)
+
     def keep(self, tokens: Sequence[int]) -> None:
         """These tokens were emitted. One by one where `complete` must be seen in time."""
         self._emitted += len(tokens)

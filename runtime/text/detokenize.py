@@ -16,7 +16,8 @@ import codecs
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from copy import copy
+from typing import Any, Protocol, Self
 
 from tokenizers import Tokenizer
 
@@ -36,6 +37,9 @@ class Detokenizer(Protocol):
     def push(self, token: int) -> str: ...
 
     def finish(self) -> str: ...
+
+    def fork(self) -> Self:
+        """Another, of a text that begins with what was pushed so far."""
 
     def bytes_of(self, token: int) -> bytes:
         """What a token adds amid a text, as UTF-8 or a part of it; a special token is spelled out."""
@@ -79,6 +83,12 @@ class Utf8:
     def __init__(self, errors: str) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
+    def fork(self) -> Utf8:
+        """Another that has read the same."""
+        other = Utf8(self._decoder.errors)
+        other._decoder.setstate(self._decoder.getstate())
+        return other
+
     @property
     def waiting(self) -> int:
         return len(self._decoder.getstate()[0])
@@ -115,6 +125,11 @@ class ByteLevel:
 
     def finish(self) -> str:
         return self._without_shown(self._utf8.finish())
+
+    def fork(self) -> Self:
+        other = copy(self)
+        other._utf8 = self._utf8.fork()
+        return other
 
     def bytes_of(self, token: int) -> bytes:
         return self._bytes(token) or self._names.spelled(token)
@@ -161,6 +176,12 @@ class Pieces:
 
     def finish(self) -> str:
         return self._end_run()
+
+    def fork(self) -> Self:
+        other = copy(self)
+        other._run, other._invalid, other._utf8 = list(self._run), list(self._invalid), self._utf8.fork()
+        other._beginning = None if self._beginning is None else list(self._beginning)
+        return other
 
     def bytes_of(self, token: int) -> bytes:
         name = self._names[token]
@@ -242,6 +263,11 @@ class Whole:
     def push(self, token: int) -> str:
         self._tokens.append(token)
         return ""
+
+    def fork(self) -> Self:
+        other = copy(self)
+        other._tokens = list(self._tokens)
+        return other
 
     def bytes_of(self, token: int) -> bytes:
         return _decode(self._tokenizer, [token]).encode() or Names(self._tokenizer).spelled(token)

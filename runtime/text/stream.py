@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 from tokenizers import Tokenizer
 
@@ -20,6 +21,12 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
         self._text = detokenizer(tokenizer, prompt)
         self._search = StopSearch(stop)
+
+    def fork(self) -> TextStream:
+        """Another text that begins with what was pushed so far."""
+        other = copy(self)
+        other._text, other._search = self._text.fork(), copy(self._search)
+        return other
 
     @property
     def stop(self) -> str | None:

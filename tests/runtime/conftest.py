@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from mxspec.runtime import sequence
+from mxspec.runtime.beams.search import Search
+from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
@@ -72,8 +74,11 @@ class ToySession:
         self.calls.append([(part.slot, part.past, len(part.tokens), part.rows) for part in parts])
         return np.stack(rows)
 
-    def copy_prefix(self, source: int, destination: int, length: int) -> None:
-        self._caches[destination][:length] = self._caches[source][:length]
+    def copy_prefix(self, source: int, destination: int, length: int, first: int = 0) -> None:
+        assert STALE not in self._caches[source][:length]
+        if self.source_capacity:
+            self.copy_source(source, destination)
+        self._caches[destination][first:length] = self._caches[source][first:length]
 
     def release(self, slot: int) -> None:
         self._caches[slot] = [STALE] * self.capacity
@@ -183,6 +188,67 @@ def make_sequence(
     )
 
 
+def make_search(
+    target: ToySession,
+    draft: ToySession | None,
+    tokenizer: Tokenizer,
+    outbox: Outbox,
+    prompt: Sequence[int],
+    *,
+    count: int,
+    best: int = 1,
+    length_penalty: float = 1.0,
+    early_stopping: Any = False,
+    draft_beams: int | None = None,
+    k: int | Any = 0,
+    max_new_tokens: int = 20,
+    eos: Sequence[int] = (),
+    min_new_tokens: int = 0,
+    stop: Sequence[str] = (),
+    logprobs: int | None = None,
+    logprobs_of: str = "raw",
+    cache_key: str = "",
+    source: tuple[int, ...] = (),
+    grammar: Any = None,
+    **settings: Any,
+) -> Search:
+    """A beam search of the toys."""
+    sampling = Sampling(**settings).seeded()
+    return Search(
+        sequence.Settings(
+            prompt=list(prompt),
+            sampling=sampling,
+            strategy=Strategy(NoDrafter() if draft is None else draft.drafter, 0 if draft is None else k),
+            max_new_tokens=max_new_tokens,
+            eos=frozenset(eos),
+            logprobs=logprobs,
+            logprobs_of=logprobs_of,
+            cache_key=cache_key,
+            source=source,
+        ),
+        Beams(
+            count=count,
+            best=best,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            draft_beams=draft_beams,
+        ),
+        Shaper(
+            sampling,
+            prompt,
+            vocab_size=target.real_vocab,
+            eos=eos,
+            min_new_tokens=min_new_tokens,
+            grammar=grammar,
+        ),
+        lambda: TextStream(tokenizer, prompt, stop),
+        outbox,
+        target,  # type: ignore[arg-type]
+        draft,  # type: ignore[arg-type]
+        stops=bool(stop),
+    )
+
+
 def make_scheduler(target: ToySession, draft: ToySession | None, k_max: int = 8, prefill_ms: float = 50) -> Scheduler:
     return Scheduler(target, draft, k_max, prefill_ms)  # type: ignore[arg-type]
 
@@ -201,6 +267,22 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
         @staticmethod
         def sequence(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
             return make_sequence(target, draft, byte_tokenizer, outbox, *rest, **settings)
+
+        @staticmethod
+        def search_of(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
+            return make_search(target, draft, byte_tokenizer, outbox, *rest, **settings)
+
+        @staticmethod
+        def search(target: ToySession, draft: ToySession | None, prompt: Sequence[int], **settings: Any) -> list[Any]:
+            """The events of one beam search alone."""
+            scheduler, outbox = make_scheduler(target, draft), Outbox()
+            scheduler.add([make_search(target, draft, byte_tokenizer, outbox, prompt, **settings)])
+            while scheduler.busy:
+                scheduler.step()
+            for event in outbox:
+                if isinstance(event, BaseException):
+                    raise event
+            return outbox
 
         @staticmethod
         def generate(target: ToySession, draft: ToySession | None, prompt: Sequence[int], **settings: Any) -> ToyText:

@@ -430,6 +430,50 @@ def test_what_is_no_drafter_is_refused_at_once(engine: Engine) -> None:
     assert other.result().reason == "max_new_tokens"
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"beams": 0}, "beams: got 0"),
+        ({"beams": 9}, "beams: got 9, expected at most 8, the slots of the engine"),
+        ({"beams": 4, "temperature": 0.7}, r"beams: got 4 at temperature 0\.7"),
+        ({"beams": 4, "n": 5}, "n: got 5, expected at most 4, the number of beams"),
+        ({"beams": 4, "best_of": 4}, "best_of: got it with beams"),
+        ({"beams": 4, "lenience": 0.5}, "lenience: got it with beams"),
+        ({"beams": 4, "trace": True}, "trace: got it with beams"),
+        ({"beams": 4, "drafter": "suffix"}, "drafter: got suffix with beams, expected model or none"),
+        ({"beams": 4, "verifier": "match"}, "verifier: got it at temperature 0"),
+        ({"beams": 4, "draft_beams": 3, "k": 2}, "draft_beams: got 3"),
+        ({"beams": 4, "draft_beams": 8}, "draft_beams: got it with k None"),
+        ({"beams": 4, "length_penalty": float("nan")}, "length_penalty: got nan"),
+        ({"beams": 4, "early_stopping": 1}, "early_stopping: got 1, expected true, false or never"),
+        ({"length_penalty": 2.0}, "length_penalty: got it without a beam search"),
+        ({"early_stopping": "never"}, "early_stopping: got it without a beam search"),
+        ({"draft_beams": 2, "k": 2}, "draft_beams: got it without a beam search"),
+    ],
+)
+def test_what_does_not_go_with_beams_is_refused_by_name(engine: Engine, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(GenerationError, match=f"^{says}"):
+        engine.generate("x", **settings)
+
+
+def test_the_best_beams_come_in_their_order_with_their_scores(engine: Engine) -> None:
+    handle = engine.generate("hello", beams=4, n=3, max_new_tokens=12, logprobs=1)
+    events = list(handle)
+    answers = handle.results()
+    assert [answer.sample for answer in answers] == [0, 1, 2]
+    scores = [answer.score for answer in answers]
+    assert scores == sorted(scores, reverse=True)
+    for answer in answers:
+        assert answer.score == pytest.approx(answer.mean_logprob, rel=1e-5)  # at a length penalty of 1
+        statistics = answer.statistics
+        assert (statistics.beams, statistics.verifier, statistics.emitted) == (4, "beams", len(answer.token_ids))
+        assert statistics.steps == 12
+    assert [event.sample for event in events if isinstance(event, Finished)] == [0, 1, 2]
+    best = engine.generate("hello", beams=4, max_new_tokens=12).result()
+    assert (best.token_ids, best.score) == (answers[0].token_ids, answers[0].score)
+    assert best.text == answers[0].text
+
+
 def test_many_requests_are_run_through_a_short_queue(path: Path) -> None:
     with Engine(path, slots=1, queue=0) as engine:
         answers = list(engine.run([Request(prompt="x", max_new_tokens=3)] * 5))

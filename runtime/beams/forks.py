@@ -1,0 +1,121 @@
+"""Which texts of a search each slot of one model holds, and how one text becomes two.
+
+A text goes on in the slot that holds most of it. Where several go on from one, one keeps the slot, and each other gets
+the entries of another slot: only those that differ from what that slot holds, so that a prompt is copied once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mxspec.runtime.beams.node import Node
+
+Copy = Callable[[int, int, int, int], None]
+"""Gives a slot (the second) the first entries of another (the first), so many; it has those before the last number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The slot that a text goes on in, its first `past` tokens read; `unread` leads to it, at least its last node."""
+
+    slot: int
+    past: int
+    unread: list[Node]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [node.token for node in self.unread]
+
+
+class Forks:
+    """The slots of one model in one search. A path is the root and the nodes that a slot has read, or nothing."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+        self._paths: dict[int, list[Node]] = {}
+        self._holders: dict[Node, list[int]] = {}
+
+    def hold(self, slot: int, path: list[Node]) -> None:
+        """The slot holds this path from the root on, which may be empty."""
+        before = self._paths.get(slot, [])
+        common = _common(before, path)
+        for node in before[common:]:
+            holders = self._holders[node]
+            holders.remove(slot)
+            if not holders:
+                del self._holders[node]
+        for node in path[common:]:
+            self._holders.setdefault(node, []).append(slot)
+        self._paths[slot] = path
+
+    def path(self, slot: int) -> list[Node]:
+        """What the slot holds."""
+        return self._paths.get(slot, [])
+
+    def held(self, node: Node) -> Node | None:
+        """The longest beginning of a text that some slot holds; None where none has the prompt."""
+        above: Node | None = node
+        while above is not None and above not in self._holders:
+            above = above.parent
+        return above
+
+    def place(self, texts: Sequence[tuple[Node, Node]], slots: Sequence[int]) -> list[Place]:
+        """A slot of its own for each text, of at least as many slots, the preferred first; they hold the texts then.
+
+        texts: the last node of each, and the first one on the way there whose logits are wanted, which is read though
+        it may have been read before. The caller reads what is unread at once.
+        """
+        found = [(node, *self._beginning(node, wanted)) for node, wanted in texts]
+        kept = self._keep([above for _, above, _ in found], slots)
+        free = [slot for slot in slots if slot not in kept]
+        places: list[Place] = []
+        for index, (_, above, unread) in enumerate(found):
+            slot = kept[index]
+            if slot is None:
+                slot = self._fork(above, free)
+            places.append(Place(slot, above.length, unread))
+        for place, (_, above, unread) in zip(places, found, strict=True):  # when all is copied
+            path = self._paths[place.slot]
+            self.hold(place.slot, [*path[: above.length - path[0].length + 1], *unread])
+        return places
+
+    def _beginning(self, node: Node, wanted: Node) -> tuple[Node, list[Node]]:
+        """The longest beginning of a text that is held before a node is wanted, and what is unread after it."""
+        assert wanted.parent is not None
+        above = self.held(wanted.parent)
+        assert above is not None, "the prompt is read first"
+        return above, node.path(above)
+
+    def _keep(self, beginnings: Sequence[Node], slots: Sequence[int]) -> list[int | None]:
+        """For each beginning a slot that holds it, rather one that holds nothing more; None where all are taken."""
+        allowed, kept = set(slots), list[int | None]()
+        for node in beginnings:
+            holders = [slot for slot in self._holders[node] if slot in allowed]
+            slot = min(holders, key=lambda slot: self._paths[slot][-1] is not node, default=None)
+            if slot is not None:
+                allowed.discard(slot)
+            kept.append(slot)
+        return kept
+
+    def _fork(self, node: Node, free: list[int]) -> int:
+        """Copy a beginning to the free slot that lacks least of it."""
+        source = self._holders[node][0]
+        path = self._paths[source]
+        wanted = path[: node.length - path[0].length + 1]
+        common, slot = max(
+            ((_common(self.path(slot), wanted), slot) for slot in free), key=lambda pair: pair[0]
+        )  # the first of equals
+        free.remove(slot)
+        self._copy(source, slot, node.length, wanted[common - 1].length if common else 0)
+        self.hold(slot, wanted)
+        return slot
+
+
+def _common(first: Sequence[Node], second: Sequence[Node]) -> int:
+    """How many nodes two paths of one tree begin with; from where they differ on they have none in common."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if first[middle - 1] is second[middle - 1] else (low, middle - 1)
+    return low

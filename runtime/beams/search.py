@@ -1,0 +1,362 @@
+"""A text's beam search from its admission to its end: its beams, its slots, and what comes of a step."""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from mxspec.formats.errors import GenerationError, MxspecError
+from mxspec.runtime.beams.forks import Forks
+from mxspec.runtime.beams.node import Node, common_ancestor
+from mxspec.runtime.beams.search_work import SearchWork
+from mxspec.runtime.beams.settings import Beams
+from mxspec.runtime.beams.shaping import Shaping
+from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
+from mxspec.runtime.beams.width import PLAIN, SearchLoad, Width
+from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.sequence import Outbox, Settings
+from mxspec.runtime.session import Part, Session
+from mxspec.runtime.slots import Slot, Taken
+from mxspec.runtime.statistics import Tally
+from mxspec.runtime.text.stream import TextStream
+from mxspec.runtime.work import Text
+
+Ended = tuple[Node, FinishReason]
+
+
+class Search:
+    """The N likeliest texts that a search of N beams finds, of which the n best are answered.
+
+    Nothing is certain before the end: then the events come, the best text's first. Each live beam has a slot; with a
+    draft, the paths of its guesses have slots that nobody uses, too, as long as nobody does.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        beams: Beams,
+        shaper: Shaper,
+        stream: Callable[[], TextStream],
+        outbox: Outbox,
+        target: Session,
+        draft: Session | None,
+        *,
+        stops: bool = False,
+    ) -> None:
+        """`stream` makes what turns an answer's tokens into text; `stops`: stop strings may end it."""
+        self.settings, self.beams = settings, beams
+        self.followers: list[Text] = []
+        self.cancelled = False
+        self.ended = False
+        self.tally = Tally(len(settings.source) + len(settings.prompt), None, settings.strategy, beams=beams.count)
+        self.answers = beams.best
+        self.root = Node.root(len(settings.prompt))
+        self.live = [self.root]
+        self.scores = [np.float32(0)]
+        self.steps = 0
+        self.hypotheses: Hypotheses[Ended] = Hypotheses(beams)
+        self.target, self.draft = target, draft
+        self.target_forks = Forks(target.copy_prefix)
+        self.draft_forks = None if draft is None else Forks(draft.copy_prefix)
+        room = target.capacity + 1 - len(settings.prompt)
+        self.shaping = Shaping(
+            shaper,
+            self.root,
+            settings.eos,
+            min(settings.max_new_tokens, room),
+            stream() if stops else None,
+            settings.logprobs,
+            shaped=settings.logprobs_of == "shaped",
+            at_limit="max_new_tokens" if settings.max_new_tokens <= room else "context_end",
+        )
+        self._slots: list[Slot] = []
+        self._spares: list[Slot] = []
+        self._stream = stream
+        self._outbox = outbox
+
+    # --- where it stands ---
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.settings.prompt
+
+    @property
+    def cache_key(self) -> str:
+        return self.settings.cache_key
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        return self.settings.source
+
+    @property
+    def slots_needed(self) -> int:
+        return self.beams.count
+
+    @property
+    def slots(self) -> list[Slot]:
+        return self._slots
+
+    @property
+    def reading(self) -> bool:
+        return self.steps == 0
+
+    @property
+    def prompt_read(self) -> int:
+        """Tokens of the source and the prompt that the target has read, or was spared."""
+        whole = len(self.source)
+        if not self.reading:
+            return whole + len(self.prompt)
+        return whole - self._slots[0].target_unencoded + self._slots[0].target_length if self._slots else 0
+
+    @property
+    def unread(self) -> list[int]:
+        return self.prompt[self._slots[0].target_length :]
+
+    @property
+    def drafts_at_once(self) -> bool:
+        return self.settings.strategy.k not in ("auto", 0) and self.room > 0
+
+    @property
+    def draft_lag(self) -> int:
+        """Tokens of what all beams begin with, and of the source, that the draft has not read."""
+        if self.draft_forks is None:
+            return 0
+        held = self.draft_forks.held(self._trunk)
+        read = self._slots[0].draft_length if held is None else held.length
+        return self._trunk.length - read + self._slots[0].draft_unencoded
+
+    @property
+    def _trunk(self) -> Node:
+        """What all beams begin with, without the token that comes next of any of them."""
+        node = common_ancestor(self.live)
+        return node.parent if node in self.live and node.parent is not None else node
+
+    @property
+    def room(self) -> int:
+        """How many steps can be drafted: never past the contexts or the tokens wanted."""
+        if self.draft is None or len(self.source) > self.draft.source_capacity or self._slots[0].undraftable:
+            return 0
+        length = self.root.length + self.steps
+        wanted = self.shaping.longest - self.steps - 1
+        return max(min(wanted, self.target.capacity - length, self.draft.capacity - length + 1), 0)
+
+    @property
+    def over(self) -> bool:
+        """Whether no step could change what is answered."""
+        if self.steps == 0:
+            return False
+        best = self.scores[0] if self.scores else None
+        counted = self.beams.counted
+        return best is None or not self.hypotheses.may_improve(
+            best, self.steps + counted, self.shaping.longest + counted
+        )
+
+    def _normalised(self, score: np.float32) -> float:
+        return normalised(score, max(self.steps + self.beams.counted, 1), self.beams.length_penalty)
+
+    def load(self, spare: int, beside: int) -> SearchLoad:
+        """What it is to those who choose its width, with so many slots to spare and tokens of others in the call."""
+        return SearchLoad(len(self.live), self.room, len(self._slots) + spare, beside)
+
+    @property
+    def chooses_k(self) -> bool:
+        """Whether it is chosen in every step how far the draft guesses."""
+        return self.settings.strategy.k == "auto"
+
+    def fixed_width(self, load: SearchLoad) -> Width:
+        """What was asked for, as far as there are slots and room: by default twice as many beams as the target has."""
+        k = self.settings.strategy.k
+        assert k != "auto"
+        wanted = self.beams.draft_beams or 2 * self.beams.count
+        return Width(min(wanted, load.slots), min(k, load.room)) if min(k, load.room) else PLAIN
+
+    def usable(self) -> list[int]:
+        """Its slots, and those that it was lent and nobody has taken since."""
+        lost = [slot for slot in self._spares if slot.borrower is not self]
+        for slot in lost:
+            for forks in (self.target_forks, self.draft_forks):
+                if forks is not None:
+                    forks.hold(slot.index, [])
+        self._spares = [slot for slot in self._spares if slot.borrower is self]
+        return [slot.index for slot in (*self._slots, *self._spares)]
+
+    def lend(self, slots: abc.Sequence[Slot]) -> None:
+        """Slots that nobody uses; what they hold is its own while it is their borrower."""
+        self._spares += [slot for slot in slots if slot not in self._spares]
+
+    # --- its life ---
+
+    def start(self, taken: abc.Sequence[Taken], began: float, load: KByLoad) -> None:
+        self._slots = [each.slot for each in taken]
+        self.tally.began = began
+        self.tally.reused_tokens = len(self.source) - taken[0].slot.target_unencoded + taken[0].target
+
+    def piece(self, count: int) -> SearchWork:
+        return SearchWork(self, self.load(0, 0), unread=self.unread[:count])
+
+    def prompt_was_read(self) -> None:
+        """The target has read the prompt to its end, in the first slot."""
+        self.target_forks.hold(self._slots[0].index, [self.root])
+
+    def draft_piece(self, most: int) -> int:
+        return min(self.draft_lag, max(most, self._slots[0].draft_unencoded))
+
+    def read_draft(self, count: int) -> None:
+        """The draft reads so many more tokens of what all beams begin with, those of the source first."""
+        assert self.draft is not None
+        assert self.draft_forks is not None
+        slot, trunk = self._slots[0], self._trunk
+        if slot.draft_unencoded:
+            try:
+                self.draft.encode([(slot.index, self.source)])
+            except GenerationError:  # values that its caches cannot hold: nothing is drafted
+                slot.undraftable = True
+                return
+            count -= len(self.source)
+            slot.draft_encoded = True
+        if count <= 0:
+            return
+        if self.draft_forks.held(trunk) is None:
+            first = slot.draft_length
+            tokens = self.prompt[first : first + count]
+            self.draft.run([Part(slot.index, first, tokens, 1)])
+            slot.draft_length += len(tokens)
+            if slot.draft_length == len(self.prompt):
+                self.draft_forks.hold(slot.index, [self.root])
+            return
+        held = self.draft_forks.held(trunk)
+        next_nodes = trunk.path(held)[:count]
+        (place,) = self.draft_forks.place([(next_nodes[-1], next_nodes[0])], self.usable())
+        self.draft.run([Part(place.slot, place.past, place.tokens, 1)])
+
+    def advance(self, scored: Mapping[Node, Logits]) -> int:
+        """Take steps as long as the logits of all live beams are known; how many."""
+        before = self.steps
+        while not self.over and all(node in scored for node in self.live):
+            self._step(np.stack([scored[node] for node in self.live]))
+        return self.steps - before
+
+    def end_of(self, nodes: abc.Sequence[Node], one: Continuation) -> FinishReason | None:
+        """Why a continuation of one of these beams ends the text, if it does."""
+        return self.shaping.end_of(nodes[one.parent].child(one.token))
+
+    def note_round(self, done: Round) -> None:
+        """A call of the target has given its steps."""
+        if self.tally.first_token is None:
+            self.tally.first_token = time.perf_counter()
+        self.tally.rounds.append(done)
+        if self.over:
+            self._answer(self._found())
+
+    def finish(self, reason: FinishReason) -> None:
+        """It ends before its time, with the best that there is."""
+        running = [
+            (self._normalised(score), (node, reason)) for node, score in zip(self.live, self.scores, strict=True)
+        ]
+        found = sorted([*self.hypotheses.found, *running], key=lambda one: -one[0])
+        found = [(score, (node, reason)) for score, (node, _) in found]
+        self._answer((found + found[-1:] * self.answers)[: self.answers])
+
+    def fail(self, error: BaseException) -> None:
+        self._end()
+        for slot in self._slots:
+            slot.rollback(0)  # what a call wrote that failed cannot be trusted
+        self._outbox.put(error)
+
+    # --- a step, and the end ---
+
+    def _step(self, rows: Logits) -> None:
+        count, nodes = self.beams.count, self.live
+        log_probs = self.shaping.log_probs(nodes, rows)
+        found = continuations(self.scores, log_probs, looked_at(count, len(self.shaping.ends)))
+        selected: Selected[FinishReason] = select(found, count, partial(self.end_of, nodes))
+        self.steps += 1
+
+        def become(one: Continuation) -> Node:
+            node = nodes[one.parent].child(one.token)
+            self.shaping.note(node, rows[one.parent], log_probs[one.parent])
+            return node
+
+        for one, end in selected.ended:
+            score = self._normalised(one.score)
+            self.hypotheses.add(score, (become(one), end))
+        self.live = [become(one) for one in selected.live]
+        self.scores = [one.score for one in selected.live]
+        for node in nodes:  # what no beam goes on from is of no use any more
+            node.stream = None
+            node.children = {token: child for token, child in node.children.items() if child in self.live}
+        if self.live:
+            self.shaping.keep(self.live)
+
+    def _found(self) -> list[tuple[float, Ended]]:
+        """The n best; raises where the settings leave no n texts."""
+        found = self.hypotheses.found[: self.answers]
+        if len(found) < self.answers:
+            raise GenerationError(
+                f"n: got {self.answers}, but only {len(found)} texts are possible under the request's settings; "
+                "ask for fewer, or allow more"
+            )
+        return found
+
+    def _answer(self, found: abc.Sequence[tuple[float, Ended]]) -> None:
+        """Tell the reader these texts with their scores; the first one's round has the figures of all calls."""
+        self._end()
+        for sample, (score, (node, reason)) in enumerate(found):
+            try:
+                self._outbox.put(*self._events(sample, score, node, reason))
+            except MxspecError as error:
+                self._outbox.put(error)
+                return
+
+    def _events(self, sample: int, score: float, node: Node, reason: FinishReason) -> list[Event]:
+        stream, events = self._stream(), list[Event]()
+        origins: dict[str, int] = {}
+        for each in node.path():
+            piece = "" if each.token in self.settings.eos else stream.push(each.token)
+            origin = self.settings.strategy.drafter.name if each.drafted else TARGET
+            origins[origin] = origins.get(origin, 0) + 1
+            events.append(Token(each.token, piece, origin, sample, each.logprob))
+        tail = "" if reason == "stop" else stream.finish()
+        if stream.stop is not None and reason != "cancelled":
+            reason = "stop"
+        tokens = len(events)
+        statistics = self.tally.statistics_of(tokens, origins)
+        rounds = self.tally.rounds if sample == 0 else []
+        events.append(
+            Round(
+                drafted=sum(done.drafted for done in rounds),
+                evaluated=sum(done.evaluated for done in rounds),
+                accepted=sum(done.accepted for done in rounds),
+                emitted=tokens,
+                draft_seconds=sum(done.draft_seconds for done in rounds),
+                target_seconds=sum(done.target_seconds for done in rounds),
+                seconds=sum(done.seconds for done in rounds),
+                sample=sample,
+            )
+        )
+        return [*events, Finished(reason, statistics, tail, sample, score)]
+
+    def _end(self) -> None:
+        """Its slots say what they hold, for texts that begin alike."""
+        self.ended = True
+        self.tally.ended = time.perf_counter()
+        for slot in self._slots:
+            path = self.target_forks.path(slot.index)
+            if not path:  # a slot that nothing was forked to, or the first, whose prompt was not read to its end
+                slot.rollback(slot.target_length if slot is self._slots[0] else 0)
+                continue
+            slot.tokens = [*self.prompt, *path[-1].tokens()]
+            slot.target_length, slot.target_encoded = path[-1].length, True
+            read = [] if self.draft_forks is None else self.draft_forks.path(slot.index)
+            if read:
+                slot.draft_length, slot.draft_encoded = common_ancestor([path[-1], read[-1]]).length, True
+        for slot in self._spares:
+            if slot.borrower is self:
+                slot.borrower = None

@@ -1,0 +1,115 @@
+"""What a step does for a beam search: a piece of its prompt, or its next steps, with what a draft guesses of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mxspec.runtime.beams.forks import Place
+from mxspec.runtime.beams.step import continuations, looked_at, select
+from mxspec.runtime.beams.trellis import Leaf, leaves
+from mxspec.runtime.beams.width import PLAIN, SearchLoad, Width
+from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.events import Round
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Part
+from mxspec.runtime.work import Timing
+
+if TYPE_CHECKING:
+    from mxspec.runtime.beams.search import Search
+
+
+MOST_BEHIND = 2  # tokens that all beams begin with, which the draft may read for each of them
+
+
+@dataclass(slots=True)
+class SearchWork:
+    """`unread` is a piece of the prompt; else the beams go on, with a trellis of this width."""
+
+    text: Search
+    load: SearchLoad
+    width: Width = PLAIN
+    planned: int = 0  # about how many tokens it will add to the call
+    unread: list[int] = field(default_factory=list)
+    calls: list[tuple[int, float]] = field(default_factory=list)  # of the draft: beams, and seconds
+    drafting: float = 0.0  # seconds of the draft and of what is made of its calls
+    drafted: int = 0  # levels of the trellis that the draft has guessed
+    done: Round | None = None  # what the round gave
+    _leaves: list[Leaf] = field(default_factory=list)
+    _places: list[Place] = field(default_factory=list)
+
+    @property
+    def scored(self) -> bool:
+        return not self.unread or len(self.unread) == len(self.text.unread)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.unread) + sum(len(place.unread) for place in self._places)
+
+    def guess(self) -> None:
+        """The draft's own search from the target's beams on."""
+        search, started = self.text, time.perf_counter()
+        assert search.draft is not None
+        assert search.draft_forks is not None
+        if search.draft_forks.held(search.root) is None or search.draft_lag > MOST_BEHIND:
+            search.read_draft(search.draft_lag)  # once, and not for each beam
+        if search.slots[0].undraftable:
+            return
+        nodes, scores, levels = search.live, search.scores, [search.live]
+        for _ in range(self.width.steps):
+            began = time.perf_counter()
+            places = search.draft_forks.place([(node, node) for node in nodes], search.usable())
+            rows = search.draft.run([Part(place.slot, place.past, place.tokens, 1) for place in places])
+            log_probs = search.shaping.log_probs(nodes, rows)
+            found = continuations(scores, log_probs, looked_at(self.width.beams, len(search.shaping.ends)))
+            live = select(found, self.width.beams, partial(search.end_of, nodes)).live
+            self.calls.append((len(nodes), time.perf_counter() - began))
+            if not live:
+                break
+            nodes, scores = [nodes[one.parent].child(one.token) for one in live], [one.score for one in live]
+            levels.append(nodes)
+        self.drafted = len(levels) - 1
+        self._leaves = leaves(levels, len(search.usable()))
+        self.drafting = time.perf_counter() - started
+
+    def parts(self) -> list[Part]:
+        search = self.text
+        if self.unread:
+            slot = search.slots[0]
+            return [Part(slot.index, slot.target_length, self.unread, int(self.scored))]
+        if not self._leaves:
+            self._leaves = [Leaf(node, [node]) for node in search.live]
+        self._places = search.target_forks.place(
+            [(leaf.node, leaf.scored[0]) for leaf in self._leaves], search.usable()
+        )
+        pairs = zip(self._leaves, self._places, strict=True)
+        return [Part(place.slot, place.past, place.tokens, len(leaf.scored)) for leaf, place in pairs]
+
+    def read(self) -> None:
+        if self.unread:
+            last = self.scored
+            self.text.slots[0].target_length += len(self.unread)
+            if last:
+                self.text.prompt_was_read()
+                self._leaves = [Leaf(self.text.root, [self.text.root])]
+
+    def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
+        """Take the steps that the rows are known for."""
+        nodes = [node for leaf in self._leaves for node in leaf.scored]
+        if not nodes:
+            return
+        for node in nodes:
+            node.drafted |= node not in self.text.live
+        steps = self.text.advance(dict(zip(nodes, rows, strict=True)))
+        self.done = Round(
+            drafted=self.drafted,
+            evaluated=min(steps - self.text.over, self.drafted),  # of the steps after the first
+            accepted=steps - 1,
+            emitted=steps,
+            draft_seconds=timing.drafted - timing.encoded,
+            target_seconds=timing.scored - timing.drafted,
+            seconds=time.perf_counter() - timing.began,
+        )
+        self.text.note_round(self.done)

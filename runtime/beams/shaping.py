@@ -1,0 +1,86 @@
+"""What stands between a row of logits and the beams: log-probabilities, shaped as the text asks, and what ends a beam.
+
+One shaper serves all beams: it has kept what all of them begin with, and sees the rest of each as a look-ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mxspec.runtime.beams.node import Node, common_ancestor
+from mxspec.runtime.beams.step import log_softmax
+from mxspec.runtime.events import FinishReason
+from mxspec.runtime.sampling.logprobs import raw_logprob
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.text.stream import TextStream
+
+
+class Shaping:
+    """What the beams of a text have in common.
+
+    `stream` makes what turns an answer's tokens into text, where stop strings may end it. `logprobs` is how many of the
+    likeliest tokens are told beside each, of the model's own distribution or (`shaped`) of what beams are chosen by.
+    """
+
+    def __init__(
+        self,
+        shaper: Shaper,
+        root: Node,
+        eos: Collection[int],
+        longest: int,
+        stream: TextStream | None,
+        logprobs: int | None = None,
+        *,
+        shaped: bool = False,
+        at_limit: FinishReason = "max_new_tokens",
+    ) -> None:
+        self.ends = frozenset(eos)
+        self.longest = longest  # tokens of an answer at most, and the reason of those that have so many
+        self._at_limit = at_limit
+        self._shaper = shaper
+        self._base = root  # the shaper has kept the tokens up to here
+        self._root = root
+        self._logprobs, self._shaped = logprobs, shaped
+        root.stream = stream
+
+    def log_probs(self, nodes: Sequence[Node], logits: Logits) -> Logits:
+        """What may follow each beam, float32[live, vocab]: processed log-probabilities, no distributions any more."""
+        rows = log_softmax(logits)
+        if not self._shaper.plain:
+            for row, node in zip(rows, nodes, strict=True):
+                row[:] = self._shaper.process(row, node.tokens(self._base))
+        return rows
+
+    def end_of(self, node: Node) -> FinishReason | None:
+        """Why the text of this node has ended, if it has."""
+        if node.token in self.ends:
+            return "eos"
+        if self._stops(node):
+            return "stop"
+        if self._shaper.grammar is not None and self._shaper.completed(node.tokens(self._base)):
+            return "grammar"
+        return self._at_limit if node.length - self._root.length >= self.longest else None
+
+    def note(self, node: Node, logits: Logits, log_probs: Logits) -> None:
+        """A node becomes part of a text; the rows are those that its token was chosen from."""
+        if self._logprobs is not None and node.logprob is None:
+            node.logprob = raw_logprob(log_probs if self._shaped else logits, node.token, self._logprobs)
+
+    def keep(self, live: Sequence[Node]) -> None:
+        """The beams that go on; what they begin with is certain."""
+        if self._shaper.plain:
+            return
+        base = common_ancestor(live)
+        if base is not self._base:
+            for token in base.tokens(self._base):
+                self._shaper.keep([token])
+            self._base = base
+
+    def _stops(self, node: Node) -> bool:
+        """Whether a stop string ends with this token."""
+        assert node.parent is not None
+        if node.stream is None and node.parent.stream is not None:
+            node.stream = node.parent.stream.fork()
+            node.stream.push(node.token)
+        return node.stream is not None and node.stream.stop is not None

@@ -1,0 +1,66 @@
+"""What a step does for a text that goes on at one place: the next piece of its prompt, or a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.drafters.drafter import Proposal
+from mxspec.runtime.sampling.randomness import Draws
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Part
+from mxspec.runtime.work import Timing
+
+if TYPE_CHECKING:
+    from mxspec.runtime.sequence import Sequence
+
+
+@dataclass(slots=True)
+class SequenceWork:
+    """What a step does for one sequence."""
+
+    text: Sequence
+    unread: list[int]  # what the target reads before the proposal
+    scored: bool = True  # whether logits are wanted; not of a piece of a prompt that goes on
+    k: int = 0  # tokens to draft, beside those that the proposal holds already
+    proposal: Proposal = field(default_factory=Proposal)
+    draws: Draws = field(init=False)
+    forced: int = field(init=False)  # tokens of the proposal that no drafter guessed
+
+    def __post_init__(self) -> None:
+        self.draws = self.text.draws()
+        self.forced = len(self.proposal.tokens)
+
+    @property
+    def rows(self) -> int:
+        return len(self.proposal.tokens) + 1 if self.scored else 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a drafter that was called gave fewer tokens than it was asked for."""
+        return not self.text.drafter.cheap and len(self.proposal.tokens) - self.forced < self.k
+
+    @property
+    def planned(self) -> int:
+        return self.rows + self.k
+
+    @property
+    def tokens(self) -> int:
+        return len(self.unread) + len(self.proposal.tokens)
+
+    def parts(self) -> list[Part]:
+        slot = self.text.slot
+        return [Part(slot.index, slot.target_length, self.unread + self.proposal.tokens, self.rows)]
+
+    def read(self) -> None:
+        self.text.slot.target_length += self.tokens
+
+    def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
+        """Verify what was drafted, and emit what is kept of it."""
+        if not self.scored:
+            return
+        verdict = self.text.verify(self.proposal, self.draws, rows)
+        done = self.text.emit(self.proposal, verdict, rows, timing, stopped=self.stopped)
+        if done.drafted or done.stopped:
+            load.pair[self.text.drafter.name].observe(done)

@@ -1,0 +1,112 @@
+"""What the scheduler knows of a text, and what a text adds to a step: one part of the target's call, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.events import FinishReason
+from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.session import Part
+from mxspec.runtime.slots import Slot, Taken
+from mxspec.runtime.statistics import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a step began, when its sources were read, its drafts were there, and they were scored: of perf_counter."""
+
+    began: float
+    encoded: float
+    drafted: float
+    scored: float
+
+
+class Text(Protocol):
+    """A text from its admission to its end, in one slot or in several."""
+
+    followers: list[Text]  # samples of the same prompt, which wait until it has been read
+    cancelled: bool
+    tally: Tally
+
+    @property
+    def prompt(self) -> list[int]: ...
+
+    @property
+    def cache_key(self) -> str: ...
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        """What an encoder reads before anything else, if the models have one."""
+
+    @property
+    def slots_needed(self) -> int:
+        """How many slots it has from admission to its end."""
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """Those that it has; none before it is admitted."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def reading(self) -> bool:
+        """Whether its prompt has not been read to the end."""
+
+    @property
+    def unread(self) -> list[int]:
+        """What the target has not read of it, in its first slot: of a text that is reading the rest of the prompt."""
+
+    @property
+    def drafts_at_once(self) -> bool:
+        """Whether the draft has to have read the prompt when the target has."""
+
+    @property
+    def draft_lag(self) -> int:
+        """Tokens that the draft has to read before it can guess."""
+
+    def draft_piece(self, most: int) -> int:
+        """How many of the tokens that the draft has to read it reads next: about `most`, but a source whole."""
+
+    def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
+        """It has been given its slots; the first holds what was read of the prompt's beginning."""
+
+    def piece(self, count: int) -> Work:
+        """The next tokens of its prompt."""
+
+    def finish(self, reason: FinishReason) -> None:
+        """The text ends; its slots are whoever's asks for them."""
+
+    def fail(self, error: BaseException) -> None:
+        """The text ends in an error, which its reader gets."""
+
+
+class Work(Protocol):
+    """What a step does for one text."""
+
+    @property
+    def text(self) -> Text: ...
+
+    @property
+    def scored(self) -> bool:
+        """Whether logits are wanted; not of a piece of a prompt that goes on."""
+
+    @property
+    def planned(self) -> int:
+        """About how many tokens it will add to the target's call."""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it adds to the target's call."""
+
+    def parts(self) -> list[Part]:
+        """What it adds to the target's call, each part in a slot of its own."""
+
+    def read(self) -> None:
+        """The target has read its parts."""
+
+    def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
+        """What comes of the rows of its parts, float32[rows, vocab]."""
