@@ -168,6 +168,8 @@ class Job:
     def _end(self, finished: Finished) -> Object:
         """What our own words are for how a text has ended."""
         end: Object = {"finish_reason": finished.reason, "seed": finished.statistics.seed}
+        if finished.score is not None:
+            end["score"] = finished.score
         if self.asked.mxspec.origins or self.asked.mxspec.trace:
             end["statistics"] = _statistics(finished.statistics)
         return end

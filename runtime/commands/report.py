@@ -19,12 +19,15 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
     parts = [f"TTFT {first_token * 1e3:.0f} ms"]
     if statistics.decode_tokens_per_second is not None:
         parts.append(f"decode {statistics.decode_tokens_per_second:.1f} tok/s")
+    if statistics.beams > 1:
+        parts.append(f"{statistics.beams} beams")
     if statistics.acceptance is not None:
-        parts.append(f"acceptance {statistics.acceptance:.3f}")
+        parts.append(f"acceptance {statistics.acceptance:.3f}{'' if statistics.beams == 1 else ' of steps'}")
     if len(statistics.kept_of) > 1:
         parts.append("kept " + ", ".join(f"{count:,} of {name}" for name, count in statistics.kept_of.items()))
     if statistics.tokens_per_round is not None:
-        parts.append(f"{statistics.tokens_per_round:.2f} tokens/round")
+        what = "tokens" if statistics.beams == 1 else "steps"
+        parts.append(f"{statistics.tokens_per_round:.2f} {what}/round")
     parts.append(f"{statistics.emitted:,} tokens in {statistics.rounds:,} rounds")
     reused = f", {statistics.reused_tokens:,} of them reused" if statistics.reused_tokens else ""
     parts += [f"{statistics.prompt_tokens:,} prompt tokens{reused}", f"K = {statistics.k}"]
@@ -49,6 +52,8 @@ def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, 
         "finish_reason": answer.reason,
         **statistics_as_json(answer.statistics),
     }
+    if answer.score is not None:
+        report["score"] = answer.score
     if with_logprobs and answer.logprobs is not None:
         report["logprobs"] = list(map(_logprob_as_json, answer.logprobs))
     return report
@@ -65,6 +70,8 @@ def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
         "verifier": statistics.verifier,
         "proposal": statistics.proposal,
         "lossless": statistics.lossless,
+        "beams": statistics.beams,
+        "steps": statistics.steps,
         "rounds": statistics.rounds,
         "drafted": statistics.drafted,
         "evaluated": statistics.evaluated,

@@ -9,10 +9,10 @@ import click
 
 from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.commands.option_groups import option
-from mxspec.runtime.commands.settings import parse_bias, parse_k
+from mxspec.runtime.commands.settings import parse_bias, parse_early_stopping, parse_k
 
 LENGTH, SAMPLING, GRAMMAR = "Length", "Sampling (default: what the bundle says)", "Grammar"
-SPEED = "Speculation and speed"
+SPEED, BEAMS = "Speculation and speed", "Beam search"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,6 +41,16 @@ OPTIONS = (
     option(SAMPLING, "--seed", type=int, help="Where random numbers come from.  [default: drawn, and reported]"),
     option(SAMPLING, "--n", type=int, help="Write so many samples.  [default: 1]"),
     option(SAMPLING, "--best-of", type=int, help="Write so many, and keep the likeliest."),
+    option(BEAMS, "--beams", type=int, help="Find the likeliest texts with so many beams, the best n."),
+    option(BEAMS, "--length-penalty", type=float, help="Above 0 long texts gain, below 0 short ones.  [default: 1]"),
+    option(
+        BEAMS,
+        "--early-stopping",
+        callback=parse_early_stopping,
+        metavar="true|false|never",
+        help="End with the first texts, when the best beam is worse, or when none can be better.  [default: false]",
+    ),
+    option(BEAMS, "--draft-beams", type=int, help="Of the draft's own search, with --k.  [default: twice as many]"),
     option(GRAMMAR, "--json-schema", metavar="FILE|TEXT", help="Write a JSON value of this schema."),
     option(GRAMMAR, "--regex", metavar="PATTERN", help="Write what matches this regular expression."),
     option(GRAMMAR, "--lark", metavar="FILE", help="Write a sentence of this Lark grammar."),

@@ -30,6 +30,14 @@ def parse_k(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     return int(value)
 
 
+def parse_early_stopping(_ctx: click.Context, _param: click.Parameter, value: str | None) -> bool | str | None:
+    """True, False, or never."""
+    known: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
+    if value is not None and value not in known:
+        raise click.BadParameter(f"got {value!r}, expected true, false or never")
+    return None if value is None else known[value]
+
+
 def parse_bias(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[int, float]:
     """Token ids and what is added to their logits."""
     bias: dict[int, float] = {}

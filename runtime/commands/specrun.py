@@ -98,8 +98,13 @@ def specrun(
             "--trace": (trace is not None and (talk or prompts is not None), "many answers, where it is of one"),
             "--compare": (
                 compared
-                and (talk or prompts is not None or trace is not None or bool(options["n"] or options["best_of"])),
-                "what is not one answer to one prompt",
+                and (
+                    talk
+                    or prompts is not None
+                    or trace is not None
+                    or any(options[name] for name in ("n", "best_of", "beams"))
+                ),
+                "what is not one answer to one prompt, written token by token",
             ),
             "--picture": (picture is not None and not compared, "no --compare, whose picture it is"),
             "--slots": (compared and slots is not None, "--compare, which writes one text at a time"),

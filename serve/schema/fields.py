@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten
+from mxspec.runtime.beams.settings import EarlyStopping
 from mxspec.runtime.commands.settings import grammar_of
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.grammar import Grammar
@@ -62,6 +63,10 @@ class Own(Strict):
     repetition_penalty: float | None = None
     no_repeat_ngram_size: int | None = None
     min_new_tokens: int | None = None
+    beams: int | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
+    draft_beams: int | None = None
     ignore_eos: bool = False
     cache_key: str = ""
     regex: str | None = None

@@ -132,6 +132,27 @@ def test_several_texts_and_the_best_of_them(client: openai.OpenAI, engine: Engin
     assert [streamed[i] for i in range(3)] == expected
 
 
+def test_the_best_beams_whole_and_streamed(client: openai.OpenAI, engine: Engine) -> None:
+    expected = engine.generate(PROMPT, beams=4, n=2, max_new_tokens=10, length_penalty=0.5).results()
+    settings: Any = {
+        "model": "tiny",
+        "prompt": PROMPT,
+        "max_tokens": 10,
+        "temperature": 0,
+        "n": 2,
+        "extra_body": {"mxspec": {"beams": 4, "length_penalty": 0.5}},
+    }
+    answer = client.completions.create(**settings)
+    assert [choice.text for choice in answer.choices] == [found.text for found in expected]
+    assert [choice.mxspec["score"] for choice in answer.choices] == [found.score for found in expected]  # type: ignore[attr-defined]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == sum(len(found.token_ids) for found in expected)
+    streamed = {0: "", 1: ""}
+    for chunk in client.completions.create(stream=True, **settings):
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert list(streamed.values()) == [found.text for found in expected]
+
+
 def test_a_chat_is_what_specrun_answers(client: openai.OpenAI, bundle: Path) -> None:
     expected = specrun_text(bundle, "say so", "--temperature", "0", "--max-new-tokens", "20")
     answer = client.chat.completions.create(

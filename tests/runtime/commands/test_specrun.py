@@ -12,7 +12,7 @@ from mxspec import Engine, Grammar, Token
 from mxspec.runtime.commands.specrun import specrun
 
 HOW = ["k", "drafter", "verifier", "proposal", "lossless"]
-COUNTS = ["rounds", "drafted", "evaluated", "accepted", "bonus"]
+COUNTS = ["beams", "steps", "rounds", "drafted", "evaluated", "accepted", "bonus"]
 SPLIT = ["origins", "evaluated_by_position", "accepted_by_position", "rounds_by_k"]
 SECONDS = ["waiting_s", "prefill_s", "encode_s", "decode_s", "draft_s", "target_s", "rest_s"]
 SPEED = ["decode_tok_per_s", "timings"]
@@ -123,6 +123,14 @@ OPTIONS = {
     "--logit-bias 257=90 --min-new-tokens 4": {"logit_bias": {257: 90}, "min_new_tokens": 4},
     "--logit-bias 257=90 --ignore-eos": {"logit_bias": {257: 90}, "ignore_eos": True},
     "--stop d --stop ]": {"stop": ("d", "]")},
+    "--beams 3": {"beams": 3},
+    "--beams 3 --length-penalty -2": {"beams": 3, "length_penalty": -2.0},
+    "--beams 3 --early-stopping true --logit-bias 257=9": {
+        "beams": 3,
+        "early_stopping": True,
+        "logit_bias": {257: 9},
+    },
+    "--beams 3 --k 2 --draft-beams 5": {"beams": 3, "k": 2, "draft_beams": 5},
     "--regex [a-f]+": {"grammar": Grammar.regex("[a-f]+")},
     f"--json-schema {SCHEMA.replace(' ', '')}": {"grammar": Grammar.json_schema(SCHEMA)},
 }
@@ -198,6 +206,18 @@ def test_several_answers_are_all_there(bundle: str, run: Any) -> None:
     assert best["token_ids"] in [answer["token_ids"] for answer in answers]
 
 
+def test_the_best_beams_are_answered_with_their_scores(bundle: str, run: Any) -> None:
+    options = [bundle, "hello", "--beams", "4", "--n", "2", "--max-new-tokens", "8"]
+    answers = json.loads(run(*options, "--json").stdout)["answers"]
+    assert [[name for name in answer if name != "score"] for answer in answers] == [KEYS] * 2
+    assert answers[0]["score"] > answers[1]["score"]
+    result = run(*options)
+    assert result.stdout == "".join(f"{i} of 2:\n{answer['text']}\n" for i, answer in enumerate(answers, 1))
+    assert "4 beams" in result.stderr
+    one = run(*[option for option in options if option not in ("--n", "2")])
+    assert one.stdout == f"{answers[0]['text']}\n"
+
+
 def test_a_template_makes_a_chat_of_the_prompt_unless_it_is_raw(
     bundle: str, chat_bundle: str, run: Any, engine: Engine
 ) -> None:
@@ -249,6 +269,9 @@ def test_at_a_terminal_drafts_are_coloured_and_a_text_cannot_command_it(bundle: 
         (["x", "--json-schema", "{"], "a JSON schema that is not JSON"),
         (["x", "--lark", "/nowhere/at/all"], "--lark /nowhere/at/all: cannot be read"),
         (["x", "--regex", "a", "--stop", "b"], "stop: got it with a grammar"),
+        (["x", "--beams", "4", "--slots", "3"], "beams: got 4, expected at most 3, the slots of the engine"),
+        (["x", "--beams", "4", "--early-stopping", "soon"], "got 'soon', expected true, false or never"),
+        (["x", "--beams", "4", "--compare"], "--compare: got it with what is not one answer"),
         (["x", "--slots", "0"], "slots: got 0"),
         (["x", "--threads", "0"], "threads: got 0"),
         (["x", "--chat"], "has no chat template"),
