@@ -1,0 +1,1 @@
+"""`specbench beams`: what beam search costs, and what a draft makes of it."""
