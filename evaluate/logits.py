@@ -105,18 +105,20 @@ def measure_logits(
     try:
         from mxspec.compile.check.own_weights import TOLERANCE, compare_own_weights
         from mxspec.compile.check.readings import LENGTH, random_texts
+        from mxspec.compile.check.reference import pad_of
         from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint
     except ModuleNotFoundError as missing:
         raise MxspecError(f"comparing with transformers needs {missing.name}: pip install 'mxspec[compile]'") from None
     bundle.graph_path(model)
     entry = bundle.manifest.models[model]
     length = min(length or LENGTH, entry.context_length)
-    if text is None:
-        texts = random_texts(min(entry.vocab_size, bundle.manifest.tokenizer.vocab_size), length)
-    else:
-        texts = cut_texts(load_tokenizer(bundle.tokenizer_path).encode(text).ids, length)
+    known = min(entry.vocab_size, bundle.manifest.tokenizer.vocab_size)
     with ExitStack() as files:
         checkpoint, _ = open_checkpoint(origin, origin.target, files)
+        if text is None:
+            texts = random_texts(known, length, but=pad_of(checkpoint.config))
+        else:
+            texts = cut_texts(load_tokenizer(bundle.tokenizer_path).encode(text).ids, length)
         found = compare_own_weights(bundle.path, entry, checkpoint, texts)
     tolerance = TOLERANCE[entry.activations]
     if not math.isfinite(found.stored.error):

@@ -28,6 +28,7 @@ def trace(interface: GraphInterface) -> ir.Model:
             arguments = interface.arguments()
         dimensions = interface.dimensions()
         program = torch.export.export(interface, arguments, dynamic_shapes=dimensions, strict=False)
+        program.graph.eliminate_dead_code(_stays)  # an encoder's trace has a decoder that nobody reads
         onnx_program = torch.onnx.export(
             program,
             dynamo=True,
@@ -42,6 +43,11 @@ def trace(interface: GraphInterface) -> ir.Model:
     graph: ir.Model = onnx_program.model
     _name_as_the_model_does(graph)
     return graph
+
+
+def _stays(node: torch.fx.Node) -> bool:
+    """Whether a node that nobody reads stays; torch would keep our operators, too."""
+    return node.op in ("placeholder", "output")
 
 
 def _name_as_the_model_does(graph: ir.Model) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 import torch
-from transformers import AutoConfig, PreTrainedModel, T5Config
+from click.testing import CliRunner
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from mxspec.compile.check.own_weights import own_error
@@ -18,6 +19,8 @@ from mxspec.compile.check.pair import check_kinds
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
+from mxspec.compile.cli import main
+from mxspec.compile.forecast import forecast
 from mxspec.compile.plan import ModelPlan, plan_model
 from mxspec.compile.trace.families.t5 import distance_bias
 from mxspec.compile.weights.write_model import write_model
@@ -34,8 +37,10 @@ MIXED = {"formats": FORMATS, "keep_fp16": ("*.fc2.weight",)}
 
 @dataclass(frozen=True)
 class Compiled:
-    """A checkpoint's plan, what was written of it and where, and how far its logits are from transformers'."""
+    """What a checkpoint was compiled to, and how far its logits are from transformers'."""
 
+    recipe: Recipe
+    config: PreTrainedConfig
     plan: ModelPlan
     folder: Path
     entry: ModelEntry
@@ -51,13 +56,14 @@ def compiled(tiny_checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFact
         path, folder = tiny_checkpoint(name)[0], tmp_path_factory.mktemp(name)
         wanted = MIXED if name == "bart" else {"format": FP16_TILES}
         target = TargetRecipe.model_validate({"checkpoint": str(path)} | wanted)
-        recipe = Recipe(name="x", target=target, cache_dtype="float32", source_length=SOURCE, k_max=4, prefill_chunk=12)
+        lengths = {"context_length": CONTEXT, "source_length": SOURCE, "k_max": 4, "prefill_chunk": 12}
+        recipe = Recipe.model_validate({"name": "x", "target": target, "cache_dtype": "float32"} | lengths)
         with Checkpoint(path) as checkpoint:
             plan = plan_model("target", checkpoint, target, recipe, CONTEXT)
             entry = write_model(plan, folder, lambda _: None).entry
             error = own_error(folder, entry, checkpoint)
         assert error is not None
-        return Compiled(plan, folder, entry, error)
+        return Compiled(recipe, checkpoint.config, plan, folder, entry, error)
 
     return compile_it
 
@@ -127,6 +133,17 @@ def test_every_format_packs(compiled: Callable[[str], Compiled]) -> None:
     assert {tensor.format for tensor in compiled("bart").entry.tensors} >= WEIGHT_FORMATS.keys()
 
 
+def test_a_forecast_is_what_is_written(name_with_encoder: str, compiled: Callable[[str], Compiled]) -> None:
+    model = compiled(name_with_encoder)
+    (foretold,) = forecast(model.recipe, {"target": model.config})
+    found = model.plan.layout.file_bytes
+    padding = 64 * len(model.entry.tensors) + 16384  # and the header: a large part of so small a file
+    assert found - padding < foretold.file_bytes < found
+    packed = [tensor for tensor in model.plan.exported.weights if tensor.kind == "matmul"]
+    assert foretold.matrices == {source for tensor in packed for source in tensor.sources}
+    assert foretold.cache_bytes == 2 * 4 * model.entry.layers * 64 * (CONTEXT + SOURCE)
+
+
 # --- biases by distance ---
 
 
@@ -182,6 +199,22 @@ def test_pairs_of_two_kinds() -> None:
         check_kinds(t5, llama)
     with pytest.raises(PairError, match=r"llama, is a decoder alone, but the draft, T5ForConditionalGeneration, is an"):
         check_kinds(llama, t5)
+
+
+def refused(*arguments: object) -> str:
+    """What speccompile says where it refuses these."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 1, result.output
+    return " ".join(result.output.split())
+
+
+def test_the_command_refuses_before_it_works(tiny_checkpoint: Checkpoints, tmp_path: Path) -> None:
+    (t5, _), (llama, _), output = tiny_checkpoint("t5"), tiny_checkpoint("llama"), tmp_path / "x.bundle"
+    assert "is an encoder-decoder, but the draft" in refused(t5, "--draft", llama, "-o", output)
+    assert "is a decoder alone, but the draft" in refused(llama, "--draft", t5, "-o", output)
+    text = ("--calibrate", __file__)
+    assert "'gptq' is not for models with an encoder" in refused(t5, "--rounding", "gptq", *text, "-o", output)
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""T5 adds a bias by distance to scores, and asks the weights of its second product for their type."""
+"""T5 adds a bias by distance to scores, asks the weights of its second product for their type, spells out its norm."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from transformers import PreTrainedModel
 
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.compile.trace.distances import DistanceBias
+from mxspec.compile.trace.norms import RmsNorm
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Biases are tables by distance, none for cross-attention; products are products."""
+    """Biases are tables by distance, none for cross-attention; products are products, and norms are one node."""
+    for path, module in list(model.named_modules()):
+        norm: Any = module
+        if path.endswith("layer_norm"):
+            model.set_submodule(path, RmsNorm(norm.weight, norm.variance_epsilon))
     attentions: list[Any] = [module for module in model.modules() if hasattr(module, "relative_attention_num_buckets")]
     for module in attentions:
         if not module.has_relative_attention_bias:

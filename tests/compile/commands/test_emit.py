@@ -10,11 +10,14 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from mxspec.compile.check.same_bits import check_same_bits
 from mxspec.compile.cli import main
+from mxspec.compile.commands.emit import write
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import CheckFailed
+from mxspec.formats.errors import BundleError, CheckFailed
+from mxspec.formats.manifest import EncoderEntry
 from mxspec.runtime.session import Part, Session
 
 
@@ -135,3 +138,12 @@ def test_weights_are_copied_where_they_cannot_be_linked(bundle: Path, tmp_path: 
     assert result.exit_code == 0, result.output
     assert not json.loads(result.stdout)["models"]["target"]["weights_are_linked"]
     assert (tmp_path / "x" / "target.safetensors").read_bytes() == (bundle / "target.safetensors").read_bytes()
+
+
+def test_models_with_an_encoder_are_refused(bundle: Path, tmp_path: Path) -> None:
+    opened = Bundle.open(bundle)
+    encoder = EncoderEntry(graph="target_encoder.onnx", layers=1, context_length=64)
+    target = opened.manifest.models["target"].model_copy(update={"encoder": encoder})
+    manifest = opened.manifest.model_copy(update={"models": {"target": target}})
+    with pytest.raises(BundleError, match="models with an encoder cannot be emitted"):
+        write("standard", Bundle(bundle, manifest), tmp_path / "x", force=False, console=Console(quiet=True))
