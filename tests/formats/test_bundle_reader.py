@@ -172,6 +172,8 @@ def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[i
         (lambda m: m.update(guesses={"ngrams": guesses()}), "guesses.ngrams"),
         (lambda m: m.update(guesses={"ngram": guesses(file="x")}), "guesses.ngram: file 'x' is not in files"),
         (lambda m: m.update(guesses={"ngram": guesses()}), "file 'target.onnx' already belongs to target"),
+        (lambda m: m["recipe"].update(tasks={"a": 1}), "recipe.tasks: expected a text for each name"),
+        (lambda m: m["recipe"].update(tasks=None), "recipe.tasks: expected a text for each name"),
         (lambda m: m["models"]["target"].update(vocab_size=39), "39 logits for a tokenizer of 40 ids"),
         (lambda m: m["tokenizer"].update(eos_token_ids=[40]), "id 40 of 40"),
         (

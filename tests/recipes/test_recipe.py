@@ -58,6 +58,13 @@ def test_formats_of_single_matrices_and_activations(tmp_path: Path) -> None:
         recipe.with_changes(target={"format": "mxfp6_e3m2"})
 
 
+def test_tasks_are_texts_by_name(tmp_path: Path) -> None:
+    recipe = load(tmp_path, GOOD + '[tasks]\ngerman = "translate English to German: "\n')
+    assert recipe.tasks == recipe.as_dict()["tasks"] == {"german": "translate English to German: "}
+    assert load(tmp_path, GOOD).tasks == {}
+    assert "tasks" in refused(tmp_path, GOOD + '[tasks]\n"to German" = "x"\n')
+
+
 def test_checkpoints_are_beside_the_recipe_or_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load(tmp_path, GOOD)
     (tmp_path / "big").mkdir()
