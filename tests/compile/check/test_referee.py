@@ -48,22 +48,29 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {**COMMON, **CAPPED}),
     "gpt_neox": ("gpt_neox", {**ONE, "num_key_value_heads": 4, "hidden_act": "gelu", "rope_parameters": YARN}),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 120}),
+    "t5": ("t5", {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 1, "num_heads": 4, "vocab_size": 120}),
     "phi3": ("phi3", {**ONE, "rope_parameters": LONG, "original_max_position_embeddings": 32, "pad_token_id": 0}),
 }
 
 SIZES = {  # the shapes of weights, texts and caches: another checkpoint, not another constant
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "vocab_size", "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions",
+    "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "relative_attention_num_buckets",
     # tokens that end a text or are not read
     "bos_token_id", "eos_token_id", "pad_token_id",
     # of training, and of other uses of a model than its logits
-    "initializer_range", "chunk_size_feed_forward", "label2id", "classifier_dropout", "summary_first_dropout",
+    "initializer_range", "initializer_factor", "dropout_rate",
+    "chunk_size_feed_forward", "label2id", "classifier_dropout", "summary_first_dropout",
     "attention_dropout", "hidden_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "pretraining_tp",
 }  # fmt: skip
 # Texts that end beyond the original context have the long factors; transformers writes Phi-3's own setting of that
-# length over the other.
-SILENT = {"phi3": {"rope_parameters.short_factor", "rope_parameters.original_max_position_embeddings"}}
+# length over the other. T5's projection only says its activation function, which is changed, too.
+SILENT = {
+    "t5": {"feed_forward_proj"},
+    "phi3": {"rope_parameters.short_factor", "rope_parameters.original_max_position_embeddings"},
+}
 CHOICES: dict[str, Any] = {
+    "relu": "gelu",
     "silu": "gelu",
     "gelu": "gelu_new",
     "gelu_new": "gelu",
