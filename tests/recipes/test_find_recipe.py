@@ -12,8 +12,8 @@ from mxspec.recipes import find_recipe
 from mxspec.recipes.find_recipe import read_recipe, recipes_folder, shipped_config, shipped_recipes
 
 PAIRS = {
-    "codegen", "gemma2", "gpt2-xl", "llama2-chat", "llama3", "mistral", "opt", "pythia", "qwen2.5", "qwen3", "smollm2",
-    "starcoder2", "tinyllama",
+    "bart-cnn", "codegen", "flan-t5", "gemma2", "gpt2-xl", "llama2-chat", "llama3", "mistral", "opt", "pythia",
+    "qwen2.5", "qwen3", "smollm2", "starcoder2", "t5-xxl", "tinyllama",
 }  # fmt: skip
 
 
@@ -32,10 +32,10 @@ def test_every_shipped_recipe_has_the_configurations_of_its_models() -> None:
             assert model is None or shipped_config(model.checkpoint), model
 
 
-def test_the_demo_is_listed_only_where_its_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel leaves recipes/demo out, as pyproject.toml says."""
+def test_pairs_of_ours_are_listed_only_where_their_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel leaves recipes/demo and recipes/seq2seq out, as pyproject.toml says."""
     wheel = tmp_path / "recipes"
-    shutil.copytree(recipes_folder(), wheel, ignore=shutil.ignore_patterns("demo"))
+    shutil.copytree(recipes_folder(), wheel, ignore=shutil.ignore_patterns("demo", "seq2seq"))
     monkeypatch.setattr(find_recipe, "recipes_folder", lambda: wheel)
     assert (wheel / "demo.toml").is_file()
     assert shipped_recipes().keys() == PAIRS
