@@ -87,7 +87,9 @@ for count in (20000, 2**64 + 1):
     except MxspecError as error:
         print(error)
     print(ops.threads())
-threading.Thread(target=print, args=("a thread of another",)).start()
+other = threading.Thread(target=print, args=("a thread of another",))
+other.start()
+other.join()
 ops.set_threads(2)
 print(ops.threads())
 """

@@ -22,7 +22,9 @@ class Bigrams:
     def __init__(self) -> None:
         self.table = np.random.default_rng(0).normal(0, 2, (WINDOW, VOCAB, VOCAB)).astype(np.float32)
 
-    def score(self, tokens: Sequence[int], rows: int, chunk: int) -> Iterator[NDArray[np.float32]]:
+    def score(
+        self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int] = ()
+    ) -> Iterator[NDArray[np.float32]]:
         for _, end, wanted in calls(len(tokens), rows, chunk):
             if wanted:
                 places = np.arange(end - wanted, end)
