@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mxspec.evaluate.bench.batch.result import BatchResult
+from mxspec.evaluate.bench.beams.result import BeamsResult
 from mxspec.evaluate.bench.columns.result import ColumnsResult
 from mxspec.evaluate.bench.model.result import ModelResult
 from mxspec.evaluate.bench.ops.result import OpsResult
@@ -252,7 +253,44 @@ def speculate(name: str, drafter: str = "model") -> str:
         shares = f"{auto.acceptance:.3f}", f"{auto.tokens_per_round:.2f}"
         rows.append([drafted, *shares, "", measured, "", f"{auto.outside_models:.1%}"])
     header = ["K", "acceptance", "tokens a round", "v", "speedup", "predicted", "outside the models"]
-    return markdown(header, rows) + turns(result.turns) + where
+    return markdown(header, rows) + encoded(result) + turns(result.turns) + where
+
+
+def encoded(result: SpeculateResult) -> str:
+    """What the encoder of a model that has one takes."""
+    found = result.encoded
+    if found is None:
+        return ""
+    return (
+        f"\n\nThe encoder reads a source of {found.source_tokens} tokens in {found.seconds:.2f} s, {found.share:.0%} of "
+        "a plain answer of 128 tokens."
+    )
+
+
+def beams(isa: str) -> str:
+    rows, sources = [], []
+    for name in ("beams_grown", "beams_seq2seq"):
+        result, where = read(f"{isa}/{name}", BeamsResult)
+        sources.append(where)
+        for row in result.rows:
+            kept = "" if row.kept is None else f"{row.kept:.2f}"
+            interval = "" if row.low is None or row.high is None else f"{row.low:.3f} to {row.high:.3f}"
+            plain = f"{result.plain_tokens_per_second:,.1f}"
+            shares = f"{row.drafting_rounds:.0%}", kept, f"{row.speedup:.3f}", interval
+            rows.append([result.bundle, str(result.beams), plain, row.k, *shares])
+    header = ["bundle", "beams", "plain, steps/s", "K", "rounds that drafted", "kept", "over plain", "95 %"]
+    return markdown(header, rows) + "".join(sources)
+
+
+def exact_answers(isa: str) -> str:
+    found = record(f"{isa}/exact_answers")
+    rows = [
+        [row["way"], f"{row['exact']:.1%}", f"{row['tokens_a_call']:.2f}", f"{row['tokens_per_second']:,.0f}",
+         f"{row['speedup']:.2f}"]
+        for row in found["result"]["rows"]
+    ]  # fmt: skip
+    header = ["", "right", "tokens a call", "tok/s", "over plain"]
+    return markdown(header, rows) + source(found)
 
 
 def columns(isa: str, name: str = "columns_grown") -> str:
@@ -420,6 +458,9 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "columns": columns,
     "columns_sampled": lambda isa: columns(isa, "columns_grown_sampled"),
     "speculate_grown": lambda isa: speculate(f"{isa}/speculate_grown"),
+    "speculate_t5_xl": lambda isa: speculate(f"{isa}/speculate_t5_xl"),
+    "beams": beams,
+    "exact_answers": exact_answers,
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),
 }

@@ -4,7 +4,7 @@
     python recipes/seq2seq/train.py target    --work build/seq2seq
     python recipes/seq2seq/train.py draft     --work build/seq2seq
     python recipes/seq2seq/train.py publish   --work build/seq2seq recipes/seq2seq
-    python recipes/seq2seq/train.py held-out  sources.txt texts.txt
+    python recipes/seq2seq/train.py held-out > sources.txt
 
 Each command resumes where it stopped. The task has one right answer, so that exact matches can be counted. The corpus
 is the standard library of the interpreter that runs this file, less the files that the demo pair holds out; half of the
@@ -14,8 +14,8 @@ examples put parameters of different functions together.
 from __future__ import annotations
 
 import ast
-import json
 import random
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
-from mxspec.recipes.training import CONSOLE, Schedule, export_model, fit, library_files, read_source
+from mxspec.recipes.training import Schedule, export_model, fit, library_files, read_source
 
 T = TypeVar("T")
 HELD_OUT = Path(__file__).resolve().parents[1] / "demo" / "held_out.txt"
@@ -341,14 +341,10 @@ def publish(work: Path, destination: Path) -> None:
 
 
 @main.command("held-out")
-@click.argument("sources", type=click.Path(dir_okay=False, path_type=Path))
-@click.argument("texts", type=click.Path(dir_okay=False, path_type=Path))
-def write_held_out(sources: Path, texts: Path) -> None:
-    """Write the held-out first lines and the skeletons that are right, as JSON strings, one a line."""
-    functions = held_out_functions()
-    sources.write_text("".join(json.dumps(function.source) + "\n" for function in functions))
-    texts.write_text("".join(json.dumps(function.text) + "\n" for function in functions))
-    CONSOLE.print(f"{len(functions)} functions")
+def print_held_out() -> None:
+    """Print the first lines of the held-out functions: for evaluation, and nothing else."""
+    for function in held_out_functions():
+        sys.stdout.write(function.source + "\n")
 
 
 if __name__ == "__main__":
