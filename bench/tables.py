@@ -262,8 +262,8 @@ def encoded(result: SpeculateResult) -> str:
     if found is None:
         return ""
     return (
-        f"\n\nThe encoder reads a source of {found.source_tokens} tokens in {found.seconds:.2f} s, {found.share:.0%} of "
-        "a plain answer of 128 tokens."
+        f"\n\nThe encoder reads a source of {found.source_tokens} tokens in {found.seconds:.2f} s, {found.share:.0%} "
+        "of a plain answer of 128 tokens."
     )
 
 
