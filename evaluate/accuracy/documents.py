@@ -56,7 +56,7 @@ def read_lines(path: Path, option: str, field: str = FIELD) -> list[str]:
     if path.suffix not in _TABLES:
         return read_text(path, option).splitlines()
     try:
-        return _rows(path, str(path), field)
+        return _rows(path, f"{option} {path}", field)
     except UnicodeDecodeError:
         raise MxspecError(f"{option} {path}: is not UTF-8") from None
 
@@ -74,12 +74,12 @@ def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
 def _read(path: Path, name: str, field: str, join: bool, *, lone: bool) -> list[Document]:
     """Raises UnicodeDecodeError for what is no text, unless it was named alone, and MxspecError."""
     if path.suffix in _TABLES:
-        rows = _rows(path, name, field)
+        rows = _rows(path, f"--text {name}", field)
     else:
         try:
             rows = [read_text(path, "--text") if lone else path.read_text(encoding="utf-8")]
         except OSError as error:
-            raise _unreadable(name, error) from None
+            raise _unreadable(f"--text {name}", error) from None
     if join and path.suffix in _TABLES:
         rows = [_BETWEEN_ROWS.join(rows)]
     numbered = path.suffix in _TABLES and not join
@@ -88,52 +88,53 @@ def _read(path: Path, name: str, field: str, join: bool, *, lone: bool) -> list[
     ]
 
 
-def _rows(path: Path, name: str, field: str) -> list[str]:
+def _rows(path: Path, where: str, field: str) -> list[str]:
+    """The texts of a table; `where` is the option that named it, and its name."""
     try:
         if path.suffix == ".parquet":
-            return _read_parquet(path, name, field)
-        return [_of_row(row, field, name) for row in _json_lines(path, name)]
+            return _read_parquet(path, where, field)
+        return [_of_row(row, field, where) for row in _json_lines(path, where)]
     except OSError as error:
-        raise _unreadable(name, error) from None
+        raise _unreadable(where, error) from None
 
 
-def _unreadable(name: str, error: OSError) -> MxspecError:
-    return MxspecError(f"--text {name}: cannot be read: {error.strerror or error}")
+def _unreadable(where: str, error: OSError) -> MxspecError:
+    return MxspecError(f"{where}: cannot be read: {error.strerror or error}")
 
 
-def _json_lines(path: Path, name: str) -> Iterator[Any]:
+def _json_lines(path: Path, where: str) -> Iterator[Any]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
                     yield json.loads(line)
                 except ValueError as error:
-                    raise MxspecError(f"--text {name}: line {number} is not JSON: {error}") from None
+                    raise MxspecError(f"{where}: line {number} is not JSON: {error}") from None
 
 
-def _of_row(row: Any, field: str, name: str) -> str:
+def _of_row(row: Any, field: str, where: str) -> str:
     value = row.get(field) if isinstance(row, dict) else row
     if not isinstance(value, str):
         held = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-        raise MxspecError(f"--text {name}: a row has no text named {field!r}, only {held}: name one with --field")
+        raise MxspecError(f"{where}: a row has no text named {field!r}, only {held}: name one with --field")
     return value
 
 
-def _read_parquet(path: Path, name: str, field: str) -> list[str]:
+def _read_parquet(path: Path, where: str, field: str) -> list[str]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError:
         raise MxspecError(
-            f"--text {name}: reading parquet needs pyarrow: pip install pyarrow, or give text or .jsonl"
+            f"{where}: reading parquet needs pyarrow: pip install pyarrow, or give text or .jsonl"
         ) from None
     try:
         table = parquet.read_table(path)
     except OSError:
         raise
     except Exception as error:  # pyarrow's own are ValueErrors, and others
-        raise MxspecError(f"--text {name}: cannot be read as parquet: {' '.join(str(error).split())}") from None
+        raise MxspecError(f"{where}: cannot be read as parquet: {' '.join(str(error).split())}") from None
     if field not in table.column_names:
         raise MxspecError(
-            f"--text {name}: has no column {field!r}, only {', '.join(table.column_names)}: name one with --field"
+            f"{where}: has no column {field!r}, only {', '.join(table.column_names)}: name one with --field"
         )
-    return [_of_row({field: value}, field, name) for value in table.column(field).to_pylist()]
+    return [_of_row({field: value}, field, where) for value in table.column(field).to_pylist()]
