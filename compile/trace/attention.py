@@ -63,13 +63,28 @@ class TracedCall(ABC):
         """Of float32[1, heads, tokens, head_size] each, what they attend to: [1, tokens, heads, head_size]."""
 
 
-class CallInputs(TracedCall):
-    """The tensors of a decoder's call, in the two roles that transformers wants: a cache and an attention function.
-
-    `update` hands the new keys and values back, `attend` emits mxspec::Attention, which appends them in place.
-    """
+class PassThroughCache:
+    """The part of transformers' Cache that models call, where nothing is kept: new keys and values are handed back."""
 
     is_compileable = False
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        return key, value
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Of a mask that nothing reads."""
+        return query_length, 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions come from the graph's inputs, never from here."""
+        return 0
+
+
+class CallInputs(TracedCall, PassThroughCache):
+    """The tensors of a decoder's call, in the two roles that transformers wants: a cache and an attention function.
+
+    `attend` emits mxspec::Attention, which appends keys and values in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,22 +113,6 @@ class CallInputs(TracedCall):
         if missing:
             raise UnsupportedModelError(f"layers {missing} never reached the attention function: not a plain decoder")
         return [self._present[layer] for layer in range(len(self._past))]
-
-    # --- the part of transformers' Cache that models call ---
-
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Nothing is appended here: the op does it."""
-        return key, value
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Of a mask that nothing reads."""
-        return query_length, 0
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions come from the graph's inputs, never from here."""
-        return 0
-
-    # --- transformers' attention function ---
 
     def attend(
         self,

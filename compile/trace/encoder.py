@@ -12,6 +12,7 @@ from transformers import EncoderDecoderCache, PreTrainedModel
 
 from mxspec.compile.operators import ENCODER_ATTENTION, STORE_KEY_VALUE
 from mxspec.compile.trace.attention import (
+    PassThroughCache,
     TracedCall,
     first_distance,
     require_plain,
@@ -105,26 +106,11 @@ class SourceCall(TracedCall):
         ), None
 
 
-class _OwnTokens:
-    """The decoder's cache of its own tokens while its encoder is traced: it has none."""
-
-    is_compileable = False
-
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return key, value
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
-
-
 class _NothingStored(EncoderDecoderCache):  # type: ignore[misc]
     """The pair of caches of a decoder that has yet to look at its source."""
 
     def __init__(self, call: SourceCall) -> None:
-        self.self_attention_cache = _OwnTokens()
+        self.self_attention_cache = PassThroughCache()
         self.cross_attention_cache = call
         self.is_updated: dict[int, bool] = {}
 
