@@ -6,10 +6,10 @@ once a source; the decoder's graph is bound to the same memory, and only reads i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime as ort
@@ -20,6 +20,7 @@ from mxspec.runtime.agreement import check_encoder_agreement, cross_names
 from mxspec.runtime.binding import Input, load_graph
 from mxspec.runtime.caches import Caches
 
+T = TypeVar("T")
 INPUTS: dict[str, type[np.integer[Any]]] = {
     "input_ids": np.int64,
     "position_ids": np.int64,
@@ -81,3 +82,21 @@ class Encoder:
         """Give the memory of a slot back to the system; it holds no source afterwards."""
         self.lengths[slot] = self._readings[slot] = 0
         self.caches.release(slot)
+
+
+def together_or_apart(encode: Callable[[Sequence[T]], None], read: Sequence[T]) -> list[Exception | None]:
+    """What reading each raises: all in one call, or each in its own where that fails, so that one fails alone."""
+    try:
+        if read:
+            encode(read)
+        return [None] * len(read)
+    except Exception:
+        return [_error_of(encode, one) for one in read]
+
+
+def _error_of(encode: Callable[[Sequence[T]], None], one: T) -> Exception | None:
+    try:
+        encode([one])
+    except Exception as error:
+        return error
+    return None

@@ -15,6 +15,7 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime.events import Event, Finished, FinishReason, Statistics, Token
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.runtime.statistics import Tally
+from mxspec.runtime.work import prompt_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class Handle(Iterator[Event]):
     @property
     def prompt_read(self) -> int:
         """Tokens of the prompt that have been read, at any time."""
-        return int(self._texts[0].prompt_read)
+        return prompt_read(self._texts[0])
 
     def result(self) -> Answer:
         """Wait for the answer, whatever was read of it before; the best one where there are several."""

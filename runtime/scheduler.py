@@ -22,6 +22,7 @@ from mxspec.runtime.beams.width import PLAIN, Spent, Widths
 from mxspec.runtime.choose_k import KByLoad, StepCost
 from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.encoder import together_or_apart
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.sequence import Sequence
@@ -125,7 +126,8 @@ class Scheduler:
         """First come, first served, as long as there are slots."""
         while self._waiting:
             text = self._waiting[0]
-            taken = self._slots.take(text.prompt, text.cache_key, text.source, text.slots_needed)
+            settings = text.settings
+            taken = self._slots.take(settings.prompt, settings.cache_key, settings.source, text.slots_needed)
             if taken is None:
                 return
             self._waiting.popleft()
@@ -184,30 +186,28 @@ class Scheduler:
         chosen: dict[tuple[str, tuple[int, ...]], list[Text]] = {}
         left = self._source_budget(others=len(waiting) < len(self._running))
         for text in waiting:
-            key = text.cache_key, text.source
-            if key not in chosen and chosen and len(text.source) > left:
+            source = text.settings.source
+            key = text.settings.cache_key, source
+            if key not in chosen and chosen and len(source) > left:
                 break
             if key not in chosen:
-                left -= len(text.source)
+                left -= len(source)
             chosen.setdefault(key, []).append(text)
         groups = list(chosen.values())
-        try:
-            self._encode_together(groups)
-        except Exception:  # of some source: the texts of the others are to be what they are alone
-            for texts in groups:
-                try:
-                    self._encode_together([texts])
-                except Exception as error:
-                    for text in texts:
-                        self._slots.forget(text.slots[0])
-                        text.fail(error)
+        for texts, error in zip(groups, together_or_apart(self._encode_together, groups), strict=True):
+            if error is None:
+                continue
+            for text in texts:
+                self._slots.forget(text.slots[0])
+                text.fail(error)
 
     def _encode_together(self, groups: abc.Sequence[abc.Sequence[Text]]) -> None:
         """One call of the encoder for the source of each group, which all of its texts get."""
         began = time.perf_counter()
-        self._target.encode([(texts[0].slots[0].index, texts[0].source) for texts in groups])
+        sources = [(texts[0].slots[0].index, texts[0].settings.source) for texts in groups]
+        self._target.encode(sources)
         seconds = time.perf_counter() - began
-        self._encode_costs.add(sum(len(texts[0].source) for texts in groups), seconds)
+        self._encode_costs.add(sum(len(source) for _, source in sources), seconds)
         for first, *others in groups:
             for text in (first, *others):
                 if text is not first:

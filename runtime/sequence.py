@@ -96,18 +96,6 @@ class Sequence:
     # --- where it stands ---
 
     @property
-    def prompt(self) -> list[int]:
-        return self.settings.prompt
-
-    @property
-    def cache_key(self) -> str:
-        return self.settings.cache_key
-
-    @property
-    def source(self) -> tuple[int, ...]:
-        return self.settings.source
-
-    @property
     def slots_needed(self) -> int:
         return 1
 
@@ -132,14 +120,6 @@ class Sequence:
     def reading(self) -> bool:
         """Whether its prompt has not been read to the end."""
         return self.emitted == 0
-
-    @property
-    def prompt_read(self) -> int:
-        """Tokens of the source and the prompt that the target has read, or was spared."""
-        whole, slot = len(self.settings.source), self._slot
-        if not self.reading:
-            return whole + len(self.settings.prompt)
-        return 0 if slot is None else whole - slot.target_unencoded + slot.target_length
 
     @property
     def unread(self) -> list[int]:
@@ -170,9 +150,9 @@ class Sequence:
         """How many tokens can be drafted: never past the contexts or the tokens wanted."""
         if self._slot is not None and self._slot.undraftable:
             return 0
-        length, source = len(self.tokens), self.settings.source
+        length = len(self.tokens)
         wanted = self.settings.max_new_tokens - self.emitted - 1
-        limit = self.drafter.limit(length, len(source)) if source else self.drafter.limit(length)
+        limit = self.drafter.limit(length, len(self.settings.source))
         return max(min(wanted, self._capacity - length, limit), 0)
 
     def load(self, k_max: int) -> Load:
@@ -222,8 +202,7 @@ class Sequence:
         self.acceptance = Acceptance.like(load.pair[self.drafter.name])
         self._slot = place.slot
         self._slot.tokens = self.tokens
-        source = (self.settings.source,) if self.settings.source else ()
-        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, *source)
+        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
         self.tally.began = began
         self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
 

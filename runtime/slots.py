@@ -76,7 +76,6 @@ class Slots:
     ) -> list[Taken] | None:
         """`count` slots for a text that begins with `prompt` under `source`, or None where fewer are idle.
 
-
         The first is where the prompt is read; the others are those not used for longest, and get nothing.
         The last token of the prompt is never taken over: reading it gives the first logits. A slot that holds nothing
         but the shared beginning is continued where it is; out of one that holds more, the beginning is copied to the
@@ -154,7 +153,7 @@ class Slots:
 
 def _first(wanted: Slot, slots: Sequence[Slot]) -> Slot | None:
     """The one that is wanted if it is among them, else any."""
-    return next((slot for slot in slots if slot is wanted), slots[0] if slots else None)
+    return wanted if wanted in slots else next(iter(slots), None)
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mxspec.runtime.choose_k import KByLoad
 from mxspec.runtime.events import FinishReason
@@ -12,6 +12,9 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.session import Part
 from mxspec.runtime.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
+
+if TYPE_CHECKING:
+    from mxspec.runtime.sequence import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +30,10 @@ class Timing:
 class Text(Protocol):
     """A text from its admission to its end, in one slot or in several."""
 
+    settings: Settings
     followers: list[Text]  # samples of the same prompt, which wait until it has been read
     cancelled: bool
     tally: Tally
-
-    @property
-    def prompt(self) -> list[int]: ...
-
-    @property
-    def cache_key(self) -> str: ...
-
-    @property
-    def source(self) -> tuple[int, ...]:
-        """What an encoder reads before anything else, if the models have one."""
 
     @property
     def slots_needed(self) -> int:
@@ -82,6 +76,16 @@ class Text(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """The text ends in an error, which its reader gets."""
+
+
+def prompt_read(text: Text) -> int:
+    """Tokens of its source and its prompt that the target has read, or was spared."""
+    source, prompt = text.settings.source, text.settings.prompt
+    if not text.reading:
+        return len(source) + len(prompt)
+    if not text.slots:
+        return 0
+    return len(source) - text.slots[0].target_unencoded + text.slots[0].target_length
 
 
 class Work(Protocol):

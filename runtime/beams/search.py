@@ -18,6 +18,7 @@ from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
 from mxspec.runtime.beams.width import PLAIN, SearchLoad, Width
 from mxspec.runtime.choose_k import KByLoad
+from mxspec.runtime.drafters.model import encode_sources
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
@@ -84,18 +85,6 @@ class Search:
     # --- where it stands ---
 
     @property
-    def prompt(self) -> list[int]:
-        return self.settings.prompt
-
-    @property
-    def cache_key(self) -> str:
-        return self.settings.cache_key
-
-    @property
-    def source(self) -> tuple[int, ...]:
-        return self.settings.source
-
-    @property
     def slots_needed(self) -> int:
         return self.beams.count
 
@@ -108,16 +97,8 @@ class Search:
         return self.steps == 0
 
     @property
-    def prompt_read(self) -> int:
-        """Tokens of the source and the prompt that the target has read, or was spared."""
-        whole = len(self.source)
-        if not self.reading:
-            return whole + len(self.prompt)
-        return whole - self._slots[0].target_unencoded + self._slots[0].target_length if self._slots else 0
-
-    @property
     def unread(self) -> list[int]:
-        return self.prompt[self._slots[0].target_length :]
+        return self.settings.prompt[self._slots[0].target_length :]
 
     @property
     def drafts_at_once(self) -> bool:
@@ -141,7 +122,7 @@ class Search:
     @property
     def room(self) -> int:
         """How many steps can be drafted: never past the contexts or the tokens wanted."""
-        if self.draft is None or len(self.source) > self.draft.source_capacity or self._slots[0].undraftable:
+        if self.draft is None or len(self.settings.source) > self.draft.source_capacity or self._slots[0].undraftable:
             return 0
         length = self.root.length + self.steps
         wanted = self.shaping.longest - self.steps - 1
@@ -196,7 +177,7 @@ class Search:
     def start(self, taken: abc.Sequence[Taken], began: float, load: KByLoad) -> None:
         self._slots = [each.slot for each in taken]
         self.tally.began = began
-        self.tally.reused_tokens = len(self.source) - taken[0].slot.target_unencoded + taken[0].target
+        self.tally.reused_tokens = len(self.settings.source) - taken[0].slot.target_unencoded + taken[0].target
 
     def piece(self, count: int) -> SearchWork:
         return SearchWork(self, self.load(0, 0), unread=self.unread[:count])
@@ -213,22 +194,16 @@ class Search:
         assert self.draft is not None
         assert self.draft_forks is not None
         slot, trunk = self._slots[0], self._trunk
-        if slot.draft_unencoded:
-            try:
-                self.draft.encode([(slot.index, self.source)])
-            except GenerationError:  # values that its caches cannot hold: nothing is drafted
-                slot.undraftable = True
-                return
-            count -= len(self.source)
-            slot.draft_encoded = True
-        if count <= 0:
+        count -= slot.draft_unencoded
+        encode_sources(self.draft, [slot])
+        if slot.undraftable or count <= 0:
             return
         if self.draft_forks.held(trunk) is None:
             first = slot.draft_length
-            tokens = self.prompt[first : first + count]
+            tokens = self.settings.prompt[first : first + count]
             self.draft.run([Part(slot.index, first, tokens, 1)])
             slot.draft_length += len(tokens)
-            if slot.draft_length == len(self.prompt):
+            if slot.draft_length == len(self.settings.prompt):
                 self.draft_forks.hold(slot.index, [self.root])
             return
         held = self.draft_forks.held(trunk)
@@ -352,7 +327,7 @@ class Search:
             if not path:  # a slot that nothing was forked to, or the first, whose prompt was not read to its end
                 slot.rollback(slot.target_length if slot is self._slots[0] else 0)
                 continue
-            slot.tokens = [*self.prompt, *path[-1].tokens()]
+            slot.tokens = [*self.settings.prompt, *path[-1].tokens()]
             slot.target_length, slot.target_encoded = path[-1].length, True
             read = [] if self.draft_forks is None else self.draft_forks.path(slot.index)
             if read:

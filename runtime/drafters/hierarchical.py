@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.model import ModelDrafter, encode_sources
 from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffix_text import SuffixText
 from mxspec.runtime.events import Round
@@ -52,7 +52,7 @@ class HierarchicalDrafter(ByText):
         self._model.observe(memory.judged, done)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        self._model.encode([want.slot for want in wanted])
+        encode_sources(self._model.session, [want.slot for want in wanted])
         wanted = [want for want in wanted if not want.slot.undraftable]
         began = time.perf_counter()
         drafts = [

@@ -9,6 +9,7 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.stopping import Judged, Stopping, learn
 from mxspec.runtime.drafters.sureness import Sureness
+from mxspec.runtime.encoder import together_or_apart
 from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.session import Part, Session
@@ -50,7 +51,7 @@ class ModelDrafter(ByText):
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         parts: list[Part] = []
         of_texts = [count - slot.draft_unencoded for _, slot, count in pieces]
-        self.encode([slot for _, slot, _ in pieces])
+        encode_sources(self.session, [slot for _, slot, _ in pieces])
         for (tokens, slot, _), count in zip(pieces, of_texts, strict=True):
             if count > 0 and not slot.undraftable:
                 first = slot.draft_length
@@ -59,30 +60,9 @@ class ModelDrafter(ByText):
         if parts:
             self.session.run(parts)
 
-    def encode(self, slots: Sequence[Slot]) -> None:
-        """Have the draft's encoder read the sources that it has not.
-
-        After one that it cannot read nothing is drafted: the texts of the others are what they are alone.
-        """
-        unread = [slot for slot in slots if slot.draft_unencoded]
-        try:
-            self._encode(unread)
-        except GenerationError:
-            for slot in unread:
-                try:
-                    self._encode([slot])
-                except GenerationError:
-                    slot.undraftable = True
-
-    def _encode(self, slots: Sequence[Slot]) -> None:
-        if slots:
-            self.session.encode([(slot.index, slot.source) for slot in slots])
-        for slot in slots:
-            slot.draft_encoded = True
-
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = []
-        self.encode([want.slot for want in wanted])
+        encode_sources(self.session, [want.slot for want in wanted])
         wanted = [want for want in wanted if not want.slot.undraftable]
         unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
         guesses = {id(want): self.stopping(want, want.memory) for want in wanted}
@@ -102,3 +82,22 @@ class ModelDrafter(ByText):
                     unread[id(want)] = want.proposal.tokens[-1:]
             calls.append((len(active), time.perf_counter() - began))
         return calls
+
+
+def encode_sources(session: Session, slots: Sequence[Slot]) -> None:
+    """Have the draft's encoder read the sources of these slots that it has not.
+
+    After one that it cannot read nothing is drafted: the texts of the others are what they are alone.
+    """
+
+    def encode(slots: Sequence[Slot]) -> None:
+        session.encode([(slot.index, slot.source) for slot in slots])
+        for slot in slots:
+            slot.draft_encoded = True
+
+    unread = [slot for slot in slots if slot.draft_unencoded]
+    for slot, error in zip(unread, together_or_apart(encode, unread), strict=True):
+        if isinstance(error, GenerationError):
+            slot.undraftable = True
+        elif error is not None:
+            raise error

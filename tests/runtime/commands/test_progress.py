@@ -12,18 +12,19 @@ import pytest
 from rich.console import Console
 
 from mxspec.runtime.commands import progress
+from mxspec.runtime.work import prompt_read
 
 
 def test_a_sequence_says_how_much_of_its_prompt_was_read(toys: Any) -> None:
     target = toys.Session(toys.random_logits(16, 1), chunk=16)
     scheduler, outbox = toys.scheduler(target, None), toys.Outbox()
     text = toys.sequence(target, None, outbox, [1] * 40, max_new_tokens=3)
-    assert text.prompt_read == 0
+    assert prompt_read(text) == 0
     scheduler.add([text])
     seen = []
     while scheduler.busy:
         scheduler.step()
-        seen.append(text.prompt_read)
+        seen.append(prompt_read(text))
     assert seen == [16, 32, 40, 40, 40]
 
 
