@@ -9,9 +9,8 @@ encoders take included.
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 import statistics
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,12 +48,8 @@ class Total:
 
 def held_out() -> list[tuple[str, str]]:
     """First lines that the pair was not trained on, and their skeletons."""
-    spec = importlib.util.spec_from_file_location("train_seq2seq", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return [(function.source, function.text) for function in module.held_out_functions()]
+    script = runpy.run_path(str(SCRIPT))
+    return [(function.source, function.text) for function in script["held_out_functions"]()]
 
 
 @click.command()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,18 +13,6 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 SCRIPT = Path(__file__).resolve().parents[2] / "recipes" / "seq2seq" / "train.py"
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("train_seq2seq", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "train_seq2seq", module)  # dataclasses look there
-        spec.loader.exec_module(module)
-        yield module
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,18 +15,6 @@ from transformers import AutoModelForCausalLM
 
 SCRIPT = Path(__file__).resolve().parents[2] / "recipes" / "demo" / "train.py"
 CONTEXT, TOKENS = 16, 16 * 13
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "train", module)  # dataclasses look there
-        spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
