@@ -20,7 +20,7 @@ class Shaping:
     """What the beams of a text have in common.
 
     `stream` makes what turns an answer's tokens into text, where stop strings may end it. `logprobs` is how many of the
-    likeliest tokens are told beside each, of the model's own distribution or (`shaped`) of what beams are chosen by.
+    likeliest tokens stand beside each, of the model's own distribution or (`shaped`) of what beams are chosen by.
     """
 
     def __init__(
