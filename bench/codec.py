@@ -22,7 +22,7 @@ from mxspec.formats import pack_values, packed_shape
 from mxspec.formats.arrays import all_threads
 from mxspec.formats.native import available_isas
 from mxspec.formats.weight_format import WEIGHT_FORMATS
-from mxspec.runtime.command import Command, print_json, report_console
+from mxspec.runtime.cli.command import Command, print_json, report_console
 
 SOURCES = ("float32", "float16", "bfloat16")
 

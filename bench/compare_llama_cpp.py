@@ -34,7 +34,7 @@ from mxspec.evaluate.finish import report
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 CONSOLE = Console(stderr=True)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

@@ -26,7 +26,7 @@ from mxspec.runtime.drafters.ngram import NgramText
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.suffix_text import SuffixText
-from mxspec.runtime.worth import Worth
+from mxspec.runtime.policy.worth import Worth
 
 K = 8
 LEAST = 0.05  # a token is proposed from this chance on

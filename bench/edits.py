@@ -25,9 +25,9 @@ from mxspec.runtime import ops
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.session import Part
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part
 
 CONSOLE = Console(stderr=True)
 SHORTEST, LONGEST = 700, 1500  # characters of a function

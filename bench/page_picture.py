@@ -15,7 +15,7 @@ import click
 from playwright.sync_api import Page, expect, sync_playwright
 
 from mxspec.evaluate.bench.serve.server import specserve
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 RUN = {
     "tab": "compare",

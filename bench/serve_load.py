@@ -31,7 +31,7 @@ from rich.table import Table
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.finish import finish
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
 CANCELLED, MALFORMED, SLOW = 0.1, 0.1, 0.1  # shares of the requests
@@ -239,7 +239,7 @@ def expected_texts(bundle: Path, pool: dict[str, Body], used: set[str]) -> dict[
         lines = Path(folder, "lines.jsonl")
         answers = Path(folder, "answers.jsonl")
         lines.write_text("".join(json.dumps({"key": key, **pool[key]}) + "\n" for key in sorted(used)))
-        command = [sys.executable, "-m", "mxspec.runtime.cli", str(bundle), "--raw", "--prompts", str(lines)]
+        command = [sys.executable, "-m", "mxspec.runtime.start", str(bundle), "--raw", "--prompts", str(lines)]
         subprocess.run([*command, "--out", str(answers)], check=True, capture_output=True)
         found = map(json.loads, answers.read_text().splitlines())
         return {one["key"]: (one["text"], one["finish_reason"]) for one in found}

@@ -19,7 +19,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.find_recipe import read_recipe
 from mxspec.recipes.recipe import ROUNDINGS, TIED, from_here
-from mxspec.runtime.command import Command, Group, print_json, report_console
+from mxspec.runtime.cli.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
 _ACTIVATIONS = click.Choice(ACTIVATIONS)

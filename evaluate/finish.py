@@ -11,7 +11,7 @@ from rich.table import Table
 
 from mxspec.evaluate.record import write_record
 from mxspec.evaluate.result import Result
-from mxspec.runtime.command import print_json, report_console
+from mxspec.runtime.cli.command import print_json, report_console
 
 
 def report(result: Result, json_output: bool, record: Path | None) -> None:

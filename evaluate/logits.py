@@ -22,7 +22,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.command import Command, read_text
+from mxspec.runtime.cli.command import Command, read_text
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 MODELS: tuple[ModelName, ...] = get_args(ModelName)

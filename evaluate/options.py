@@ -17,7 +17,7 @@ from rich.progress import Progress as ProgressBar
 from mxspec.evaluate.finish import report
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
-from mxspec.runtime.command import report_console
+from mxspec.runtime.cli.command import report_console
 
 Progress = Callable[[str], object]
 Count = Callable[[str, int, int], None]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.runtime import ops
-from mxspec.runtime.processor import processor_name
+from mxspec.runtime.ops.processor import processor_name
 
 PACKAGES = ("mxspec", "onnxruntime", "numpy", "tokenizers", "torch", "transformers", "onnx", "onnxscript")
 

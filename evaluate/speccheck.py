@@ -8,7 +8,7 @@ from mxspec.evaluate.accuracy.command import accuracy
 from mxspec.evaluate.logits import logits
 from mxspec.evaluate.lossless.command import lossless
 from mxspec.evaluate.tasks.command import tasks
-from mxspec.runtime.command import Group
+from mxspec.runtime.cli.command import Group
 
 
 @click.group(cls=Group)

@@ -13,25 +13,26 @@ from typing import Any, Literal, Self
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.formats.manifest import ModelName
-from mxspec.runtime import ops, sequence
+from mxspec.runtime import ops
 from mxspec.runtime.beams.search import Search
-from mxspec.runtime.cost_table import CostTable, read_table, table_path, write_table
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.handle import Answer, Handle, Mailbox
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
+from mxspec.runtime.policy.strategy import choose_strategy
 from mxspec.runtime.request import Request, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduler import Scheduler
-from mxspec.runtime.session import Session
-from mxspec.runtime.strategy import choose_strategy
+from mxspec.runtime.scheduling import sequence
+from mxspec.runtime.scheduling.scheduler import Scheduler
+from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer
 from mxspec.runtime.verifiers.measured import Measured
-from mxspec.runtime.worker import QueueFullError, Worker
 
 SLOTS = 8
 QUEUE = 1024  # requests that may wait

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mxspec.runtime.commands.report import statistics_as_json, timings
+from mxspec.runtime.cli.report import statistics_as_json, timings
 from mxspec.runtime.events import Event, Finished, Round, Statistics, Token
 from mxspec.runtime.handle import Handle
 from mxspec.runtime.trace.collect import Collector

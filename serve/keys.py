@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import read_text
+from mxspec.runtime.cli.command import read_text
 from mxspec.serve.errors import AUTHENTICATION, ApiError
 from mxspec.serve.log import entry_of
 from mxspec.serve.respond import send_error

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.commands.option_groups import GroupedCommand, option
-from mxspec.runtime.commands.request_options import request_options
-from mxspec.runtime.commands.settings import request_settings
+from mxspec.runtime.cli.option_groups import GroupedCommand, option
+from mxspec.runtime.cli.request_options import request_options
+from mxspec.runtime.cli.settings import request_settings
 
 FILE = click.Path(path_type=Path)
 REPLICAS, PROMPT, OUTPUT = "Replicas", "Prompt", "Output"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.commands.option_groups import GroupedCommand, option
+from mxspec.runtime.cli.option_groups import GroupedCommand, option
 from mxspec.serve.limits import MIB, Limits
 
 if TYPE_CHECKING:

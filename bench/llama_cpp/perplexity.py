@@ -20,8 +20,8 @@ from mxspec.evaluate.accuracy.windows import Window
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
-from mxspec.runtime.reader import Reader
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
 
 WINDOW = 512
 SCORED = WINDOW - WINDOW // 2 - 1  # the row in the middle predicts the first of them, the last row nothing

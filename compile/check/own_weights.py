@@ -36,7 +36,7 @@ from mxspec.formats.safetensors_file import DTYPE_BYTES
 from mxspec.formats.storage import stored_as
 from mxspec.formats.tiles import unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.session import Session
 
 MOST_BYTES = 3 << 28  # of float32 weights in a compile: with more it would not stay within 2 GB
 TOLERANCE = {"int16": 1e-2, "int8": 1e-1}  # by activations: caches of trained models are rounded to half precision

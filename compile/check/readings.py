@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mxspec.formats.manifest import ModelEntry
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 
 Logits = npt.NDArray[np.float32]
 Text = tuple[int, ...]

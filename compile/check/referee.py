@@ -37,8 +37,8 @@ from mxspec.formats.errors import CheckFailed, MxspecError, UnsupportedModelErro
 from mxspec.formats.manifest import ModelEntry, RefereeEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
-from mxspec.runtime.binding import session_options
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.binding import session_options
+from mxspec.runtime.models.session import Session
 
 # Largest errors that arithmetic explains, as shares of the largest logit. Seen in 59 configs: up to 6e-6 and 1e-5.
 # The smallest that is wrong: an epsilon 5 % off shows 4e-4 (Gemma, quiet), GELU's tanh for its erf 9e-5 (loud).

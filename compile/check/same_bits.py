@@ -6,7 +6,7 @@ import numpy as np
 
 from mxspec.compile.check.specialize import PREFIX
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 
 
 def check_same_bits(session: Session, expected: Session, *, sequences: int, length: int, rows: int) -> None:

@@ -13,7 +13,7 @@ from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.compile.interchange.folder import EmittedFolder, Form
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
-from mxspec.runtime.command import Command, Group, print_json, report_console
+from mxspec.runtime.cli.command import Command, Group, print_json, report_console
 
 FORMS = get_args(Form)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.command import Command, print_json, report_console
+from mxspec.runtime.cli.command import Command, print_json, report_console
 
 if TYPE_CHECKING:
     from mxspec.compile.forecast import ModelForecast

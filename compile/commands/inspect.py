@@ -9,7 +9,7 @@ import click
 from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.command import Command, print_json, report_console
+from mxspec.runtime.cli.command import Command, print_json, report_console
 
 
 @click.command(cls=Command)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from mxspec.recipes.find_recipe import shipped_recipes
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.command import Command, print_json, report_console
+from mxspec.runtime.cli.command import Command, print_json, report_console
 
 
 @click.command("list", cls=Command)

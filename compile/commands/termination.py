@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from mxspec.runtime.commands.interrupts import raising_interrupts
+from mxspec.runtime.cli.interrupts import raising_interrupts
 
 
 @contextmanager

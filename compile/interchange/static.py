@@ -16,7 +16,7 @@ from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry, ModelName
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.session import Session
 
 
 @dataclass(frozen=True, slots=True)

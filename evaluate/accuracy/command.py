@@ -18,7 +18,7 @@ from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.recipes.recipe import Recipe, from_here
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 
 @click.command(cls=Command)

@@ -11,7 +11,7 @@ from typing import Any
 
 from mxspec.evaluate.accuracy.hub import HUB, fetch
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import read_text
+from mxspec.runtime.cli.command import read_text
 
 FIELD = "text"
 _TABLES = (".jsonl", ".parquet")

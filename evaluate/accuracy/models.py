@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.sampling.shape import Logits
 
 

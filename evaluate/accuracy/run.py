@@ -27,8 +27,8 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.formats.manifest import ModelEntry
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.reader import Reader
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.text.tokenizer import check_ids, load_tokenizer
 
 

@@ -17,7 +17,7 @@ from mxspec.evaluate.bench.commands.serve import bench_serve
 from mxspec.evaluate.bench.commands.shapes import bench_shapes
 from mxspec.evaluate.bench.commands.speculate import bench_speculate
 from mxspec.evaluate.bench.commands.sweep import bench_sweep
-from mxspec.runtime.command import Group
+from mxspec.runtime.cli.command import Group
 
 
 @click.group(cls=Group)

@@ -16,7 +16,7 @@ from mxspec.evaluate.bench.shapes.known import SHAPES, SOURCE_SHAPES
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import drafters, verifiers
-from mxspec.runtime.commands.settings import parse_k
+from mxspec.runtime.cli.settings import parse_k
 from mxspec.runtime.request import K
 
 work_option = click.option(

@@ -10,7 +10,7 @@ import numpy as np
 from mxspec.evaluate.accuracy.documents import read_lines
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import read_text
+from mxspec.runtime.cli.command import read_text
 from mxspec.runtime.text.tokenizer import encode_prompt, load_tokenizer
 
 PROMPT_TOKENS = 64

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mxspec.evaluate.lossless.job import Job
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.session import Session
 
 
 class Alone:

@@ -16,9 +16,9 @@ from mxspec.evaluate.lossless.finding import Equality, Part
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.models.session import Part as Tokens
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part as Tokens
-from mxspec.runtime.session import Session
 
 SHARE = 0.1  # of the models' time
 LEAST, MOST = 10, 64  # tokens

@@ -12,7 +12,7 @@ from mxspec.evaluate.lossless.effort import EFFORTS
 from mxspec.evaluate.lossless.report import as_sentences, as_tables, describe
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.command import Command, read_text
+from mxspec.runtime.cli.command import Command, read_text
 from mxspec.runtime.engine import SLOTS, Engine
 
 

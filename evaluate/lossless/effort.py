@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 
 WARM_UP, TIMED = 2, 5  # calls
 ROWS = 8  # of the larger call that is timed

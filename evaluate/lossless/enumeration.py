@@ -22,13 +22,13 @@ from mxspec.runtime.drafters.drafter import ProposalKind
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Token
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.policy.strategy import choose_strategy
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduler import Scheduler
-from mxspec.runtime.sequence import Sequence, Settings
-from mxspec.runtime.session import Session
-from mxspec.runtime.strategy import choose_strategy
+from mxspec.runtime.scheduling.scheduler import Scheduler
+from mxspec.runtime.scheduling.sequence import Sequence, Settings
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.measured import Measured
 

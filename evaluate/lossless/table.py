@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part, Session
 
 WORDS = 8
 ORDER = 2  # words that the next one depends on

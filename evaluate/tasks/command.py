@@ -11,7 +11,7 @@ from mxspec.evaluate.tasks.known import KINDS, parse_task
 from mxspec.evaluate.tasks.parity import Asked, Job, check_parity
 from mxspec.evaluate.tasks.task import read_rows
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 from mxspec.runtime.engine import SLOTS, Engine
 
 SEEDS = 4

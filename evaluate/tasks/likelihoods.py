@@ -8,9 +8,9 @@ from itertools import groupby
 
 import numpy as np
 
+from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part, Session
-from mxspec.runtime.slots import common_prefix
+from mxspec.runtime.scheduling.slots import common_prefix
 
 Tokens = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from mxspec.evaluate.tasks.known import parse_task
 from mxspec.evaluate.tasks.lm_eval_tasks import write_tasks
 from mxspec.evaluate.tasks.task import require
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import EXIT_BAD_INPUT, Command
+from mxspec.runtime.cli.command import EXIT_BAD_INPUT, Command
 
 _SUBCOMMANDS = ("run", "ls", "validate")
 

@@ -15,8 +15,8 @@ from tqdm import tqdm
 from mxspec.evaluate.tasks.likelihoods import Likelihoods
 from mxspec.formats.errors import BundleError, MxspecError, did_you_mean
 from mxspec.runtime.engine import SLOTS, Engine
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.request import Request
-from mxspec.runtime.session import Session
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.tokenizer import encode_rendered
 

@@ -17,17 +17,17 @@ from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
 from mxspec.runtime.beams.width import PLAIN, SearchLoad, Width
-from mxspec.runtime.choose_k import KByLoad
 from mxspec.runtime.drafters.model import encode_sources
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
+from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.sequence import Outbox, Settings
-from mxspec.runtime.session import Part, Session
-from mxspec.runtime.slots import Slot, Taken
+from mxspec.runtime.scheduling.sequence import Outbox, Settings
+from mxspec.runtime.scheduling.slots import Slot, Taken
+from mxspec.runtime.scheduling.work import Text
 from mxspec.runtime.statistics import Tally
 from mxspec.runtime.text.stream import TextStream
-from mxspec.runtime.work import Text
 
 Ended = tuple[Node, FinishReason]
 

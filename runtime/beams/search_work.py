@@ -11,11 +11,11 @@ from mxspec.runtime.beams.forks import Place
 from mxspec.runtime.beams.step import continuations, looked_at, select
 from mxspec.runtime.beams.trellis import Leaf, leaves
 from mxspec.runtime.beams.width import PLAIN, SearchLoad, Width
-from mxspec.runtime.choose_k import KByLoad
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.session import Part
+from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part
-from mxspec.runtime.work import Timing
+from mxspec.runtime.scheduling.work import Timing
 
 if TYPE_CHECKING:
     from mxspec.runtime.beams.search import Search

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mxspec.runtime.choose_k import Acceptance, expected_tokens
-from mxspec.runtime.costs import Costs
 from mxspec.runtime.events import Round
+from mxspec.runtime.policy.choose_k import Acceptance, expected_tokens
+from mxspec.runtime.policy.costs import Costs
 
 LEAVES = 1.3  # leaves of a trellis over the draft's beams, before any was seen
 PLAIN_WEIGHT = 0.05  # of the latest plain step

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import EXIT_BAD_INPUT, print_json
+from mxspec.runtime.cli.command import EXIT_BAD_INPUT, print_json
+from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED, raising_interrupts
 from mxspec.runtime.commands.batch_answer import Answerer, requests_at_a_time
 from mxspec.runtime.commands.batch_lines import Defaults, Line, read_lines
 from mxspec.runtime.commands.batch_output import BatchOutput
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
-from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED, raising_interrupts
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine

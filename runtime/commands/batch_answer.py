@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import MANIFEST
+from mxspec.runtime.cli.report import answers_as_json
 from mxspec.runtime.commands.batch_lines import Defaults, Line, key_of, parse_line, request_of
-from mxspec.runtime.commands.report import answers_as_json
-from mxspec.runtime.worker import QueueFullError
+from mxspec.runtime.scheduling.worker import QueueFullError
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine

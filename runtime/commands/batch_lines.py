@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.formats.validation import parse_json
-from mxspec.runtime.commands.settings import GRAMMARS, grammar_of, request_for
+from mxspec.runtime.cli.settings import GRAMMARS, grammar_of, request_for
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.request import Request
 

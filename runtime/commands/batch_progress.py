@@ -12,8 +12,8 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from mxspec.runtime.commands.progress import error_console, watched
-from mxspec.runtime.plain_console import visible
+from mxspec.runtime.cli.plain_console import visible
+from mxspec.runtime.cli.progress import error_console, watched
 
 NAMED = 10  # bad lines that the last line names
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
-from mxspec.runtime.commands.interrupts import on_interrupt, raising_interrupts
-from mxspec.runtime.commands.report import closing_line
+from mxspec.runtime.cli.interrupts import on_interrupt, raising_interrupts
+from mxspec.runtime.cli.report import closing_line
 from mxspec.runtime.commands.writing import on_terminal, write_answer
 
 if TYPE_CHECKING:

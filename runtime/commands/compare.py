@@ -20,12 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mxspec.formats.errors import MxspecError
+from mxspec.runtime.cli.command import print_json, report_console
+from mxspec.runtime.cli.plain_console import PlainConsole, shown
+from mxspec.runtime.cli.report import answer_as_json
+from mxspec.runtime.cli.settings import request_for
 from mxspec.runtime.columns import Recording, open_columns, write_column
-from mxspec.runtime.command import print_json, report_console
-from mxspec.runtime.commands.report import answer_as_json
-from mxspec.runtime.commands.settings import request_for
 from mxspec.runtime.commands.writing import DRAFTED_COLOUR, on_terminal
-from mxspec.runtime.plain_console import PlainConsole, shown
 
 FRAMES_A_SECOND = 20
 PICTURE_WIDTH = 132  # characters

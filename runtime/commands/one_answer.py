@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mxspec.runtime.command import print_json
-from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED, on_interrupt
-from mxspec.runtime.commands.progress import shown_while_waiting
-from mxspec.runtime.commands.report import answers_as_json, closing_line
+from mxspec.runtime.cli.command import print_json
+from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED, on_interrupt
+from mxspec.runtime.cli.plain_console import shown
+from mxspec.runtime.cli.progress import shown_while_waiting
+from mxspec.runtime.cli.report import answers_as_json, closing_line
 from mxspec.runtime.commands.trace_file import TraceFile
 from mxspec.runtime.commands.writing import on_terminal, write_answer
-from mxspec.runtime.plain_console import shown
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine

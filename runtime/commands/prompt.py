@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.command import read_text
+from mxspec.runtime.cli.command import read_text
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.cli.option_groups import GroupedCommand, option
+from mxspec.runtime.cli.request_options import SPEED, request_options
+from mxspec.runtime.cli.settings import request_for, request_settings
 from mxspec.runtime.commands.one_answer import answer_once
-from mxspec.runtime.commands.option_groups import GroupedCommand, option
 from mxspec.runtime.commands.prompt import read_prompt
-from mxspec.runtime.commands.request_options import SPEED, request_options
-from mxspec.runtime.commands.settings import request_for, request_settings
 from mxspec.runtime.commands.trace_file import check_trace_path
 
 if TYPE_CHECKING:

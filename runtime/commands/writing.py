@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mxspec.runtime.commands.progress import shown_while_waiting
-from mxspec.runtime.plain_console import shown
+from mxspec.runtime.cli.plain_console import shown
+from mxspec.runtime.cli.progress import shown_while_waiting
 
 if TYPE_CHECKING:
     from mxspec.runtime.events import Event, Finished

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
+from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.worth import Worth
 
 # By the bit length of how many tokens matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. What comes true in source code,
 # about; a text's own figures replace it within some 16 guesses.

@@ -12,17 +12,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter, encode_sources
 from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffix_text import SuffixText
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.policy.costs import Costs
+from mxspec.runtime.policy.worth import Worth, worth_of_row
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.session import Part, Session
-from mxspec.runtime.slots import Slot
-from mxspec.runtime.worth import Worth, worth_of_row
+from mxspec.runtime.scheduling.slots import Slot
 
 
 class HierarchicalDrafter(ByText):

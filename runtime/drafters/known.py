@@ -17,7 +17,7 @@ from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.session import Session
 
 
 def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> dict[str, Drafter]:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mxspec.runtime.choose_k import Acceptance
 from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
 from mxspec.runtime.drafters.guess import SaysChances, gain
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round
-from mxspec.runtime.slots import Slot
-from mxspec.runtime.tries import Tries
+from mxspec.runtime.policy.choose_k import Acceptance
+from mxspec.runtime.policy.tries import Tries
+from mxspec.runtime.scheduling.slots import Slot
 
 RECENT = 0.1  # weight of the latest call's seconds
 

@@ -9,11 +9,11 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.stopping import Judged, Stopping, learn
 from mxspec.runtime.drafters.sureness import Sureness
-from mxspec.runtime.encoder import together_or_apart
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.encoder import together_or_apart
+from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.session import Part, Session
-from mxspec.runtime.slots import Slot
+from mxspec.runtime.scheduling.slots import Slot
 
 
 class ModelDrafter(ByText):

@@ -13,8 +13,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from mxspec.runtime.cli.plain_console import shown
 from mxspec.runtime.events import TARGET
-from mxspec.runtime.plain_console import shown
 from mxspec.runtime.trace.timeline import timeline
 
 WHY = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import Proposal
-from mxspec.runtime.strategy import Strategy
+from mxspec.runtime.policy.strategy import Strategy
 from mxspec.runtime.trace.round_trace import Decision, Guess, Next, NextKind, RoundTrace, Why
 from mxspec.runtime.verifiers.verdict import Verdict
 

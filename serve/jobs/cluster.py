@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.commands.interrupts import interrupt, on_interrupt
+from mxspec.runtime.cli.interrupts import interrupt, on_interrupt
 
 PATIENCE = 5.0  # seconds for the head of a cluster to answer
 

@@ -21,12 +21,12 @@ import click
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import EXIT_BAD_INPUT, print_json
+from mxspec.runtime.cli.command import EXIT_BAD_INPUT, print_json
+from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED
 from mxspec.runtime.commands.batch_answer import Answerer, LineHash, requests_at_a_time
 from mxspec.runtime.commands.batch_lines import Defaults, Line
 from mxspec.runtime.commands.batch_output import Answered
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
-from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED
 from mxspec.serve.jobs.cluster import Layout, ray_messages, ray_of
 from mxspec.serve.jobs.parts import Parts
 from mxspec.serve.jobs.rows import KINDS, Rows, name_of, row_name

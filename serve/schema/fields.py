@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten
 from mxspec.runtime.beams.settings import EarlyStopping
-from mxspec.runtime.commands.settings import grammar_of
+from mxspec.runtime.cli.settings import grammar_of
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.serve.errors import ApiError, unsupported

@@ -26,7 +26,7 @@ from mxspec.compile.cli import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 from tests.compile.checkpoint.test_adapter import write_adapter
 
 VOCABULARY = 120

@@ -16,7 +16,7 @@ import pytest
 
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime import ops
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 
 SLOTS, TEXTS = 6, 4
 

@@ -16,7 +16,7 @@ from mxspec.compile.export import ExportedGraph, WeightSpec
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.runtime import ops
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 
 Logits = npt.NDArray[np.float32]
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]

@@ -29,7 +29,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.recipes.recipe import Recipe, TargetRecipe
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 from tests.compile.test_cli import write_pair
 from tests.compile.test_mx_in import QUARK, write_mx
 

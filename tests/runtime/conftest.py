@@ -1,4 +1,4 @@
-"""Models that are functions of what they have read, behind the interface of `mxspec.runtime.session.Session`."""
+"""Models that are functions of what they have read, behind the interface of `mxspec.runtime.models.session.Session`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from mxspec.runtime import sequence
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
+from mxspec.runtime.models.session import Part
+from mxspec.runtime.policy.strategy import Strategy
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduler import Scheduler
-from mxspec.runtime.session import Part
-from mxspec.runtime.strategy import Strategy
+from mxspec.runtime.scheduling import sequence
+from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verifier import Verifier

@@ -18,9 +18,9 @@ from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.events import Event, Finished, Round, Token
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.request import Request
-from mxspec.runtime.session import Part, Session
 
 CONTEXT, K_MAX, CHUNK, VOCAB = 96, 8, 16, 259  # of the tiny bundles in tests/conftest.py
 PROMPTS = ["hello there", "x", "a prompt that is longer than one chunk of sixteen tokens"]
@@ -356,7 +356,7 @@ def test_pages_of_a_cache_cost_what_is_written(tmp_path: Path) -> None:
     """In a context of 131,072 one token of a text must not take a huge page in each layer and head."""
     script = """
 import resource, sys
-from mxspec.runtime.caches import Caches
+from mxspec.runtime.models.caches import Caches
 caches = Caches([f"key.{layer}" for layer in range(64)], (8, 8, 131072, 128), "float16").arrays.values()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for cache in caches:

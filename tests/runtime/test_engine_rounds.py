@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime import scheduler, sequence, statistics
+from mxspec.runtime import statistics
 from mxspec.runtime.events import Event, Finished, Round, Token
+from mxspec.runtime.scheduling import scheduler, sequence
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]

@@ -15,8 +15,8 @@ from mxspec import Engine
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime.drafters import NAMES
-from mxspec.runtime.reader import Reader
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Part, Session
 
 SOURCES = ["hello there", "x", "a source that is longer than a chunk of sixteen"]
 START, LONGEST = 256, 48

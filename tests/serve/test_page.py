@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from mxspec.runtime.plain_console import shown
+from mxspec.runtime.cli.plain_console import shown
 from tests.watched import Watched
 
 from .conftest import Server, Serving

@@ -18,10 +18,10 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round, Token
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.sampling.shape import argmax_tokens
-from mxspec.runtime.session import Part, Session
 
 TEXTS = (1, 2, 4, 8)
 CACHED = 128  # tokens of each prompt

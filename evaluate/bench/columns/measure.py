@@ -19,8 +19,8 @@ from mxspec.evaluate.bench.read_ceiling import ReadCeiling, median, pieces_of_fi
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
 from mxspec.runtime import ops
 from mxspec.runtime.columns import Column, Recording, write_column
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.request import Request
-from mxspec.runtime.session import Session
 
 READS = 3  # of a model's weights, after each answer
 

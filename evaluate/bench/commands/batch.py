@@ -8,7 +8,7 @@ from mxspec.evaluate.bench.batch.bench import BatchBench
 from mxspec.evaluate.bench.batch.measure import measure
 from mxspec.evaluate.bench.options import Choice, choice_options, repetitions_option
 from mxspec.evaluate.options import Run, run_options
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 
 @click.command("batch", cls=Command)

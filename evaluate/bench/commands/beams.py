@@ -10,7 +10,7 @@ from mxspec.evaluate.bench.beams.measure import BeamsBench, measure
 from mxspec.evaluate.bench.options import Choice, choice_options, parse_ks, repetitions_option
 from mxspec.evaluate.bench.prompts import read_prompts
 from mxspec.evaluate.options import Run, run_options
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 from mxspec.runtime.engine import SLOTS
 from mxspec.runtime.request import K
 

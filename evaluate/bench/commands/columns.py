@@ -13,9 +13,9 @@ from mxspec.evaluate.bench.options import VERIFIERS, repetitions_option
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, read_prompts
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import BundleError, MxspecError
+from mxspec.runtime.cli.command import Command
+from mxspec.runtime.cli.settings import parse_k
 from mxspec.runtime.columns import open_columns
-from mxspec.runtime.command import Command
-from mxspec.runtime.commands.settings import parse_k
 from mxspec.runtime.drafters import NAMES
 
 

@@ -10,7 +10,7 @@ from mxspec.evaluate.bench.compare.compare import compare
 from mxspec.evaluate.bench.records import read_record
 from mxspec.evaluate.finish import report
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 
 @click.command("compare", cls=Command)

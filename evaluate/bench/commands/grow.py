@@ -8,7 +8,7 @@ import click
 
 from mxspec.evaluate.bench.shapes.known import GROWN
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import Command, report_console
+from mxspec.runtime.cli.command import Command, report_console
 
 
 @click.command("grow", cls=Command)

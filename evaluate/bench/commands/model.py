@@ -7,7 +7,7 @@ import click
 from mxspec.evaluate.bench.model.measure import measure
 from mxspec.evaluate.bench.options import Choice, choice_options, repetitions_option
 from mxspec.evaluate.options import Run, run_options
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 
 @click.command("model", cls=Command)

@@ -12,7 +12,7 @@ from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, Activations
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 
 @click.command("ops", cls=Command)

@@ -9,7 +9,7 @@ import click
 from mxspec.evaluate.bench.plots.draw import draw_all
 from mxspec.evaluate.bench.records import read_record
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 
 @click.command("plot", cls=Command)

@@ -11,7 +11,7 @@ from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 
 @click.command("serve", cls=Command)

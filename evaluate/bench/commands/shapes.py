@@ -9,7 +9,7 @@ from rich.table import Table
 
 from mxspec.evaluate.bench.options import work_option
 from mxspec.evaluate.bench.shapes.kept import kept_bundles
-from mxspec.runtime.command import Command, print_json, report_console
+from mxspec.runtime.cli.command import Command, print_json, report_console
 
 
 @click.command("shapes", cls=Command)

@@ -12,7 +12,7 @@ from mxspec.evaluate.bench.speculate.bench import SpeculateBench
 from mxspec.evaluate.bench.speculate.measure import measure
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 from mxspec.runtime.request import K
 
 MOST_K = 8

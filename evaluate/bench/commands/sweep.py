@@ -17,7 +17,7 @@ from mxspec.evaluate.options import Run, record_options
 from mxspec.evaluate.record import machine
 from mxspec.formats.manifest import MANIFEST
 from mxspec.runtime import ops
-from mxspec.runtime.command import Command, read_text
+from mxspec.runtime.cli.command import Command, read_text
 from mxspec.runtime.request import K
 
 

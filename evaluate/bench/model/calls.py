@@ -16,8 +16,8 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime import ops
-from mxspec.runtime.reader import Reader
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
 
 CACHED = (128, 1000)
 SOURCE = 512  # tokens that an encoder has read

@@ -31,10 +31,10 @@ from mxspec.evaluate.bench.read_ceiling import ReadCeiling, median, pieces_of_fi
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
-from mxspec.runtime.binding import session_options
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.binding import session_options
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Session
 
 ROWS = (1, 8)  # tokens a call: decoding, scoring
 READS = 3  # of the weights' file, before the calls of each point

@@ -14,12 +14,12 @@ from mxspec.evaluate.bench.prompts import PROMPT_TOKENS
 from mxspec.evaluate.bench.speculate.guided import GuidedDrafter, draft_of
 from mxspec.evaluate.bench.speculate.result import StepSeconds, TurnsTrial
 from mxspec.formats.manifest import ModelName
-from mxspec.runtime.choose_k import expected_tokens
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round, Token
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.policy.choose_k import expected_tokens
 from mxspec.runtime.request import K, Request
-from mxspec.runtime.session import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.session import Session
-from mxspec.runtime.worth import ALL_WANTED
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.policy.worth import ALL_WANTED
 
 
 def draft_of(engine: Engine) -> Session:

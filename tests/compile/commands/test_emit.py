@@ -18,7 +18,7 @@ from mxspec.compile.commands.emit import write
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
 from mxspec.formats.manifest import EncoderEntry
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 
 
 def speccompile(*args: object) -> Result:

@@ -22,7 +22,7 @@ from mxspec.evaluate.accuracy.ranks import advise, rank_tensors
 from mxspec.evaluate.speccheck import main
 from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.manifest import MANIFEST, TOKENIZER, BudgetEntry
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
 
 HELD_OUT = Path(selectors.__file__)  # one of the files that the demo was not trained on: recipes/demo/held_out.txt
 DEMO = Path(__file__).parents[3] / "recipes" / "demo"

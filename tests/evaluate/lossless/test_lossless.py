@@ -23,8 +23,8 @@ from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
 from mxspec.evaluate.lossless.table import ORDER, WORDS, Table, TableSession, score_tables
 from mxspec.evaluate.speccheck import main
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.models.session import Part
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.session import Part
 
 SMALL = Effort(5, equal_tokens=16, sampled_tokens=120, sequences=900)
 

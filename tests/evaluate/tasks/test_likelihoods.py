@@ -14,7 +14,7 @@ from mxspec import Engine
 from mxspec.evaluate.tasks.likelihoods import Likelihoods
 from mxspec.evaluate.tasks.lm_eval_model import MxspecLM
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.session import Session
+from mxspec.runtime.models.session import Session
 
 HEADER = "two and two are four; three and three are six; "
 CONTEXT = 96

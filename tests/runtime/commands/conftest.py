@@ -25,7 +25,7 @@ from mxspec.runtime.commands.specrun import specrun
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 )
-COMMAND = [sys.executable, "-m", "mxspec.runtime.cli"]
+COMMAND = [sys.executable, "-m", "mxspec.runtime.start"]
 PATIENCE = 30.0  # seconds; a loaded machine is slow
 
 

@@ -19,13 +19,13 @@ SETTINGS = ["--max-new-tokens", "20"]
 LINES = 240  # of a job that is to be at work yet when another process has begun on a loaded machine
 SLOW = """
 import sys, time
-from mxspec.runtime import session
+from mxspec.runtime.models import session
 run = session.Session.run
 def slow(self, *arguments):
     time.sleep(0.01)
     return run(self, *arguments)
 session.Session.run = slow
-from mxspec.runtime.cli import main
+from mxspec.runtime.start import main
 main()
 """
 
@@ -190,7 +190,7 @@ def test_a_job_that_is_killed_goes_on_without_a_lost_or_doubled_line(bundle: str
     entries[7]["nonsense"] = 1
     prompts, out, whole = write_lines(tmp_path / "in.jsonl", entries), tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
     arguments = [bundle, "--prompts", str(prompts), "--slots", "4", "--out"]
-    subprocess.run([sys.executable, "-m", "mxspec.runtime.cli", *arguments, str(whole)], capture_output=True)
+    subprocess.run([sys.executable, "-m", "mxspec.runtime.start", *arguments, str(whole)], capture_output=True)
     sizes = []
     for _ in range(3):
         before = out.stat().st_size if out.exists() else 0
@@ -205,7 +205,7 @@ def test_a_job_that_is_killed_goes_on_without_a_lost_or_doubled_line(bundle: str
     with out.open("r+b") as file:
         file.truncate(out.stat().st_size - 5)  # as if the kill had come amid a line
     process = subprocess.Popen(
-        [sys.executable, "-m", "mxspec.runtime.cli", *arguments, str(out)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "mxspec.runtime.start", *arguments, str(out)], stderr=subprocess.PIPE, text=True
     )
     _, errors = process.communicate()
     assert process.returncode == 1
@@ -325,7 +325,7 @@ def test_a_long_answer_holds_no_slot_but_its_own(bundle: str, run: Any, tmp_path
     ]
     prompts, out = write_lines(tmp_path / "in.jsonl", entries), tmp_path / "out.jsonl"
     steps = 0
-    from mxspec.runtime.scheduler import Scheduler
+    from mxspec.runtime.scheduling.scheduler import Scheduler
 
     step = Scheduler.step
 

@@ -99,13 +99,13 @@ def test_commands(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
 
 SLOW = """
 import sys, time
-from mxspec.runtime import session
+from mxspec.runtime.models import session
 run = session.Session.run
 def slow(self, *arguments):
     time.sleep(0.05)
     return run(self, *arguments)
 session.Session.run = slow
-from mxspec.runtime.cli import main
+from mxspec.runtime.start import main
 main()
 """
 

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mxspec.formats.errors import BundleError
+from mxspec.runtime.cli.plain_console import shown
 from mxspec.runtime.columns import open_columns
 from mxspec.runtime.commands import compare
 from mxspec.runtime.commands.specrun import specrun
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.plain_console import shown
 from tests.conftest import compile_pair, save_checkpoint
 
 PROMPT = ["a text", "--max-new-tokens", "24"]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from mxspec.runtime import session
-from mxspec.runtime.commands.interrupts import on_interrupt
+from mxspec.runtime.cli.interrupts import on_interrupt
+from mxspec.runtime.models import session
 
 # Ctrl-C comes at the moment when a module is looked for.
 INTERRUPTED_IMPORT = """
@@ -34,12 +34,13 @@ from {module} import {entry}
 """
 
 
-def interrupted_import(name: str, *argv: str, module: str = "mxspec.runtime.cli", entry: str = "main") -> str:
+def interrupted_import(name: str, *argv: str, module: str = "mxspec.runtime.start", entry: str = "main") -> str:
     return INTERRUPTED_IMPORT.format(name=name, argv=list(argv), module=module, entry=entry)
 
 
 @pytest.mark.parametrize(
-    "name", ["click", "numpy", "mxspec.runtime.command", "rich", "onnxruntime", "tokenizers", "mxspec.runtime.engine"]
+    "name",
+    ["click", "numpy", "mxspec.runtime.cli.command", "rich", "onnxruntime", "tokenizers", "mxspec.runtime.engine"],
 )
 def test_ctrl_c_during_the_first_imports(bundle: str, name: str) -> None:
     code = interrupted_import(name, "specrun", bundle, "hello")
@@ -71,7 +72,7 @@ def test_the_scripts_begin_there() -> None:
     scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {
         "speccompile": "mxspec.compile.start:main",
-        "specrun": "mxspec.runtime.cli:main",
+        "specrun": "mxspec.runtime.start:main",
         "speccheck": "mxspec.evaluate.start:speccheck",
         "specbench": "mxspec.evaluate.start:specbench",
         "mxspec-eval": "mxspec.evaluate.start:mxspec_eval",
@@ -172,7 +173,7 @@ def test_a_full_standard_output_is_one_line(bundle: str, process: Any, arguments
 def test_a_full_standard_output_is_one_line_for_much_text_too(process: Any) -> None:
     """More than a buffer: what fails is no flush."""
     code = (
-        "import click; from mxspec.runtime.command import Command, print_json\n"
+        "import click; from mxspec.runtime.cli.command import Command, print_json\n"
         "click.command(cls=Command)(lambda: print_json({'text': 'x' * 100000}))()"
     )
     with Path("/dev/full").open("w") as full:

@@ -15,12 +15,12 @@ from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.events import Round, Token
+from mxspec.runtime.models.session import Part
+from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.session import Part
-from mxspec.runtime.slots import Slot
-from mxspec.runtime.worth import Worth
+from mxspec.runtime.scheduling.slots import Slot
 
 VOCAB = 30
 

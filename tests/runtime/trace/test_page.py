@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mxspec.runtime.cli.plain_console import shown
 from mxspec.runtime.events import Token
-from mxspec.runtime.plain_console import shown
 from mxspec.runtime.trace.collect import Collector
 from mxspec.runtime.trace.page import render_page
 from tests.watched import Watched

@@ -13,9 +13,9 @@ from mxspec.evaluate.bench.model import calls as model
 from mxspec.evaluate.bench.model.result import ModelResult
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
-from mxspec.runtime.reader import Reader
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Session
 
 Specbench = Callable[..., Result]
 

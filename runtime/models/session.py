@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry, ModelName
-from mxspec.runtime.agreement import cache_names, check_agreement
-from mxspec.runtime.binding import Input, Output, load_graph
-from mxspec.runtime.caches import Caches
-from mxspec.runtime.encoder import Encoder
+from mxspec.runtime.models.agreement import cache_names, check_agreement
+from mxspec.runtime.models.binding import Input, Output, load_graph
+from mxspec.runtime.models.caches import Caches
+from mxspec.runtime.models.encoder import Encoder
 from mxspec.runtime.sampling.shape import Logits
 
 

@@ -16,9 +16,9 @@ import onnxruntime as ort
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelEntry
-from mxspec.runtime.agreement import check_encoder_agreement, cross_names
-from mxspec.runtime.binding import Input, load_graph
-from mxspec.runtime.caches import Caches
+from mxspec.runtime.models.agreement import check_encoder_agreement, cross_names
+from mxspec.runtime.models.binding import Input, load_graph
+from mxspec.runtime.models.caches import Caches
 
 T = TypeVar("T")
 INPUTS: dict[str, type[np.integer[Any]]] = {

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mxspec.runtime.command import Command
+from mxspec.runtime.cli.command import Command
 
 OTHERS = "Other options"
 

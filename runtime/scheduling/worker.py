@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence as Samples
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.scheduler import Scheduler
-from mxspec.runtime.work import Text
+from mxspec.runtime.scheduling.scheduler import Scheduler
+from mxspec.runtime.scheduling.work import Text
 
 
 class QueueFullError(GenerationError):

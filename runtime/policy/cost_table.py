@@ -20,8 +20,8 @@ from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.manifest import MANIFEST, ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.beams.width import Widths
-from mxspec.runtime.choose_k import Acceptance, KByLoad
-from mxspec.runtime.processor import processor_name
+from mxspec.runtime.ops.processor import processor_name
+from mxspec.runtime.policy.choose_k import Acceptance, KByLoad
 
 Points = list[tuple[PositiveInt, NonNegativeFloat]]  # tokens or texts of a call, and seconds
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mxspec.runtime.choose_k import KByLoad
 from mxspec.runtime.events import FinishReason
+from mxspec.runtime.models.session import Part
+from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part
-from mxspec.runtime.slots import Slot, Taken
+from mxspec.runtime.scheduling.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
 
 if TYPE_CHECKING:
-    from mxspec.runtime.sequence import Settings
+    from mxspec.runtime.scheduling.sequence import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mxspec.runtime.choose_k import KByLoad
 from mxspec.runtime.drafters.drafter import Proposal
+from mxspec.runtime.models.session import Part
+from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part
-from mxspec.runtime.work import Timing
+from mxspec.runtime.scheduling.work import Timing
 
 if TYPE_CHECKING:
-    from mxspec.runtime.sequence import Sequence
+    from mxspec.runtime.scheduling.sequence import Sequence
 
 
 @dataclass(slots=True)

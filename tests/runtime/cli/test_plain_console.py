@@ -14,8 +14,8 @@ from rich.table import Table
 from mxspec.compile.report import print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.command import LONGEST_ERROR, Command
-from mxspec.runtime.plain_console import PlainConsole, visible
+from mxspec.runtime.cli.command import LONGEST_ERROR, Command
+from mxspec.runtime.cli.plain_console import PlainConsole, visible
 from tests.formats.conftest import write_bundle
 
 HOSTILE = "[bold red]x[/] [link=http://evil]y[/link] :smile: [/] \x1b[2J\x9b31m \u202egnp.exe [@click=app.bell]z"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.session import Part, Session
 
 
 class Reader:

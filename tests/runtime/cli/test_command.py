@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from mxspec.formats.errors import BundleError, CheckFailed
-from mxspec.runtime.command import Command, Group, print_json, report_console
+from mxspec.runtime.cli.command import Command, Group, print_json, report_console
 
 
 def command_that(raises: BaseException | None) -> click.Command:

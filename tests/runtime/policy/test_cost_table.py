@@ -9,10 +9,10 @@ import pytest
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
 from mxspec.runtime.beams.width import PLAIN, SearchLoad, Spent, Width, Widths
-from mxspec.runtime.choose_k import KByLoad, Load, StepCost
-from mxspec.runtime.cost_table import CostTable, read_table, table_path, write_table
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round
+from mxspec.runtime.policy.choose_k import KByLoad, Load, StepCost
+from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
 
 
 def learnt(draft: float) -> KByLoad:

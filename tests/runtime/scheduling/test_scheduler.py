@@ -13,7 +13,7 @@ import pytest
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.events import Event, Finished, Round, Token
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.runtime.slots import Slots
+from mxspec.runtime.scheduling.slots import Slots
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.command import read_text
+from mxspec.runtime.cli.command import read_text
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mxspec.runtime.commands.interrupts import leave_on_interrupt
+from mxspec.runtime.cli.interrupts import leave_on_interrupt
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 from scipy.optimize import isotonic_regression
 
-from mxspec.runtime.choose_k import Acceptance, KByLoad, Load, StepCost, expected_tokens
-from mxspec.runtime.costs import FORGET, Costs, interpolate
 from mxspec.runtime.events import Round
+from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load, StepCost, expected_tokens
+from mxspec.runtime.policy.costs import FORGET, Costs, interpolate
 
 MOST = 8
 

@@ -11,27 +11,27 @@ from typing import Any, Protocol
 import numpy as np
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.choose_k import Acceptance, KByLoad, Load
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
+from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
+from mxspec.runtime.policy.strategy import Strategy
+from mxspec.runtime.policy.worth import ALL_WANTED, Worth
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logprob
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.sequence_work import SequenceWork
-from mxspec.runtime.slots import Slot, Taken
+from mxspec.runtime.scheduling.sequence_work import SequenceWork
+from mxspec.runtime.scheduling.slots import Slot, Taken
+from mxspec.runtime.scheduling.work import Text, Timing
 from mxspec.runtime.statistics import Tally
-from mxspec.runtime.strategy import Strategy
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.trace.tracer import Tracer, why_k
 from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
-from mxspec.runtime.work import Text, Timing
-from mxspec.runtime.worth import ALL_WANTED, Worth
 
 MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one
 

@@ -24,9 +24,9 @@ import click
 from rich.console import Console
 
 from mxspec.formats.errors import CheckFailed, MxspecError
-from mxspec.runtime.commands.interrupts import EXIT_INTERRUPTED
-from mxspec.runtime.output import OutputError, checked_output
-from mxspec.runtime.plain_console import PlainConsole, visible
+from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED
+from mxspec.runtime.cli.output import OutputError, checked_output
+from mxspec.runtime.cli.plain_console import PlainConsole, visible
 
 EXIT_BAD_INPUT = 1
 EXIT_CHECK_FAILED = 2

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mxspec.runtime.commands import progress
-from mxspec.runtime.work import prompt_read
+from mxspec.runtime.cli import progress
+from mxspec.runtime.scheduling.work import prompt_read
 
 
 def test_a_sequence_says_how_much_of_its_prompt_was_read(toys: Any) -> None:

@@ -19,17 +19,17 @@ import numpy as np
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_work import SearchWork
 from mxspec.runtime.beams.width import PLAIN, Spent, Widths
-from mxspec.runtime.choose_k import KByLoad, StepCost
-from mxspec.runtime.costs import Costs
 from mxspec.runtime.drafters.drafter import Drafter
-from mxspec.runtime.encoder import together_or_apart
+from mxspec.runtime.models.encoder import together_or_apart
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.policy.choose_k import KByLoad, StepCost
+from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.sequence import Sequence
-from mxspec.runtime.sequence_work import SequenceWork
-from mxspec.runtime.session import Session
-from mxspec.runtime.slots import Slots, Taken
-from mxspec.runtime.work import Text, Timing, Work
+from mxspec.runtime.scheduling.sequence import Sequence
+from mxspec.runtime.scheduling.sequence_work import SequenceWork
+from mxspec.runtime.scheduling.slots import Slots, Taken
+from mxspec.runtime.scheduling.work import Text, Timing, Work
 
 FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known
 READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand

@@ -10,7 +10,7 @@ import pytest
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
-from mxspec.runtime.session import Part, Session
+from mxspec.runtime.models.session import Part, Session
 
 
 def open_session(path: Path, **changes: Any) -> Session:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from mxspec.runtime.plain_console import PlainConsole
+from mxspec.runtime.cli.plain_console import PlainConsole
 
 if TYPE_CHECKING:
     from mxspec.runtime.handle import Handle

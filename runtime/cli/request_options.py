@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from mxspec.runtime import drafters, verifiers
-from mxspec.runtime.commands.option_groups import option
-from mxspec.runtime.commands.settings import parse_bias, parse_early_stopping, parse_k
+from mxspec.runtime.cli.option_groups import option
+from mxspec.runtime.cli.settings import parse_bias, parse_early_stopping, parse_k
 
 LENGTH, SAMPLING, GRAMMAR = "Length", "Sampling (default: what the bundle says)", "Grammar"
 SPEED, BEAMS = "Speculation and speed", "Beam search"

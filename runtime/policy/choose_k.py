@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.costs import Costs
 from mxspec.runtime.events import Round
-from mxspec.runtime.tries import Tries
-from mxspec.runtime.worth import Worth, worth_of_first_row, worth_of_row
+from mxspec.runtime.policy.costs import Costs
+from mxspec.runtime.policy.tries import Tries
+from mxspec.runtime.policy.worth import Worth, worth_of_first_row, worth_of_row
 
 Ks = NDArray[np.int64]  # [candidates, texts]
 

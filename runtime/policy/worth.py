@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxspec.runtime.costs import Costs
+from mxspec.runtime.policy.costs import Costs
 
 WORTH_ROWS = 4  # rows over which the cost of one is averaged
 LEAST_WORTH, MOST_WORTH = 0.05, 0.9

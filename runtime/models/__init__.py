@@ -1,0 +1,1 @@
+"""Graphs made ready to run: sessions, their bound buffers and caches, encoders."""

@@ -1,0 +1,1 @@
+"""Which texts run, in which slots, and what a step does for them."""
