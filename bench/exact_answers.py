@@ -3,7 +3,7 @@
     python bench/exact_answers.py BUNDLE --record build/records/exact_answers.json
 
 Each held-out function is asked for without speculation and in every way that is named, alternating. Greedily all write
-the same texts; so does beam search, with and without the draft, among itself. Time is that of whole answers, what
+the same texts. Time is that of whole answers, what
 encoders take included.
 """
 
@@ -31,8 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "draft, K = 4": {"k": 4},
     "draft, K = 8": {"k": 8},
     "suffix": {"drafter": "suffix"},
-    "4 beams, plain": {"k": 0, "beams": 4},
-    "4 beams, by cost": {"k": "auto", "beams": 4},
+    "4 beams": {"k": 0, "beams": 4},
 }
 
 

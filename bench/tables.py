@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mxspec.evaluate.bench.batch.result import BatchResult
-from mxspec.evaluate.bench.beams.result import BeamsResult
 from mxspec.evaluate.bench.columns.result import ColumnsResult
 from mxspec.evaluate.bench.model.result import ModelResult
 from mxspec.evaluate.bench.ops.result import OpsResult
@@ -267,21 +266,6 @@ def encoded(result: SpeculateResult) -> str:
     )
 
 
-def beams(isa: str) -> str:
-    rows, sources = [], []
-    for name in ("beams_grown", "beams_seq2seq"):
-        result, where = read(f"{isa}/{name}", BeamsResult)
-        sources.append(where)
-        for row in result.rows:
-            kept = "" if row.kept is None else f"{row.kept:.2f}"
-            interval = "" if row.low is None or row.high is None else f"{row.low:.3f} to {row.high:.3f}"
-            plain = f"{result.plain_tokens_per_second:,.1f}"
-            shares = f"{row.drafting_rounds:.0%}", kept, f"{row.speedup:.3f}", interval
-            rows.append([result.bundle, str(result.beams), plain, row.k, *shares])
-    header = ["bundle", "beams", "plain, steps/s", "K", "rounds that drafted", "kept", "over plain", "95 %"]
-    return markdown(header, rows) + "".join(sources)
-
-
 def exact_answers(isa: str) -> str:
     found = record(f"{isa}/exact_answers")
     rows = [
@@ -459,7 +443,6 @@ BY_MACHINE: dict[str, Callable[[str], str]] = {
     "columns_sampled": lambda isa: columns(isa, "columns_grown_sampled"),
     "speculate_grown": lambda isa: speculate(f"{isa}/speculate_grown"),
     "speculate_t5_xl": lambda isa: speculate(f"{isa}/speculate_t5_xl"),
-    "beams": beams,
     "exact_answers": exact_answers,
     "speculate_demo": lambda isa: speculate(f"{isa}/speculate_demo"),
     "speculate_tinyllama": lambda isa: speculate(f"{isa}/speculate_tinyllama"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from mxspec.evaluate.bench.commands.batch import bench_batch
-from mxspec.evaluate.bench.commands.beams import bench_beams
 from mxspec.evaluate.bench.commands.columns import bench_columns
 from mxspec.evaluate.bench.commands.compare import bench_compare
 from mxspec.evaluate.bench.commands.grow import bench_grow
@@ -33,7 +32,6 @@ for command in (
     bench_speculate,
     bench_columns,
     bench_batch,
-    bench_beams,
     bench_serve,
     bench_sweep,
     bench_plot,
