@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
-from mxspec.compile.check.context import choose_contexts, source_length
 from mxspec.compile.check.own_weights import own_error
 from mxspec.compile.check.pair import Vocabulary, check_kinds, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
@@ -18,13 +17,14 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint, require_folders
 from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
-from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.planning.context import choose_contexts, source_length
+from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.planning.share_tables import share_tables
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.rounding.rounded import RoundedModel
-from mxspec.compile.weights.share_tables import share_tables
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError

@@ -8,7 +8,7 @@ from mxspec.runtime.cli.interrupts import leave_on_interrupt
 def main() -> None:
     """Run the command."""
     leave_on_interrupt()
-    from mxspec.compile.cli import main as speccompile
+    from mxspec.compile.commands.speccompile import main as speccompile
 
     speccompile()
 

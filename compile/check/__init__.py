@@ -1,1 +1,1 @@
-"""Is the pair a pair, and does what was written run as it must?"""
+"""Does what was written run, and does it compute what transformers computes?"""

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.check.twin import write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelEntry
 from mxspec.recipes.recipe import Recipe, TargetRecipe

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedConfig
 
 from mxspec.compile.check.twin import WINDOWS, layer_kinds, layers_of_each_kind, shrink
-from mxspec.compile.graph import ExportedGraph
+from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.formats.errors import CheckFailed
 
 

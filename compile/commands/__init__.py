@@ -1,1 +1,1 @@
-"""The commands of speccompile beside compiling: what to do with a bundle."""
+"""speccompile: its command that compiles, with what it reports, and the commands beside it."""

@@ -16,7 +16,7 @@ from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.cli.command import Command, print_json, report_console
 
 if TYPE_CHECKING:
-    from mxspec.compile.forecast import ModelForecast
+    from mxspec.compile.planning.forecast import ModelForecast
 
 FROM_CONFIG = "graph, packing, bytes and memory by `speccompile explain --check`, from its configuration alone"
 
@@ -45,9 +45,9 @@ def explain(recipe: str | None, *, draft: str | None, check: bool, every: bool, 
 def _explain(recipe: Recipe, console: Console, *, check: bool) -> dict[str, Any]:
     """Print what to expect of a recipe; the same as plain values, with the `error` that a check has found."""
     try:
-        from mxspec.compile.check.check_forecast import compare, count_graph
         from mxspec.compile.check.pair import check_kinds
-        from mxspec.compile.forecast import forecast, models_of, read_configs
+        from mxspec.compile.planning.check_forecast import compare, count_graph
+        from mxspec.compile.planning.forecast import forecast, models_of, read_configs
     except ModuleNotFoundError as missing:
         raise MxspecError(f"explaining needs {missing.name}: pip install 'mxspec[compile]'") from None
     configs = read_configs(recipe)

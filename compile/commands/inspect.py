@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mxspec.compile.report import as_json, print_report
+from mxspec.compile.commands.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command, print_json, report_console

@@ -13,13 +13,13 @@ from tokenizers import Tokenizer
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
 from mxspec.compile.progress import Stages
-from mxspec.compile.recipe_text import RecipeText, read_recipe_text
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import FileEntry, GuessesEntry, GuessesName
 from mxspec.formats.suffix_order import suffix_order
 from mxspec.recipes.recipe import Recipe
+from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 PIECE = 1 << 20  # characters that are encoded at once, up to the next end of a line

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from mxspec.compile.graph import WeightSpec
+from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes.embeddings import HalveEmbeddings, ShareTiedTables, StoredOnce, never
 from mxspec.compile.passes.flattenings import DropFlattenings
 from mxspec.compile.passes.folding import FoldConstants, FuseRmsNorms

@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from mxspec.compile.graph import WeightSpec
+from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes.embeddings import is_rearranged
 from mxspec.formats.errors import UnsupportedModelError
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from mxspec.compile.graph import WeightSpec
-from mxspec.compile.operators import PACKED_GATHER
+from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.graph.operators import PACKED_GATHER
 from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import make_node, put_in_place
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from mxspec.compile.operators import PACKED_MATMUL
+from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.segments import last_dimension
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from mxspec.compile.operators import DOMAIN, Operator
+from mxspec.compile.graph.operators import DOMAIN, Operator
 
 
 def is_node_of(operator: Operator, node: ir.Node | None) -> bool:

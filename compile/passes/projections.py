@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from mxspec.compile.graph import WeightSpec
-from mxspec.compile.operators import PACKED_MATMUL
+from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import make_node, nodes_of
 from mxspec.formats.weight_format import TILE_ROWS

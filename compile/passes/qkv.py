@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from mxspec.compile.operators import ATTENTION, QKV_ATTENTION, ROTARY_EMBEDDING
+from mxspec.compile.graph.operators import ATTENTION, QKV_ATTENTION, ROTARY_EMBEDDING
 from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import is_node_of, make_node, nodes_of, put_in_place
 from mxspec.compile.passes.segments import Segment, last_dimension, segment_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from mxspec.compile.operators import ROTARY_EMBEDDING
+from mxspec.compile.graph.operators import ROTARY_EMBEDDING
 from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import is_node_of, make_node, put_in_place
 from mxspec.compile.passes.segments import last_dimension, segment_of

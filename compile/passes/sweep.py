@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from mxspec.compile.operators import DOMAIN, OPSET
+from mxspec.compile.graph.operators import DOMAIN, OPSET
 from mxspec.compile.passes.graph_pass import GraphPass
 
 MAX_IR_VERSION = 13  # of ONNX Runtime 1.31

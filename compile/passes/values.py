@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from mxspec.compile.graph import WeightSpec
+from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes.graph_pass import GraphPass
 
 INLINE_ENTRIES = 64  # constants up to this size stay inside the graph file

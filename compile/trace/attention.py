@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from mxspec.compile.operators import ATTENTION, CROSS_ATTENTION
+from mxspec.compile.graph.operators import ATTENTION, CROSS_ATTENTION
 from mxspec.compile.trace.positions import Positions
 from mxspec.compile.trace.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache, PreTrainedModel
 
-from mxspec.compile.operators import ENCODER_ATTENTION, STORE_KEY_VALUE
+from mxspec.compile.graph.operators import ENCODER_ATTENTION, STORE_KEY_VALUE
 from mxspec.compile.trace.attention import (
     PassThroughCache,
     TracedCall,

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.operators import PACKED_MATMUL
+from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.weight_format import Activations, packed_shape, weight_format

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mxspec.compile.operators import ROTARY_EMBEDDING
+from mxspec.compile.graph.operators import ROTARY_EMBEDDING
 from mxspec.formats.errors import UnsupportedModelError
 
 _APPLY = "apply_rotary_pos_emb"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
-from mxspec.compile.graph import WeightSpec
+from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.weights.convert import convert
 from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.overlap import WriteBehind, read_ahead

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from mxspec.compile.plan import ModelPlan
+from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.weights.pack import Advance, PackedWeights, pack_weights
 from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.formats.manifest import LENDER, EncoderEntry, ModelEntry, ModelName

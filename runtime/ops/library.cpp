@@ -122,7 +122,7 @@ extern "C" __attribute__((visibility("default"))) const char* mxspec_available_i
 }
 
 // The domain and its version, then the signature of every registered operator, a line each, for the comparison with
-// compile/operators.py.
+// compile/graph/operators.py.
 extern "C" __attribute__((visibility("default"))) const char* mxspec_ops_signatures() {
   return mxspec::no_throw<const char*>("", [] {
     static const std::string text = [] {

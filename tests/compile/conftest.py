@@ -17,7 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.config import load_config
-from mxspec.compile.export import ExportedGraph, WeightSpec, export_graph
+from mxspec.compile.planning.export_graph import ExportedGraph, WeightSpec, export_graph
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import pack_values
 

@@ -19,9 +19,9 @@ from mxspec.compile.check.pair import check_kinds
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
-from mxspec.compile.cli import main
-from mxspec.compile.forecast import forecast
-from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.commands.speccompile import main
+from mxspec.compile.planning.forecast import forecast
+from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.trace.families.t5 import distance_bias
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, CheckpointError, PairError

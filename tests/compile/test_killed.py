@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compile.test_cli import failed, speccompile, write_pair
 
 from mxspec.compile import pipeline
 from mxspec.compile.check.referee import Verdict
@@ -23,7 +24,6 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import RefereeEntry
-from tests.compile.test_cli import failed, speccompile, write_pair
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def kill(writer, name):
         os.kill(os.getpid(), signal.SIGKILL)
     begin(writer, name)
 SafetensorsWriter.begin = kill
-from mxspec.compile.cli import main
+from mxspec.compile.commands.speccompile import main
 from tests.compile.test_killed import leave_out_the_referee
 leave_out_the_referee(setattr)
 main(sys.argv[1:])

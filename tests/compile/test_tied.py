@@ -14,23 +14,23 @@ import torch
 from click.testing import CliRunner
 from onnx.reference import ReferenceEvaluator
 from safetensors.torch import load_file, save_file
+from tests.compile.test_cli import write_pair
 from transformers import PreTrainedModel
 
 from mxspec.compile.check.own_weights import check_difference, compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import load_config
-from mxspec.compile.cli import main
-from mxspec.compile.forecast import forecast
+from mxspec.compile.commands.speccompile import main
 from mxspec.compile.interchange import standard
-from mxspec.compile.plan import ModelPlan, choose_formats, choose_tables, plan_model, plan_without_weights
+from mxspec.compile.planning.forecast import forecast
+from mxspec.compile.planning.plan import ModelPlan, choose_formats, choose_tables, plan_model, plan_without_weights
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.models.session import Part, Session
-from tests.compile.test_cli import write_pair
 from tests.compile.test_mx_in import QUARK, write_mx
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.plan import ModelPlan, choose_formats, own_formats, plan_model
+from mxspec.compile.planning.plan import ModelPlan, choose_formats, own_formats, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.choose import Options, within_bytes, within_loss
 from mxspec.compile.weights.budget.product import Product, list_products, product_entry

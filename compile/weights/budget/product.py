@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mxspec.compile.graph import WeightSpec
-from mxspec.compile.plan import ModelPlan
+from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.weights.budget.choose import Option, Options
 from mxspec.formats.manifest import ProductEntry
 from mxspec.formats.weight_format import packed_shape, weight_format

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.graph import WeightSpec
-from mxspec.compile.plan import ModelPlan
+from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.pack import own_codes
 from mxspec.compile.weights.rounding.forward import LayeredModel

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from mxspec.compile.recipe_text import read_recipe_text
 from mxspec.formats.errors import RecipeError
+from mxspec.recipes.recipe_text import read_recipe_text
 
 WINDOW = 1024  # tokens at most that are read as one text
 _CHARACTERS_A_TOKEN = 16  # more than any text has on average

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from mxspec.compile.operators import ATTENTION, GEGLU, PACKED_MATMUL, QKV_ATTENTION, SWIGLU
+from mxspec.compile.graph.operators import ATTENTION, GEGLU, PACKED_MATMUL, QKV_ATTENTION, SWIGLU
 from mxspec.evaluate.bench.profile.ort_profile import NodeRun
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS

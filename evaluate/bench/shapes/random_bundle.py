@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedConfig, T5Config
 
-from mxspec.compile.graph import WeightSpec
-from mxspec.compile.plan import ModelPlan, plan_without_weights
+from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
 from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights, format_name
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph

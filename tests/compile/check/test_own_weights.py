@@ -19,7 +19,7 @@ from mxspec.compile.check import own_weights
 from mxspec.compile.check.own_weights import compare_own_weights, own_error
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.plan import ModelPlan, plan_model
+from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import ModelEntry

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from mxspec.compile import plan as planning
 from mxspec.compile.check.own_weights import OwnWeights, compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.buffers import find_buffers, load_buffers, stored_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.compile.checkpoint.weight_files import SAFETENSORS
-from mxspec.compile.plan import plan_model
+from mxspec.compile.planning import plan as planning
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.write_model import write_model

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor
-from mxspec.compile.graph import WeightSpec
+from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.weights import pack
 from mxspec.compile.weights.pack import pack_weights, plan_weights
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from mxspec.compile.checkpoint import ties
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.plan import plan_model
+from mxspec.compile.planning.plan import plan_model
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

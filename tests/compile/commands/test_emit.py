@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from mxspec.compile.check.same_bits import check_same_bits
-from mxspec.compile.cli import main
 from mxspec.compile.commands.emit import write
+from mxspec.compile.commands.speccompile import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
 from mxspec.formats.manifest import EncoderEntry

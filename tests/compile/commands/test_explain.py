@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mxspec.compile.check import check_forecast
-from mxspec.compile.cli import main
-from mxspec.compile.forecast import forecast, read_configs
+from mxspec.compile.commands.speccompile import main
+from mxspec.compile.planning import check_forecast
+from mxspec.compile.planning.forecast import forecast, read_configs
 from mxspec.formats.bundle import Bundle
 from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from mxspec.compile.graph import WeightSpec
+from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes import list_passes, run_passes
 from mxspec.compile.passes.projections import FuseProjections
 from mxspec.compile.passes.sweep import Sweep

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig
 from transformers.models.llama import modeling_llama
 
-from mxspec.compile.export import ExportedGraph, export_graph
+from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
 from mxspec.compile.trace.rotations import Rotation, rotation_of
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.formats.errors import UnsupportedModelError

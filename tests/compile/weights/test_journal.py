@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.graph import WeightSpec
+from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.pack import PackedWeights, pack_weights, plan_weights
 from mxspec.formats.safetensors_file import SafetensorsWriter

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.table import Table
 
-from mxspec.compile.report import print_report
+from mxspec.compile.commands.report import print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import LONGEST_ERROR, Command

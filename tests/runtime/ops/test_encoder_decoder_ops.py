@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from mxspec.compile.operators import (
+from mxspec.compile.graph.operators import (
     ATTENTION,
     CROSS_ATTENTION,
     ENCODER_ATTENTION,

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
+from tests.compile.test_cli import VOCABULARY, write_pair
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.cli import main
+from mxspec.compile.commands.speccompile import main
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import BudgetEntry
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe
-from tests.compile.test_cli import VOCABULARY, write_pair
 
 
 def run(*arguments: object) -> Result:
@@ -147,7 +147,7 @@ def test_a_budget_without_a_text_is_refused(pair: Path, tmp_path: Path) -> None:
 
 
 def test_a_long_ranking_shows_its_ends(pair: Path) -> None:
-    from mxspec.compile.weights.budget.report import budget_table
+    from mxspec.compile.commands.budget_table import budget_table
 
     product = {"format": "mxint8", "bytes": 10, "saved_bytes": 0, "loss": 0.0, "losses": {"mxint8": 0.0}}
     products = [{**product, "name": f"p{i}", "loss_a_byte": 1.0 / (i + 1)} for i in range(100)]

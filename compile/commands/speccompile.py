@@ -11,9 +11,9 @@ from mxspec.compile.commands.emit import FORMS, check_place, emit, place_of, wri
 from mxspec.compile.commands.explain import explain
 from mxspec.compile.commands.inspect import inspect
 from mxspec.compile.commands.list_recipes import list_recipes
+from mxspec.compile.commands.report import as_json, print_report
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.compile.interchange.folder import Form
-from mxspec.compile.report import as_json, print_report
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES

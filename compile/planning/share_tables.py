@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from mxspec.compile.graph import WeightSpec
-from mxspec.compile.plan import ModelPlan
+from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.weights.pack import lay_out
 
 

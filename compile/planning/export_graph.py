@@ -20,7 +20,7 @@ from mxspec.compile.checkpoint.config import (
     head_size,
 )
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
+from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never

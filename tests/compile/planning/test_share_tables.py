@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
-from mxspec.compile.cli import main
-from mxspec.compile.plan import ModelPlan, plan_without_weights
-from mxspec.compile.weights.share_tables import share_tables
+from mxspec.compile.commands.speccompile import main
+from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
+from mxspec.compile.planning.share_tables import share_tables
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe

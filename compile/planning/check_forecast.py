@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.forecast import ModelForecast
-from mxspec.compile.plan import ModelPlan, plan_without_weights
+from mxspec.compile.planning.forecast import ModelForecast
+from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe, TargetRecipe

@@ -13,8 +13,8 @@ import pytest
 from transformers import AutoConfig
 
 from mxspec.compile.checkpoint.config import load_config
-from mxspec.compile.export import ExportedGraph, export_graph
-from mxspec.compile.operators import OPSET
+from mxspec.compile.graph.operators import OPSET
+from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
 from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
 
 GEMMA4 = {"head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 0, "num_key_value_heads": 2,

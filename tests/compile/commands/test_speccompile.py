@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mxspec.compile import pipeline
 from mxspec.compile.checkpoint import fetch
-from mxspec.compile.cli import main
+from mxspec.compile.commands.speccompile import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.recipes.recipe import Recipe

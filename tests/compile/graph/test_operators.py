@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from mxspec.compile.operators import ATTENTION, DOMAIN, OPERATORS, OPSET
+from mxspec.compile.graph.operators import ATTENTION, DOMAIN, OPERATORS, OPSET
 from mxspec.runtime import ops
 
 

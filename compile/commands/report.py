@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from mxspec.compile.weights.budget.report import budget_line, budget_table
+from mxspec.compile.commands.budget_table import budget_line, budget_table
 from mxspec.formats.manifest import LENDER, Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 

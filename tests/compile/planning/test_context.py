@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import BartConfig, BloomConfig, LlamaConfig, PreTrainedConfig, T5Config
 
-from mxspec.compile.check.context import choose_contexts, source_length
+from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 

@@ -9,14 +9,14 @@ from fnmatch import fnmatchcase
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mxspec.compile.check.context import source_length
 from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, resolve_names, tied_names
-from mxspec.compile.export import export_graph
-from mxspec.compile.graph import ExportedGraph, WeightSpec
+from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes.embeddings import StoredOnce
+from mxspec.compile.planning.context import source_length
+from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.weights.pack import lay_out, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
