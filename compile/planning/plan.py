@@ -17,7 +17,7 @@ from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes.embeddings import StoredOnce
 from mxspec.compile.planning.context import source_length
 from mxspec.compile.planning.export_graph import export_graph
-from mxspec.compile.weights.pack import lay_out, plan_weights
+from mxspec.compile.planning.layout import lay_out, plan_weights
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.manifest import BudgetEntry, ModelName
 from mxspec.formats.safetensors_file import Layout

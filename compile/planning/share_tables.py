@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.layout import lay_out
 from mxspec.compile.planning.plan import ModelPlan
-from mxspec.compile.weights.pack import lay_out
 
 
 def share_tables(plans: Sequence[ModelPlan]) -> list[ModelPlan]:

@@ -9,13 +9,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.layout import Sources, format_name, own_codes
 from mxspec.compile.weights.convert import convert
 from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.overlap import WriteBehind, read_ahead
@@ -23,14 +24,12 @@ from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.compile.weights.rounding.scale import pack_best
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TensorEntry
-from mxspec.formats.safetensors_file import Layout, SafetensorsWriter, plan_layout
-from mxspec.formats.storage import stored_as
+from mxspec.formats.safetensors_file import Layout, SafetensorsWriter
 from mxspec.formats.tiles import PackStatistics, pack, pack_values
 from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS
 
 PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
 
-Sources = Mapping[str, Source]  # by parameter name
 Piece = TypeVar("Piece")
 Advance = Callable[[int], object]  # gets the bytes of the checkpoint that are done
 
@@ -42,18 +41,6 @@ class PackedWeights:
     entries: tuple[TensorEntry, ...]
     sha256: str
     taken_over: int = 0
-
-
-def plan_weights(specs: Sequence[WeightSpec], sources: Sources) -> Layout:
-    """Where each weight will lie. Raises CheckpointError for a tensor of another shape than its parameter."""
-    for spec in specs:
-        _check_shapes(spec, [sources[parameter] for parameter in spec.sources])
-    return lay_out(specs)
-
-
-def lay_out(specs: Sequence[WeightSpec]) -> Layout:
-    """Where each weight will lie, whatever its values."""
-    return plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in specs])
 
 
 def pack_weights(
@@ -113,13 +100,6 @@ def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rou
     return digest.hexdigest()
 
 
-def format_name(spec: WeightSpec) -> str:
-    """The spec's format as the manifest calls it."""
-    if spec.kind == "matmul":
-        return spec.format
-    return {"float16": "fp16"}.get(spec.stored_dtype.name, spec.stored_dtype.name)
-
-
 def _stream(
     spec: WeightSpec, parameter: str, source: Source, advance: Advance, rounded: RoundedModel
 ) -> Iterator[tuple[npt.NDArray[Any], PackStatistics]]:
@@ -137,11 +117,6 @@ def _stream(
     for values, taken in read_ahead(_pieces(spec, source, source.read_columns if spec.transpose else source.read_rows)):
         yield _pack(spec, source, values, search=rounded.search)
         advance(taken)
-
-
-def own_codes(source: Source, spec: WeightSpec) -> TypeGuard[MxTensor]:
-    """Whether a matrix's codes and scales are the checkpoint's own, which nothing rounds again."""
-    return isinstance(source, MxTensor) and spec.kind == "matmul" and spec.format == source.format
 
 
 def _pieces(spec: WeightSpec, source: Source, read: Callable[[int, int], Piece]) -> Iterator[tuple[Piece, int]]:
@@ -173,22 +148,6 @@ def _pack(
         hint = "; give it an MX format" if spec.kind == "matmul" else ""
         raise CheckpointError(f"{where} holds values beyond 65504 and cannot be stored as fp16{hint}")
     return packed, statistics
-
-
-def _check_shapes(spec: WeightSpec, sources: Sequence[Source]) -> None:
-    """Sources are stacked along the rows; all but the last must fill whole row tiles of a packed matrix."""
-    shapes = [source.shape[::-1] if spec.transpose else source.shape for source in sources]
-    for source, shape in zip(sources, shapes, strict=True):
-        if len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:
-            raise CheckpointError(
-                f"tensor {source.name!r} of {source.shard} has shape {list(source.shape)}, but {spec.name} is "
-                f"{list(spec.shape)}: config.json belongs to another checkpoint"
-            )
-    rows = sum(shape[0] for shape in shapes)
-    if sources and rows != spec.shape[0]:
-        names = ", ".join(repr(source.name) for source in sources)
-        raise CheckpointError(f"{names}: {rows} rows, but {spec.name} has {spec.shape[0]}: config.json does not fit")
-    assert spec.kind != "matmul" or all(shape[0] % TILE_ROWS == 0 for shape in shapes[:-1]), spec
 
 
 def _entry(

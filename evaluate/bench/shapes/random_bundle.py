@@ -16,9 +16,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedConfig, T5Config
 
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.layout import format_name
 from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
 from mxspec.compile.publish import Publication
-from mxspec.compile.weights.pack import PackedWeights, format_name
+from mxspec.compile.weights.pack import PackedWeights
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
 from mxspec.evaluate.bench.shapes.kept import RANDOM
 from mxspec.evaluate.bench.shapes.known import Shape, SourceShape, draft_shape, source_draft_shape

@@ -16,8 +16,9 @@ from safetensors.numpy import save_file
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.layout import plan_weights
 from mxspec.compile.weights import pack
-from mxspec.compile.weights.pack import pack_weights, plan_weights
+from mxspec.compile.weights.pack import pack_weights
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.tiles import unpack
 from mxspec.formats.weight_format import WEIGHT_FORMATS, packed_shape

@@ -16,8 +16,8 @@ from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
 from mxspec.compile.interchange import standard
 from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
+from mxspec.compile.planning.layout import plan_weights
 from mxspec.compile.planning.plan import ModelPlan
-from mxspec.compile.weights.pack import plan_weights
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelEntry
 

@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.layout import plan_weights
 from mxspec.compile.weights.journal import Journal
-from mxspec.compile.weights.pack import PackedWeights, pack_weights, plan_weights
+from mxspec.compile.weights.pack import PackedWeights, pack_weights
 from mxspec.formats.safetensors_file import SafetensorsWriter
 
 NAMES = ("a", "b", "c", "d")

@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.planning.layout import plan_weights
 from mxspec.compile.weights import pack
-from mxspec.compile.weights.pack import PackedWeights, pack_weights, plan_weights
+from mxspec.compile.weights.pack import PackedWeights, pack_weights
 from mxspec.formats import dequantize, quantize
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.tiles import unpack_values
