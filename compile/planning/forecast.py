@@ -21,7 +21,7 @@ from mxspec.compile.checkpoint.config import (
 from mxspec.compile.checkpoint.fetch import fetch_config
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.planning.context import choose_contexts, source_length
-from mxspec.compile.planning.plan import choose_formats, choose_tables
+from mxspec.compile.planning.formats import choose_formats, choose_tables
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.find_recipe import shipped_config

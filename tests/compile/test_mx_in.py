@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters
-from mxspec.compile.planning.plan import choose_formats, own_formats, plan_model
+from mxspec.compile.planning.formats import choose_formats, own_formats
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.rounding.round_model import mx_formats
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckpointError, RecipeError

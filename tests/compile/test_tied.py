@@ -24,7 +24,8 @@ from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.interchange import standard
 from mxspec.compile.planning.forecast import forecast
-from mxspec.compile.planning.plan import ModelPlan, choose_formats, choose_tables, plan_model, plan_without_weights
+from mxspec.compile.planning.formats import choose_formats, choose_tables
+from mxspec.compile.planning.plan import ModelPlan, plan_model, plan_without_weights
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.planning.plan import ModelPlan, choose_formats, own_formats, plan_model
+from mxspec.compile.planning.formats import choose_formats, own_formats
+from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.choose import Options, within_bytes, within_loss
 from mxspec.compile.weights.budget.product import Product, list_products, product_entry
