@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compile.test_cli import failed, speccompile, write_pair
 
 from mxspec.compile import pipeline
 from mxspec.compile.check.referee import Verdict
@@ -24,6 +23,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import RefereeEntry
+from tests.compile.commands.test_speccompile import failed, speccompile, write_pair
 
 ROOT = Path(__file__).parents[2]
 

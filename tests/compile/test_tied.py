@@ -14,7 +14,6 @@ import torch
 from click.testing import CliRunner
 from onnx.reference import ReferenceEvaluator
 from safetensors.torch import load_file, save_file
-from tests.compile.test_cli import write_pair
 from transformers import PreTrainedModel
 
 from mxspec.compile.check.own_weights import check_difference, compare_own_weights
@@ -32,6 +31,7 @@ from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.models.session import Part, Session
+from tests.compile.commands.test_speccompile import write_pair
 from tests.compile.test_mx_in import QUARK, write_mx
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]

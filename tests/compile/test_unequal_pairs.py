@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.compile.test_cli import LLAMA, VOCABULARY, random_model, speccompile, write_pair, write_tokenizer
 from tokenizers import AddedToken, Tokenizer
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.engine import Engine
+from tests.compile.commands.test_speccompile import (
+    LLAMA,
+    VOCABULARY,
+    random_model,
+    speccompile,
+    write_pair,
+    write_tokenizer,
+)
 
 CONTEXT = 96
 

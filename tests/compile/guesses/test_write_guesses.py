@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.compile.test_cli import speccompile, write_pair
 from tokenizers import Tokenizer
 
 from mxspec.compile.guesses import write_guesses
@@ -18,6 +17,7 @@ from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
 from mxspec.runtime.engine import Engine
+from tests.compile.commands.test_speccompile import speccompile, write_pair
 
 NAMES = ("ngram", "suffix")
 WORDS = " ".join(f"w{number % 7} w{number % 5}" for number in range(200)) + "\n"

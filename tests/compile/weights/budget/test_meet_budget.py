@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
-from tests.compile.test_cli import VOCABULARY, write_pair
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.commands.speccompile import main
@@ -22,6 +21,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import BudgetEntry
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe
+from tests.compile.commands.test_speccompile import VOCABULARY, write_pair
 
 
 def run(*arguments: object) -> Result:

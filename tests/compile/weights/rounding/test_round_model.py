@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from tests.compile.test_cli import VOCABULARY, write_pair
 
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.weights.rounding import round_model
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import UnsupportedModelError
+from tests.compile.commands.test_speccompile import VOCABULARY, write_pair
 
 
 def run(*arguments: object) -> Result:
