@@ -56,7 +56,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ReadAnswer:
     """An answer that was read to its end."""
 
     key: str
@@ -103,7 +103,7 @@ class Client:
         self._address = address
         self._counts = counts
         self._rng = random.Random(seed)
-        self.written: list[Written] = []
+        self.written: list[ReadAnswer] = []
 
     async def ask(self, key: str, body: Body) -> None:
         """One request in one of the ways that clients have."""
@@ -199,16 +199,16 @@ def _parse(answer: bytes) -> tuple[int, bytes]:
     return status, body
 
 
-def _written(key: str, body: bytes) -> Written:
+def _written(key: str, body: bytes) -> ReadAnswer:
     """The text of an answer, whole or in a stream."""
     if not body.startswith(b"data: "):
         choice = json.loads(body)["choices"][0]
-        return Written(key, choice["text"], choice["mxspec"]["finish_reason"])
+        return ReadAnswer(key, choice["text"], choice["mxspec"]["finish_reason"])
     events = [event.removeprefix(b"data: ") for event in body.split(b"\n\n") if event]
     if events[-1] != b"[DONE]":
-        return Written(key, "", f"the stream ends with {events[-1][:200]!r}")
+        return ReadAnswer(key, "", f"the stream ends with {events[-1][:200]!r}")
     choices = [json.loads(event)["choices"][0] for event in events[:-1]]
-    return Written(key, "".join(choice["text"] for choice in choices), choices[-1]["mxspec"]["finish_reason"])
+    return ReadAnswer(key, "".join(choice["text"] for choice in choices), choices[-1]["mxspec"]["finish_reason"])
 
 
 async def load(address: tuple[str, int], process: int, pool: dict[str, Body], requests: int, clients: int) -> Any:
@@ -300,7 +300,7 @@ def main(
 
 
 def summary(
-    counts: Counts, written: list[Written], pool: dict[str, Body], seconds: float, left: float
+    counts: Counts, written: list[ReadAnswer], pool: dict[str, Body], seconds: float, left: float
 ) -> dict[str, Any]:
     """What a record keeps."""
     times = sorted(counts.seconds)

@@ -14,13 +14,13 @@ from mxspec.formats.errors import MxspecError
 from mxspec.serve.body import read_body
 from mxspec.serve.errors import SERVER, ApiError
 from mxspec.serve.flight import Cut, Flight, Gone
-from mxspec.serve.job import Job
+from mxspec.serve.generation import Generation
 from mxspec.serve.log import entry_of
 from mxspec.serve.respond import send_json
 from mxspec.serve.schema.fields import refused
 from mxspec.serve.service import Service
 
-Prepare = Callable[[Service, Flight, bytes, str], Job]
+Prepare = Callable[[Service, Flight, bytes, str], Generation]
 """From the body of a request, and what its owner's cache keys begin with, to texts that have begun; on a thread."""
 
 _STREAM_HEADERS = [
@@ -44,10 +44,10 @@ class TextRoute:
                 body = await read_body(scope, receive, service.limits)
                 watcher = asyncio.create_task(_watch(receive, flight))
                 try:
-                    job = await service.prepare(lambda: self._prepare(service, flight, body, entry.owner))
-                    entry.job = job
-                    flight.begin(job.handles)
-                    await self._answer(job, flight, send)
+                    generation = await service.prepare(lambda: self._prepare(service, flight, body, entry.owner))
+                    entry.generation = generation
+                    flight.begin(generation.handles)
+                    await self._answer(generation, flight, send)
                 finally:
                     watcher.cancel()
             except (Gone, ClientDisconnect):
@@ -55,23 +55,23 @@ class TextRoute:
             else:
                 entry.cut = flight.cut
 
-    async def _answer(self, job: Job, flight: Flight, send: Send) -> None:
-        await job.dialect.begin(flight)
-        if job.asked.stream:
-            await self._send_stream(job, flight, send)
+    async def _answer(self, generation: Generation, flight: Flight, send: Send) -> None:
+        await generation.dialect.begin(flight)
+        if generation.asked.stream:
+            await self._send_stream(generation, flight, send)
             return
-        async for prompt, event in _events(job, flight):
-            job.add(prompt, event, self._service.metrics)
+        async for prompt, event in _events(generation, flight):
+            generation.add(prompt, event, self._service.metrics)
         flight.require_going_on()
-        await send_json(send, 200, job.whole())
+        await send_json(send, 200, generation.whole())
 
-    async def _send_stream(self, job: Job, flight: Flight, send: Send) -> None:
+    async def _send_stream(self, generation: Generation, flight: Flight, send: Send) -> None:
         """Each chunk as it comes; a client that takes none for too long is left."""
         stall = self._service.limits.stall_seconds
         try:
             async with asyncio.timeout(stall):
                 await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-            async for data in self._stream(job, flight):
+            async for data in self._stream(generation, flight):
                 async with asyncio.timeout(stall):
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             async with asyncio.timeout(stall):
@@ -80,33 +80,33 @@ class TextRoute:
             flight.end(Cut.STALLED)
             raise Gone from None  # the server closes a connection whose answer is not whole
 
-    async def _stream(self, job: Job, flight: Flight) -> AsyncIterator[bytes]:
+    async def _stream(self, generation: Generation, flight: Flight) -> AsyncIterator[bytes]:
         try:
-            openings = [choice for written in job.written for choice in job.dialect.openings(written.index)]
+            openings = [choice for text in generation.texts for choice in generation.dialect.openings(text.index)]
             for choice in openings:
-                yield _event(job.chunk([choice]))
-            async for prompt, event in _events(job, flight):
-                added = job.add(prompt, event, self._service.metrics)
+                yield _event(generation.chunk([choice]))
+            async for prompt, event in _events(generation, flight):
+                added = generation.add(prompt, event, self._service.metrics)
                 if added is None or flight.cut is not None:
                     continue
-                for chunk in job.chunks(*added):
+                for chunk in generation.chunks(*added):
                     yield _event(chunk)
             flight.require_going_on()
-            if job.asked.include_usage:
-                yield _event({**job.chunk([]), "usage": job.usage()})
+            if generation.asked.include_usage:
+                yield _event({**generation.chunk([]), "usage": generation.usage()})
             yield b"data: [DONE]\n\n"
         except ApiError as error:
             yield _event(error.as_json())
 
 
-async def _events(job: Job, flight: Flight) -> AsyncIterator[Any]:
+async def _events(generation: Generation, flight: Flight) -> AsyncIterator[Any]:
     """The events of a flight; raises ApiError for what a text ends in: some grammars fail when they are first used."""
     try:
         async for found in flight.events():
             yield found
     except MxspecError as error:
         if str(error).startswith("grammar: "):
-            raise refused(error, job.asked.names) from error
+            raise refused(error, generation.asked.names) from error
         raise ApiError(500, str(error), kind=SERVER) from error
 
 

@@ -20,7 +20,7 @@ from mxspec.serve.respond import send_error
 
 if TYPE_CHECKING:
     from mxspec.serve.flight import Cut
-    from mxspec.serve.job import Job
+    from mxspec.serve.generation import Generation
 
 _KEY = "mxspec.entry"
 Write = Callable[[dict[str, Any]], None]
@@ -33,7 +33,7 @@ class Entry:
     id: str = field(default_factory=lambda: f"req-{secrets.token_hex(8)}")
     owner: str = ""  # what cache keys of its API key begin with; never written
     key: int | None = None  # the number of its API key in the file
-    job: Job | None = None
+    generation: Generation | None = None
     cut: Cut | None = None
     error: str | None = None
 
@@ -99,13 +99,13 @@ def _line(scope: Scope, entry: Entry, status: int, seconds: float) -> dict[str, 
         "status": status,
         "ms": round(seconds * 1e3, 1),
     }
-    if entry.job is not None:
-        ends = [written.finished for written in entry.job.written if written.finished is not None]
+    if entry.generation is not None:
+        ends = [text.finished for text in entry.generation.texts if text.finished is not None]
         line |= {
-            "model": entry.job.served.id,
-            "stream": entry.job.asked.stream,
-            "texts": len(entry.job.written),
-            **{name: value for name, value in entry.job.usage().items() if isinstance(value, int)},
+            "model": entry.generation.served.id,
+            "stream": entry.generation.asked.stream,
+            "texts": len(entry.generation.texts),
+            **{name: value for name, value in entry.generation.usage().items() if isinstance(value, int)},
             "reasons": sorted({end.reason for end in ends}),
         }
         if ends:

@@ -12,7 +12,7 @@ from mxspec.evaluate.accuracy.judge import MAX_RATIO
 from mxspec.evaluate.accuracy.pairs import read_pairs
 from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import Wanted
-from mxspec.evaluate.accuracy.run import Asked, measure_accuracy
+from mxspec.evaluate.accuracy.run import AccuracyOptions, measure_accuracy
 from mxspec.evaluate.accuracy.windows import LONGEST
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
@@ -79,7 +79,7 @@ def accuracy(
     """
     if (adapter is not None or from_pickle) and referee is None:
         raise click.UsageError("--adapter and --from-pickle are of a --referee")
-    asked = Asked(
+    options = AccuracyOptions(
         max_tokens,
         window,
         stride,
@@ -99,7 +99,7 @@ def accuracy(
             ratio = f", ratio {math.exp(difference):.5f}" if done and abs(difference) < 1 else ""
             count(f"scoring tokens{ratio}", done, total)
 
-        result = measure_accuracy(opened, documents, skipped, asked, advance)
+        result = measure_accuracy(opened, documents, skipped, options, advance)
     run.finish(result)
     if not result.passed:
         advice = result.advice[:1] if result.verdict == "failed" else ()

@@ -33,7 +33,7 @@ from mxspec.runtime.text.tokenizer import check_ids, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AccuracyOptions:
     """What is wanted: None is the default of choose_cut() and bar_of(); `referee` is a recipe of the checkpoint."""
 
     max_tokens: int | None = None
@@ -50,7 +50,7 @@ Progress = Callable[[int, int, float], object]
 
 
 def measure_accuracy(
-    bundle: Bundle, documents: Sequence[Document], skipped: int, asked: Asked, progress: Progress
+    bundle: Bundle, documents: Sequence[Document], skipped: int, options: AccuracyOptions, progress: Progress
 ) -> Accuracy:
     """Score the documents with target, baseline, other formats and referee. Raises MxspecError."""
     bundle_entries = bundle.manifest.models
@@ -61,9 +61,9 @@ def measure_accuracy(
         )
     target = bundle_entries["target"]
     tokenizer = load_tokenizer(bundle.tokenizer_path)
-    cut, windows = cut_documents(bundle, tokenizer, documents, asked)
+    cut, windows = cut_documents(bundle, tokenizer, documents, options)
     with ExitStack() as files:
-        models, chunk = open_models(bundle, asked, cut.length, files)
+        models, chunk = open_models(bundle, options, cut.length, files)
         baseline, of_target, *others = score_all(models, windows, chunk, progress)
 
     counts = np.bincount([window.document for window in windows], [window.scored for window in windows])
@@ -71,13 +71,15 @@ def measure_accuracy(
     figures = figures_of(of_target, baseline, starts, target.format, target.activations)
     beside = [
         figures_of(scores, baseline, starts, wanted.weight_format, wanted.activations)
-        for wanted, scores in zip(asked.formats, others, strict=False)
+        for wanted, scores in zip(options.formats, others, strict=False)
     ]
-    referee = None if asked.referee is None else judge_referee(asked.referee.target.checkpoint, others[-1], baseline)
-    max_ratio = bar_of(target, asked.max_ratio)
+    referee = (
+        None if options.referee is None else judge_referee(options.referee.target.checkpoint, others[-1], baseline)
+    )
+    max_ratio = bar_of(target, options.max_ratio)
     judgement = judge(figures, baseline, ratio_interval(of_target, baseline, starts), max_ratio, referee)
     beyond = figures.ratio > max_ratio
-    worst = rank_tensors(target, (SHOWN if beyond else 0) if asked.tensors is None else asked.tensors)
+    worst = rank_tensors(target, (SHOWN if beyond else 0) if options.tensors is None else options.tensors)
     return Accuracy(
         **figures.model_dump(),
         bundle=bundle.manifest.name,
@@ -104,19 +106,19 @@ def measure_accuracy(
 
 
 def cut_documents(
-    bundle: Bundle, tokenizer: Tokenizer, documents: Sequence[Document], asked: Asked
+    bundle: Bundle, tokenizer: Tokenizer, documents: Sequence[Document], options: AccuracyOptions
 ) -> tuple[Cut, list[Window]]:
     """How documents are cut, and their windows. Raises MxspecError where there is nothing to score."""
     entry, target = bundle.manifest.tokenizer, bundle.manifest.models["target"]
-    _require_sources(bundle, documents, asked)
+    _require_sources(bundle, documents, options)
     if target.encoder is not None:
         context = target.context_length
-        windows = pair_windows(documents, tokenizer, entry, target.encoder, context, asked.max_tokens)
+        windows = pair_windows(documents, tokenizer, entry, target.encoder, context, options.max_tokens)
         return Cut(entry.decoder_start, context, context), windows
     lead = leading_tokens(tokenizer, entry.bos_token_id)
-    cut = choose_cut(lead, target.context_length, asked.window, asked.stride)
+    cut = choose_cut(lead, target.context_length, options.window, options.stride)
     windows = []
-    left = asked.max_tokens
+    left = options.max_tokens
     for number, document in enumerate(documents):
         tokens = check_ids(encode_text(tokenizer, document.text, lead), entry.vocab_size)[:left]
         left = None if left is None else left - len(tokens)
@@ -126,8 +128,8 @@ def cut_documents(
     return cut, windows
 
 
-def _require_sources(bundle: Bundle, documents: Sequence[Document], asked: Asked) -> None:
-    """Raise MxspecError unless texts have sources exactly where models have encoders, and nothing is asked in vain."""
+def _require_sources(bundle: Bundle, documents: Sequence[Document], options: AccuracyOptions) -> None:
+    """Raise MxspecError unless texts have sources exactly where models have encoders, and no option is useless."""
     encoder, sources = bundle.manifest.models["target"].encoder, [document.source is not None for document in documents]
     if encoder is None and any(sources):
         raise MxspecError(f"--source: got it, but no model of bundle {bundle.path} has an encoder to read it")
@@ -135,17 +137,17 @@ def _require_sources(bundle: Bundle, documents: Sequence[Document], asked: Asked
         return
     if not all(sources):
         raise MxspecError("--source: got none, expected the files whose lines the encoder reads, one for each --text")
-    for name, value in (("--window", asked.window), ("--stride", asked.stride), ("--referee", asked.referee)):
+    for name, value in (("--window", options.window), ("--stride", options.stride), ("--referee", options.referee)):
         if value is not None:
             raise MxspecError(f"{name}: is not supported for models with encoders")
 
 
-def open_models(bundle: Bundle, asked: Asked, longest: int, files: ExitStack) -> tuple[list[Model], int]:
+def open_models(bundle: Bundle, options: AccuracyOptions, longest: int, files: ExitStack) -> tuple[list[Model], int]:
     """The baseline, the target, other formats and the referee, until `files` closes; and the tokens of a call."""
     entries, vocab = bundle.manifest.models, bundle.manifest.tokenizer.vocab_size
-    referee = None if asked.referee is None else Referee.open(asked.referee, entries["baseline"], vocab, longest)
+    referee = None if options.referee is None else Referee.open(options.referee, entries["baseline"], vocab, longest)
     places: list[tuple[Path, ModelEntry]] = [(bundle.path, entries["baseline"]), (bundle.path, entries["target"])]
-    for wanted in asked.formats:
+    for wanted in options.formats:
         folder = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="mxspec-accuracy-")))
         places.append((folder, repack(bundle, wanted, folder)))
     sessions = [Session(folder, entry, vocab, 1) for folder, entry in places]

@@ -8,7 +8,7 @@ import click
 
 from mxspec.evaluate.options import Run, run_options
 from mxspec.evaluate.tasks.known import KINDS, parse_task
-from mxspec.evaluate.tasks.parity import Asked, Job, check_parity
+from mxspec.evaluate.tasks.parity import ParityOptions, TaskFile, check_parity
 from mxspec.evaluate.tasks.task import read_rows
 from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command
@@ -64,11 +64,13 @@ def tasks(
     """
     if seeds is not None and temperature is None:
         raise click.UsageError("--seeds is of sampled answers: give --temperature")
-    jobs = [Job(task, file, read_rows(file, task, limit)) for task, file in map(parse_task, files)]
+    task_files = [TaskFile(task, file, read_rows(file, task, limit)) for task, file in map(parse_task, files)]
     with run.counted("opening the bundle") as count, Engine(bundle, slots=slots, threads=run.threads) as engine:
         own = "model" if "model" in engine.drafters else "suffix"
-        asked = Asked(drafters or (own,), temperature or 0.0, seeds or SEEDS, confidence, run_code, max_new_tokens)
-        result = check_parity(engine, jobs, asked, count)
+        options = ParityOptions(
+            drafters or (own,), temperature or 0.0, seeds or SEEDS, confidence, run_code, max_new_tokens
+        )
+        result = check_parity(engine, task_files, options, count)
     run.finish(result)
     if not result.passed:
         raise CheckFailed("; ".join(result.reasons))

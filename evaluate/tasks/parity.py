@@ -13,28 +13,28 @@ from mxspec.evaluate.tasks.result import Interval, Scores, TaskFound, TaskParity
 from mxspec.evaluate.tasks.sandbox import isolation
 from mxspec.evaluate.tasks.scores import FEWEST_ITEMS, bootstrap_mean, paired_p_value
 from mxspec.evaluate.tasks.task import Row, Task
-from mxspec.evaluate.tasks.write import PLAIN, Settings, Written, fit, write_ways
+from mxspec.evaluate.tasks.write import PLAIN, Settings, TaskAnswers, fit, write_ways
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.handle import Answer
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TaskFile:
     """A file of rows of one kind of task."""
 
     task: Task
-    file: Path
+    path: Path
     rows: Sequence[Row]
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.task.kind} ({self.file.name})"
+        return f"{self.task.kind} ({self.path.name})"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParityOptions:
     """Beside the tasks: who drafts, and how much is sampled. A temperature of 0 samples nothing."""
 
     drafters: tuple[str, ...]
@@ -45,24 +45,24 @@ class Asked:
     max_new_tokens: int | None = None
 
 
-def check_parity(engine: Engine, jobs: Sequence[Job], asked: Asked, progress: Count) -> TaskParity:
+def check_parity(engine: Engine, task_files: Sequence[TaskFile], options: ParityOptions, progress: Count) -> TaskParity:
     """Write all answers, compare and score them. The confidence holds for all tasks together (Bonferroni).
 
     Raises MxspecError for a drafter that the bundle does not have, prompts without room and packages that are missing.
     """
-    if asked.temperature and not asked.run_code and all(job.task.runs_code for job in jobs):
+    if options.temperature and not options.run_code and all(task_file.task.runs_code for task_file in task_files):
         raise MxspecError("--temperature: sampled code is compared by running it: give --run-code")
-    level = 1 - (1 - asked.confidence) / len(jobs)
+    level = 1 - (1 - options.confidence) / len(task_files)
     tasks, reasons = [], []
-    for job in jobs:
-        found = _check(engine, job, asked, level, progress)
+    for task_file in task_files:
+        found = _check(engine, task_file, options, level, progress)
         tasks.append(found)
-        reasons += _reasons(found, job.name, level)
-    ran_code = asked.run_code and any(job.task.runs_code for job in jobs)
+        reasons += _reasons(found, task_file.name, level)
+    ran_code = options.run_code and any(task_file.task.runs_code for task_file in task_files)
     return TaskParity(
         bundle=engine.bundle.manifest.name,
         slots=engine.target.slots,
-        confidence=asked.confidence,
+        confidence=options.confidence,
         level=level,
         isolation=isolation() if ran_code else None,
         tasks=tuple(tasks),
@@ -71,37 +71,37 @@ def check_parity(engine: Engine, jobs: Sequence[Job], asked: Asked, progress: Co
     )
 
 
-def _check(engine: Engine, job: Job, asked: Asked, level: float, progress: Count) -> TaskFound:
-    task = job.task
-    settings = Settings(task.stops, asked.max_new_tokens or task.max_new_tokens)
-    fitted = [fit(engine, task.prompt(row), settings.max_new_tokens) for row in job.rows]
+def _check(engine: Engine, task_file: TaskFile, options: ParityOptions, level: float, progress: Count) -> TaskFound:
+    task = task_file.task
+    settings = Settings(task.stops, options.max_new_tokens or task.max_new_tokens)
+    fitted = [fit(engine, task.prompt(row), settings.max_new_tokens) for row in task_file.rows]
     prompts = [ids for ids, _ in fitted]
-    scored = asked.run_code or not task.runs_code
-    sampled = scored and asked.temperature > 0
-    main = asked.drafters[0]
-    total = len(prompts) * (1 + len(asked.drafters) + (2 * asked.seeds if sampled else 0))
+    scored = options.run_code or not task.runs_code
+    sampled = scored and options.temperature > 0
+    main = options.drafters[0]
+    total = len(prompts) * (1 + len(options.drafters) + (2 * options.seeds if sampled else 0))
     done = 0
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        progress(f"answering {job.name}", done, total)
+        progress(f"answering {task_file.name}", done, total)
 
-    plain, *drafted = write_ways(engine, prompts, (PLAIN, *asked.drafters), settings, advance)
-    scorer = _Scorer(job)
+    plain, *drafted = write_ways(engine, prompts, (PLAIN, *options.drafters), settings, advance)
+    scorer = _Scorer(task_file)
     scores = []
     if scored:
         scores.append(_compare(scorer, [(plain, drafted[0])], 0.0, level))
     if sampled:
         pairs = []
-        for seed in range(asked.seeds):
-            own = replace(settings, temperature=asked.temperature, seed=seed * len(prompts))
+        for seed in range(options.seeds):
+            own = replace(settings, temperature=options.temperature, seed=seed * len(prompts))
             one, other = write_ways(engine, prompts, (PLAIN, main), own, advance)
             pairs.append((one, other))
-        scores.append(_compare(scorer, pairs, asked.temperature, level))
+        scores.append(_compare(scorer, pairs, options.temperature, level))
     return TaskFound(
         kind=task.kind,
-        file=job.file.name,
+        file=task_file.path.name,
         metric=task.metric,
         items=len(prompts),
         max_new_tokens=settings.max_new_tokens,
@@ -114,8 +114,8 @@ def _check(engine: Engine, job: Job, asked: Asked, level: float, progress: Count
 class _Scorer:
     """The worth of answers; an answer that came before is not scored again."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, task_file: TaskFile) -> None:
+        self._file = task_file
         self._known: dict[tuple[int, str], float] = {}
 
     def __call__(self, answers: Sequence[Answer]) -> list[float]:
@@ -123,11 +123,13 @@ class _Scorer:
 
     def _score(self, number: int, text: str) -> float:
         if (number, text) not in self._known:
-            self._known[number, text] = self._job.task.score(self._job.rows[number], text)
+            self._known[number, text] = self._file.task.score(self._file.rows[number], text)
         return self._known[number, text]
 
 
-def _compare(scorer: _Scorer, pairs: Sequence[tuple[Written, Written]], temperature: float, level: float) -> Scores:
+def _compare(
+    scorer: _Scorer, pairs: Sequence[tuple[TaskAnswers, TaskAnswers]], temperature: float, level: float
+) -> Scores:
     """Means over seeds are the items' scores: what seeds and items add to the spread are both in theirs."""
     plain = np.mean([scorer(one.answers) for one, _ in pairs], axis=0)
     speculating = np.mean([scorer(other.answers) for _, other in pairs], axis=0)
@@ -141,7 +143,7 @@ def _compare(scorer: _Scorer, pairs: Sequence[tuple[Written, Written]], temperat
     )
 
 
-def _way(way: Written, plain: Written) -> Way:
+def _way(way: TaskAnswers, plain: TaskAnswers) -> Way:
     differences = [
         _first_difference(number, one.token_ids, other.token_ids)
         for number, (one, other) in enumerate(zip(plain.answers, way.answers, strict=True), 1)

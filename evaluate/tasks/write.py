@@ -16,7 +16,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Written:
+class TaskAnswers:
     """The answers of one way in the order of the prompts, and the time that they took together."""
 
     drafter: str
@@ -60,9 +60,9 @@ class Settings:
 
 def write_ways(
     engine: Engine, prompts: Sequence[Sequence[int]], drafters: Iterable[str], settings: Settings, advance: Advance
-) -> list[Written]:
+) -> list[TaskAnswers]:
     """Answers in every way; `advance` gets how many were written. Raises GenerationError."""
-    ways = [Written(drafter) for drafter in drafters]
+    ways = [TaskAnswers(drafter) for drafter in drafters]
     together = engine.target.slots
     for turn, begin in enumerate(range(0, len(prompts), together)):
         batch = list(enumerate(prompts))[begin : begin + together]

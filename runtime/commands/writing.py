@@ -21,7 +21,7 @@ DRAFTED_COLOUR = "green"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenAnswer:
     """What was written of an answer, and how it ended."""
 
     token_ids: list[int]
@@ -36,7 +36,7 @@ def on_terminal() -> bool:
 
 def write_answer(
     handle: Handle, max_new_tokens: int, *, echo: str = "", watch: Callable[[Event], None] | None = None
-) -> Written:
+) -> WrittenAnswer:
     """Write an answer as it comes, and a newline; on a terminal after `echo`, and what the draft guessed in green.
 
     Every event goes to `watch` too.
@@ -63,7 +63,7 @@ def write_answer(
             last = event
     click.echo()
     assert last is not None, "the last event of a text is Finished"
-    return Written(ids, "".join(pieces), last)
+    return WrittenAnswer(ids, "".join(pieces), last)
 
 
 def _write(text: str, terminal: bool, *, drafted: bool) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.serve.choice_text import STOP, ChoiceText, Piece, finish_reason
 from mxspec.serve.errors import ApiError, unsupported
 from mxspec.serve.flight import Flight
-from mxspec.serve.job import Job, Object
+from mxspec.serve.generation import Generation, Object
 from mxspec.serve.keys import cache_key
 from mxspec.serve.limits import check_count
 from mxspec.serve.routes.completions import finite, logprobs_of
@@ -20,10 +21,9 @@ from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.service import Served, Service
 from mxspec.serve.token_texts import TokenTexts
 from mxspec.serve.tools import CallReader, CallStyle, call_style
-from mxspec.serve.written import STOP, Piece, Written, finish_reason
 
 
-def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
+def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Generation:
     """From a body to texts that have begun; raises ApiError."""
     asked = parse_body(body, ChatRequest, REFUSALS)
     asked.check()
@@ -38,7 +38,7 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
         handle = served.engine.submit(_request(asked, served, style, owner))
     except MxspecError as error:
         raise refused(error, asked.names) from None
-    return Job(served, asked, Chat(served.texts, asked, style), [handle], asked.n)
+    return Generation(served, asked, Chat(served.texts, asked, style), [handle], asked.n)
 
 
 def _style(asked: ChatRequest, served: Served) -> CallStyle | None:
@@ -115,21 +115,21 @@ class Chat:
     ) -> Object:
         return _chunk(index, delta, logprobs, _reason(piece, calls))
 
-    def choice(self, index: int, written: Written) -> Object:
-        assert written.finished is not None
-        message: Object = {"role": "assistant", "content": written.text, "refusal": None}
+    def choice(self, index: int, text: ChoiceText) -> Object:
+        assert text.finished is not None
+        message: Object = {"role": "assistant", "content": text.text, "refusal": None}
         calls: list[Object] = []
         if self.style is not None:
             reader = CallReader(self.style)
-            text = reader.push(written.text)
+            content = reader.push(text.text)
             rest, calls = reader.finish()
             if calls:
-                message |= {"content": (text + rest) or None, "tool_calls": calls}
+                message |= {"content": (content + rest) or None, "tool_calls": calls}
         return {
             "index": index,
             "message": message,
-            "logprobs": self._logprobs(logprobs_of(written.tokens)),
-            "finish_reason": _called(finish_reason(written.finished.reason), calls),
+            "logprobs": self._logprobs(logprobs_of(text.tokens)),
+            "finish_reason": _called(finish_reason(text.finished.reason), calls),
         }
 
     def _logprobs(self, entries: Sequence[Logprob | None]) -> Object | None:

@@ -11,21 +11,21 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.events import Token
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.serve.choice_text import ChoiceText, Piece, finish_reason
 from mxspec.serve.errors import unsupported
 from mxspec.serve.flight import Flight
-from mxspec.serve.job import Job, Object
+from mxspec.serve.generation import Generation, Object
 from mxspec.serve.keys import cache_key
 from mxspec.serve.limits import check_count, check_prompts
 from mxspec.serve.schema.completion import REFUSALS, CompletionRequest
 from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.scoring import Scores, score
 from mxspec.serve.service import Served, Service
-from mxspec.serve.written import Piece, Written, finish_reason
 
 LEAST = -9999.0  # the log-probability of what cannot be: JSON has no infinity, and clients add these numbers up
 
 
-def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
+def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Generation:
     """From a body to texts that have begun; raises ApiError."""
     asked = parse_body(body, CompletionRequest, REFUSALS)
     asked.check()
@@ -45,7 +45,7 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Job:
     except MxspecError as error:
         raise refused(error, asked.names) from None
     tokens = None if handles else sum(len(prompt.ids) for prompt in prompts)
-    return Job(served, asked, Completion(served, asked, prompts, samples), handles, samples, tokens)
+    return Generation(served, asked, Completion(served, asked, prompts, samples), handles, samples, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ class Completion:
         reason = None if piece.finished is None else finish_reason(piece.finished.reason)
         return [_choice(index, piece.text, logprobs if piece.tokens else None, reason)]
 
-    def choice(self, index: int, written: Written) -> Object:
-        assert written.finished is not None
-        echo = self._echo(written.index) if self.asked.echo else _choice(index, "", None, None)
-        logprobs = self._logprobs(logprobs_of(written.tokens), len(echo["text"]))
+    def choice(self, index: int, text: ChoiceText) -> Object:
+        assert text.finished is not None
+        echo = self._echo(text.index) if self.asked.echo else _choice(index, "", None, None)
+        logprobs = self._logprobs(logprobs_of(text.tokens), len(echo["text"]))
         if logprobs is not None and echo["logprobs"] is not None:
             logprobs = {name: echo["logprobs"][name] + logprobs[name] for name in logprobs}
-        return _choice(index, echo["text"] + written.text, logprobs, finish_reason(written.finished.reason))
+        return _choice(index, echo["text"] + text.text, logprobs, finish_reason(text.finished.reason))
 
     def echoes(self) -> list[Object]:
         """Choices of an answer that is the prompts alone."""

@@ -12,7 +12,7 @@ from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import Strict
 from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.serve.errors import ApiError, unsupported
-from mxspec.serve.schema.fields import TOP_LOGPROBS, Asked
+from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest
 
 _NO_HEARING = "is not supported: the models here read and write text alone"
 
@@ -138,7 +138,7 @@ class ResponseFormat(Strict):
     json_schema: Schema | None = None
 
 
-class ChatRequest(Asked):
+class ChatRequest(GenerationRequest):
     """OpenAI's, but for what REFUSALS names."""
 
     messages: Annotated[list[Message], Field(min_length=1)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from mxspec.serve.errors import ApiError
-from mxspec.serve.schema.fields import TOP_LOGPROBS, Asked
+from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest
 
 DEFAULT_TOKENS = 16  # OpenAI's
 
@@ -29,7 +29,7 @@ def _prompts(value: Any) -> Any:
     raise ValueError("expected a text, a list of texts, token ids, or a list of lists of token ids")
 
 
-class CompletionRequest(Asked):
+class CompletionRequest(GenerationRequest):
     """OpenAI's, but for `suffix`."""
 
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]

@@ -90,8 +90,8 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class Asked(Strict):
-    """What all requests for texts may say."""
+class GenerationRequest(Strict):
+    """The fields that requests for a chat and for a completion share."""
 
     model: str | None = None
     temperature: float | None = None

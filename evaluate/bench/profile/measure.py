@@ -155,7 +155,7 @@ def _describe(
     )
 
 
-def _line(part: Part, profiled_seconds: float, bandwidth: float) -> Line:
+def _line(part: BreakdownItem, profiled_seconds: float, bandwidth: float) -> Line:
     return Line(
         group=part.group,
         name=part.name,
@@ -177,7 +177,7 @@ def middle_half(trials: Sequence[float]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BreakdownItem:
     """A part of a call: its nodes, mean seconds and bytes."""
 
     group: str
@@ -189,7 +189,7 @@ class Part:
     bytes: int = 0
 
 
-def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], cache_bytes: int) -> list[Part]:
+def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], cache_bytes: int) -> list[BreakdownItem]:
     """Each kind of node, what lies between the nodes, and what outside the session."""
     found: dict[Kind, list[NodeRun]] = {}
     assert len({len(call.run.nodes) for call in calls}) == 1, "every run of a session runs the same nodes"
@@ -197,7 +197,7 @@ def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], c
         for node in call.run.nodes:
             found.setdefault(kind_of(node, names), []).append(node)
     parts = [
-        Part(
+        BreakdownItem(
             group=kind.group,
             name=_name(kind, found[kind]),
             seconds=sum(node.seconds for node in found[kind]) / len(calls),
@@ -212,7 +212,7 @@ def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], c
     between = run - sum(part.seconds for part in parts)
     outside = float(np.mean([call.seconds for call in calls])) - run
     rests = {"between nodes": between, "outside the session": outside}
-    return [*parts, *(Part(name, name, rest) for name, rest in rests.items())]
+    return [*parts, *(BreakdownItem(name, name, rest) for name, rest in rests.items())]
 
 
 def cheapest_node_seconds(calls: Sequence[ProfiledCall]) -> float:

@@ -12,11 +12,11 @@ from mxspec.runtime.cli.report import statistics_as_json, timings
 from mxspec.runtime.events import Event, Finished, Round, Statistics, Token
 from mxspec.runtime.handle import Handle
 from mxspec.runtime.trace.collect import Collector
+from mxspec.serve.choice_text import ChoiceText, Piece, finish_reason
 from mxspec.serve.flight import Flight
 from mxspec.serve.metrics import Metrics
-from mxspec.serve.schema.fields import Asked
+from mxspec.serve.schema.fields import GenerationRequest
 from mxspec.serve.service import Served
-from mxspec.serve.written import Piece, Written, finish_reason
 
 Object = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Dialect(Protocol):
     def pieces(self, index: int, piece: Piece) -> list[Object]:
         """Choices of chunks for what was added to a text, at least one; the last one of the end has the reason."""
 
-    def choice(self, index: int, written: Written) -> Object:
+    def choice(self, index: int, text: ChoiceText) -> Object:
         """The choice of a whole answer."""
 
     def echoes(self) -> list[Object]:
@@ -49,11 +49,11 @@ class Dialect(Protocol):
 
 
 @dataclass(slots=True)
-class Job:
+class Generation:
     """A request that has begun; `samples` texts of each prompt are written, `n` of them answered."""
 
     served: Served
-    asked: Asked
+    asked: GenerationRequest
     dialect: Dialect
     handles: Sequence[Handle]
     samples: int
@@ -61,28 +61,28 @@ class Job:
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     asked_at: float = field(default_factory=time.perf_counter)
-    written: list[Written] = field(default_factory=list)
+    texts: list[ChoiceText] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.id = f"{self.dialect.prefix}-{secrets.token_hex(12)}"
         texts = self.served.engine.tokenizer
         for index in range(self.samples * len(self.handles)):
             collector = Collector(lambda token: texts.decode([token], skip_special_tokens=False))
-            self.written.append(
-                Written(index, index % self.samples == 0, collector if self.asked.mxspec.trace else None)
+            self.texts.append(
+                ChoiceText(index, index % self.samples == 0, collector if self.asked.mxspec.trace else None)
             )
 
     def add(self, prompt: int, event: Event, metrics: Metrics) -> tuple[int, Piece] | None:
         """The next event of a prompt's texts; the index of the choice, and what it completes."""
         index = prompt * self.samples + event.sample
-        written = self.written[index]
-        before = written.last_round
-        piece = written.add(event)
+        text = self.texts[index]
+        before = text.last_round
+        piece = text.add(event)
         if isinstance(event, Round):
-            if written.rounds == 1:
+            if text.rounds == 1:
                 statistics = self.handles[prompt].statistics_of(event.sample)
-                metrics.begin(self.served.id, statistics, follows=not written.first_of_prompt)
-            metrics.add_round(self.served.id, event, written.last_round - before if before else None)
+                metrics.begin(self.served.id, statistics, follows=not text.first_of_prompt)
+            metrics.add_round(self.served.id, event, text.last_round - before if before else None)
         elif isinstance(event, Finished):
             reason = "abort" if event.reason == "cancelled" else finish_reason(event.reason)
             metrics.end(self.served.id, event.statistics, reason, time.perf_counter() - self.asked_at)
@@ -90,17 +90,17 @@ class Job:
 
     # --- what is answered ---
 
-    def chosen(self) -> list[Written]:
+    def chosen(self) -> list[ChoiceText]:
         """The texts to answer with, once all have ended: all of them, or the best."""
         texts = []
         for prompt, handle in enumerate(self.handles):
-            texts += [self.written[prompt * self.samples + answer.sample] for answer in handle.results()]
+            texts += [self.texts[prompt * self.samples + answer.sample] for answer in handle.results()]
         return texts
 
     def usage(self) -> Object:
         """Tokens read and written; a prompt counts once, however many texts go on from it."""
-        ends = [written.finished.statistics for written in self.written if written.finished is not None]
-        firsts = [w.finished.statistics for w in self.written if w.first_of_prompt and w.finished is not None]
+        ends = [text.finished.statistics for text in self.texts if text.finished is not None]
+        firsts = [t.finished.statistics for t in self.texts if t.first_of_prompt and t.finished is not None]
         read = sum(statistics.prompt_tokens for statistics in firsts)
         prompts = read if self.prompt_tokens is None else self.prompt_tokens
         completions = sum(statistics.emitted for statistics in ends)
@@ -130,13 +130,13 @@ class Job:
     def whole(self) -> Object:
         """The answer."""
         chosen = self.chosen()
-        choices = [self.dialect.choice(index, written) for index, written in enumerate(chosen)]
+        choices = [self.dialect.choice(index, text) for index, text in enumerate(chosen)]
         choices = choices or self.dialect.echoes()
-        for choice, written in zip(choices, chosen, strict=False):
-            assert written.finished is not None, "all texts have ended"
-            choice["mxspec"] = self._end(written.finished)
+        for choice, text in zip(choices, chosen, strict=False):
+            assert text.finished is not None, "all texts have ended"
+            choice["mxspec"] = self._end(text.finished)
             if self.asked.mxspec.origins:
-                choice["mxspec"]["tokens"] = tokens_as_json(written.tokens)
+                choice["mxspec"]["tokens"] = tokens_as_json(text.tokens)
         answer = {**self.envelope(self.dialect.whole_object, choices), "usage": self.usage()}
         if chosen and chosen[0].finished is not None:
             answer["timings"] = timings(chosen[0].finished.statistics)

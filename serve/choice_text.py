@@ -36,7 +36,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Written:
+class ChoiceText:
     """The text of a choice; `add` gives a piece for each round, and one for the end."""
 
     index: int  # of the choice
