@@ -40,6 +40,7 @@ class Shaper:
         beyond = [token for token in sampling.logit_bias if token >= vocab_size]
         if beyond:
             raise GenerationError(f"logit_bias: got token {beyond[0]}, expected ids from 0 to {vocab_size - 1}")
+        self.vocab_size = vocab_size
         self._sampling = sampling
         self._bias_ids = np.array(list(sampling.logit_bias), np.int64)
         self._biases = np.array(list(sampling.logit_bias.values()), np.float32)

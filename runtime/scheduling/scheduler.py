@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,10 +20,9 @@ import numpy as np
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_work import SearchWork
 from mxspec.runtime.beams.width import PLAIN, Spent, Widths
-from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.policy.choose_k import KByLoad, StepCost
+from mxspec.runtime.policy.choose_k import KByLoad, Load, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
@@ -133,8 +133,11 @@ class Scheduler:
             self._waiting.popleft()
             for each in taken:  # the first gets its beginning before the slot that has it is another's
                 self._hand_over(each)
-            text.start(taken, now, self.load)
             self._running.append(text)
+            with _alone(text):
+                text.start(taken, now, self.load)
+            if text.ended:
+                self._retire()
 
     def _hand_over(self, taken: Taken) -> None:
         """Copy the beginning and the source that other slots hold, or give back the memory of an older text."""
@@ -236,10 +239,11 @@ class Scheduler:
         left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
         waiting: list[Text] = [*late, *late_searches]
         for text in waiting:
-            count = text.draft_piece(left) if left > 0 else 0
-            left -= count
-            if count:
-                draft_reads.append((text, count))
+            with _alone(text):
+                count = text.draft_piece(left) if left > 0 else 0
+                left -= count
+                if count:
+                    draft_reads.append((text, count))
         return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not waiting)
 
     def _rounds(self) -> tuple[list[SequenceWork], list[Sequence]]:
@@ -247,17 +251,24 @@ class Scheduler:
 
         K is chosen, so the draft reads a text only when it is first tried on it.
         """
-        decoding = [text for text in self._running if isinstance(text, Sequence) and not text.reading]
+        decoding: list[Sequence] = []
+        loads: list[Load] = []
+        for text in self._running:
+            if isinstance(text, Sequence) and not text.reading:
+                with _alone(text):
+                    loads.append(text.load(self._k_max))
+                    decoding.append(text)
         rounds, late = [], []
-        for sequence, k in zip(decoding, self.load.choose([s.load(self._k_max) for s in decoding]), strict=True):
+        for sequence, k in zip(decoding, self.load.choose(loads), strict=True):
             work = SequenceWork(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
             work.k = max(k - len(work.proposal.tokens), 0)
-            waits = work.k > 0 and sequence.chooses_k and sequence.draft_lag > READY_LAG
-            sequence.note_k(k, len(work.proposal.tokens), waits=waits)
-            if waits:
-                late.append(sequence)
-                work.k = 0
-            rounds.append(work)
+            with _alone(sequence):
+                waits = work.k > 0 and sequence.chooses_k and sequence.draft_lag > READY_LAG
+                sequence.note_k(k, len(work.proposal.tokens), waits=waits)
+                if waits:
+                    late.append(sequence)
+                    work.k = 0
+                rounds.append(work)
         return rounds, late
 
     def _search_steps(self, beside: int) -> tuple[list[SearchWork], list[Search]]:
@@ -293,16 +304,17 @@ class Scheduler:
         for text in reading:
             if left <= 0:
                 break
-            unread = len(text.unread)
-            missed = text.draft_lag - unread if text.drafts_at_once else 0
-            if missed > 0:  # of a beginning that was taken over the draft had read less
-                count = min(text.draft_piece(left), missed)
-            else:
-                count = min(unread, left)
-                works.append(text.piece(count))
-            if text.drafts_at_once and text.draft_lag:  # most drafters have nothing to read
-                draft_reads.append((text, count))
-            left -= count
+            with _alone(text):
+                unread = len(text.unread)
+                lag = text.draft_lag if text.drafts_at_once else 0  # most drafters have nothing to read
+                if lag > unread:  # of a beginning that was taken over the draft had read less
+                    count = min(text.draft_piece(left), lag - unread)
+                else:
+                    count = min(unread, left)
+                    works.append(text.piece(count))
+                if lag:
+                    draft_reads.append((text, count))
+                left -= count
         return works, draft_reads
 
     # --- draft, score, verify, emit ---
@@ -333,14 +345,15 @@ class Scheduler:
         calls: list[tuple[str, int, float]] = []
         texts = sum(work.scored for work in plan.works)
         running = [text for text in self._running if isinstance(text, Sequence)]
-        drafters: dict[int, Drafter] = {id(text.drafter): text.drafter for text in running}
+        drafters = {id(text.drafter.drafter): text.drafter for text in running}
         for drafter in drafters.values():
             reads = [
                 (text, count)
                 for text, count in plan.draft_reads
-                if isinstance(text, Sequence) and text.drafter is drafter
+                if isinstance(text, Sequence) and text.drafter.drafter is drafter.drafter and not text.ended
             ]
-            works = [work for work in _of_sequences(plan.works) if work.k and work.text.drafter is drafter]
+            asked = (work for work in _of_sequences(plan.works) if work.k)
+            works = [work for work in asked if work.text.drafter.drafter is drafter.drafter]
             try:
                 if reads:
                     began = time.perf_counter()
@@ -355,8 +368,8 @@ class Scheduler:
                     text.slot.draft_length = 0
                     text.fail(error)
             for work in works:
-                for found in work.proposal.errors:
-                    work.text.fail(found)
+                if work.proposal.errors and not work.text.ended:
+                    work.text.fail(work.proposal.errors[0])
         self._guess_searches(plan)
         return calls
 
@@ -397,6 +410,15 @@ class Scheduler:
                 work.verify(rows, timing, self.load)
             except Exception as error:  # of this text alone: nothing here touches another
                 work.text.fail(error)
+
+
+@contextmanager
+def _alone(text: Text) -> Iterator[None]:
+    """An error in here is of this text alone: it ends, and the others go on."""
+    try:
+        yield
+    except Exception as error:
+        text.fail(error)
 
 
 def _of_sequences(works: abc.Sequence[Work]) -> list[SequenceWork]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import abc
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Protocol
@@ -11,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.guarded import GuardedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
 from mxspec.runtime.policy.strategy import Strategy
@@ -83,7 +85,9 @@ class Sequence:
         self.cancelled = False  # set by any thread
         self.ended = False
         self._slot: Slot | None = None
-        self._memory: Any = None  # its drafter's
+        self.drafter = GuardedDrafter(settings.strategy.drafter)
+        self._begun = False  # the drafter knows the text, and what it remembers of it
+        self._memory: Any = None
         self._tracer = Tracer() if settings.traced else None
         strategy = settings.strategy
         self._choice = Choice(
@@ -107,10 +111,6 @@ class Sequence:
     def slot(self) -> Slot:
         assert self._slot is not None, "a slot is had from admission on"
         return self._slot
-
-    @property
-    def drafter(self) -> Drafter:
-        return self.settings.strategy.drafter
 
     @property
     def emitted(self) -> int:
@@ -202,9 +202,10 @@ class Sequence:
         self.acceptance = Acceptance.like(load.pair[self.drafter.name])
         self._slot = place.slot
         self._slot.tokens = self.tokens
-        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
         self.tally.began = began
         self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
+        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
+        self._begun = True
 
     def piece(self, count: int) -> SequenceWork:
         """The next tokens of its prompt."""
@@ -267,13 +268,14 @@ class Sequence:
             stopped=stopped,
             trace=None if self._tracer is None else self._tracer.round(len(events)),
         )
-        if self.tally.rounds:
-            self.acceptance.observe(done)
-            self.drafter.observe(self._memory, done)
-        else:
+        first = not self.tally.rounds
+        if first:
             self.tally.first_token = now
         self.tally.rounds.append(done)
         self._outbox.put(*events, done)
+        if not first:
+            self.acceptance.observe(done)
+            self.drafter.observe(self._memory, done)
         if reason is not None:
             self.finish(reason)
         return done
@@ -282,10 +284,10 @@ class Sequence:
         """The text ends; its slot is whoever's asks for it."""
         try:
             tail = "" if reason == "stop" else self._stream.finish()
-        except MxspecError as error:
+            self._end()
+        except Exception as error:  # whatever happens, the reader learns that the text has ended
             self.fail(error)
             return
-        self._end()
         found = self._stream.stop is not None  # maybe in what was held back, which was open until now
         if found and reason != "cancelled":
             reason = "stop"
@@ -293,7 +295,8 @@ class Sequence:
 
     def fail(self, error: BaseException) -> None:
         """The text ends in an error, which its reader gets."""
-        self._end()
+        with suppress(MxspecError):  # of the drafter: the first error is the one to report
+            self._end()
         if self._slot is not None:
             self._slot.rollback(len(self.tokens) - 1)  # what was drafted is not the text's
         self._outbox.put(error)
@@ -301,7 +304,8 @@ class Sequence:
     def _end(self) -> None:
         self.ended = True
         self.tally.ended = time.perf_counter()
-        if self._slot is not None:
+        if self._begun:
+            self._begun = False
             self.drafter.end(self._memory, self.tokens)
 
     def _end_after(self, token: int) -> FinishReason | None:
