@@ -79,7 +79,7 @@ class Engine:
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
         costs = table_path(self.bundle, model)
         if (table := read_table(costs)) is not None:
-            table.teach(scheduler.load, scheduler.widths)
+            table.teach(scheduler.load)
         self._worker = Worker(scheduler, queue)
         self._close = weakref.finalize(self, _close, self._worker, scheduler, costs)
         self._idle_readers: dict[ModelName, list[Reader]] = {}
@@ -312,7 +312,7 @@ _DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition
 
 def _close(worker: Worker, scheduler: Scheduler, costs: Path | None) -> None:
     worker.close()
-    write_table(costs, CostTable.of(scheduler.load, scheduler.widths))
+    write_table(costs, CostTable.of(scheduler.load))
 
 
 def _score(reader: Reader, ids: Sequence[int], source: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:

@@ -34,7 +34,8 @@ class Request:
     tools: Sequence[Message] | None = None  # that the chat's template is to tell the model of
     max_new_tokens: int = 128
     min_new_tokens: int = 0  # no end of text before
-    k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4
+    k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4;
+    # of a beam search most steps, default and "auto" 0
     drafter: str | Drafter | None = None  # a name of docs/engine.md, or one's own; default: model, else suffix
     verifier: str | None = None  # of sampled text: "auto" (the default), "mrs", "block" or "match"
     proposal: ProposalKind | None = None  # drawn, or the draft's likeliest; default: what is kept more

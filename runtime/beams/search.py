@@ -16,7 +16,7 @@ from mxspec.runtime.beams.search_work import SearchWork
 from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
-from mxspec.runtime.beams.width import PLAIN, SearchLoad, Width
+from mxspec.runtime.beams.trellis import PLAIN, Width
 from mxspec.runtime.drafters.model import encode_sources
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.session import Part, Session
@@ -102,7 +102,7 @@ class Search:
 
     @property
     def drafts_at_once(self) -> bool:
-        return self.settings.strategy.k not in ("auto", 0) and self.room > 0
+        return self.settings.strategy.k != 0 and self.room > 0
 
     @property
     def draft_lag(self) -> int:
@@ -142,21 +142,13 @@ class Search:
     def _normalised(self, score: np.float32) -> float:
         return normalised(score, max(self.steps + self.beams.counted, 1), self.beams.length_penalty)
 
-    def load(self, spare: int, beside: int) -> SearchLoad:
-        """What it is to those who choose its width, with so many slots to spare and tokens of others in the call."""
-        return SearchLoad(len(self.live), self.room, len(self._slots) + spare, beside)
-
-    @property
-    def chooses_k(self) -> bool:
-        """Whether it is chosen in every step how far the draft guesses."""
-        return self.settings.strategy.k == "auto"
-
-    def fixed_width(self, load: SearchLoad) -> Width:
-        """What was asked for, as far as there are slots and room: by default twice as many beams as the target has."""
+    def width(self, spare: int) -> Width:
+        """How far the draft guesses with `spare` slots beside its own; by default twice as many beams as the target."""
         k = self.settings.strategy.k
-        assert k != "auto"
+        assert k != "auto", "a search drafts by explicit k only"
         wanted = self.beams.draft_beams or 2 * self.beams.count
-        return Width(min(wanted, load.slots), min(k, load.room)) if min(k, load.room) else PLAIN
+        steps = min(k, self.room)
+        return Width(min(wanted, len(self._slots) + spare), steps) if steps else PLAIN
 
     def usable(self) -> list[int]:
         """Its slots, and those that it was lent and nobody has taken since."""
@@ -180,7 +172,7 @@ class Search:
         self.tally.reused_tokens = len(self.settings.source) - taken[0].slot.target_unencoded + taken[0].target
 
     def piece(self, count: int) -> SearchWork:
-        return SearchWork(self, self.load(0, 0), unread=self.unread[:count])
+        return SearchWork(self, unread=self.unread[:count])
 
     def prompt_was_read(self) -> None:
         """The target has read the prompt to its end, in the first slot."""

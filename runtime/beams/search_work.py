@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from mxspec.runtime.beams.forks import Place
 from mxspec.runtime.beams.step import continuations, looked_at, select
-from mxspec.runtime.beams.trellis import Leaf, leaves
-from mxspec.runtime.beams.width import PLAIN, SearchLoad, Width
+from mxspec.runtime.beams.trellis import PLAIN, Leaf, Width, leaves
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.policy.choose_k import KByLoad
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from mxspec.runtime.beams.search import Search
 
 
+LEAVES = 1.3  # leaves of a trellis over the draft's beams, about
 MOST_BEHIND = 2  # tokens that all beams begin with, which the draft may read for each of them
 
 
@@ -29,14 +29,9 @@ class SearchWork:
     """`unread` is a piece of the prompt; else the beams go on, with a trellis of this width."""
 
     text: Search
-    load: SearchLoad
     width: Width = PLAIN
-    planned: int = 0  # about how many tokens it will add to the call
     unread: list[int] = field(default_factory=list)
-    calls: list[tuple[int, float]] = field(default_factory=list)  # of the draft: beams, and seconds
-    drafting: float = 0.0  # seconds of the draft and of what is made of its calls
     drafted: int = 0  # levels of the trellis that the draft has guessed
-    done: Round | None = None  # what the round gave
     _leaves: list[Leaf] = field(default_factory=list)
     _places: list[Place] = field(default_factory=list)
 
@@ -45,12 +40,18 @@ class SearchWork:
         return not self.unread or len(self.unread) == len(self.text.unread)
 
     @property
+    def planned(self) -> int:
+        if not self.width.steps:
+            return len(self.unread or self.text.live)
+        return round(LEAVES * self.width.beams) * (self.width.steps + 1)
+
+    @property
     def tokens(self) -> int:
         return len(self.unread) + sum(len(place.unread) for place in self._places)
 
     def guess(self) -> None:
         """The draft's own search from the target's beams on."""
-        search, started = self.text, time.perf_counter()
+        search = self.text
         assert search.draft is not None
         assert search.draft_forks is not None
         if search.draft_forks.held(search.root) is None or search.draft_lag > MOST_BEHIND:
@@ -59,20 +60,17 @@ class SearchWork:
             return
         nodes, scores, levels = search.live, search.scores, [search.live]
         for _ in range(self.width.steps):
-            began = time.perf_counter()
             places = search.draft_forks.place([(node, node) for node in nodes], search.usable())
             rows = search.draft.run([Part(place.slot, place.past, place.tokens, 1) for place in places])
             log_probs = search.shaping.log_probs(nodes, rows)
             found = continuations(scores, log_probs, looked_at(self.width.beams, len(search.shaping.ends)))
             live = select(found, self.width.beams, partial(search.end_of, nodes)).live
-            self.calls.append((len(nodes), time.perf_counter() - began))
             if not live:
                 break
             nodes, scores = [nodes[one.parent].child(one.token) for one in live], [one.score for one in live]
             levels.append(nodes)
         self.drafted = len(levels) - 1
         self._leaves = leaves(levels, len(search.usable()))
-        self.drafting = time.perf_counter() - started
 
     def parts(self) -> list[Part]:
         search = self.text
@@ -103,7 +101,7 @@ class SearchWork:
         for node in nodes:
             node.drafted |= node not in self.text.live
         steps = self.text.advance(dict(zip(nodes, rows, strict=True)))
-        self.done = Round(
+        done = Round(
             drafted=self.drafted,
             evaluated=min(steps - self.text.over, self.drafted),  # of the steps after the first
             accepted=steps - 1,
@@ -112,4 +110,4 @@ class SearchWork:
             target_seconds=timing.scored - timing.drafted,
             seconds=time.perf_counter() - timing.began,
         )
-        self.text.note_round(self.done)
+        self.text.note_round(done)

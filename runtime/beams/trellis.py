@@ -16,6 +16,17 @@ from mxspec.runtime.beams.node import Node
 
 
 @dataclass(frozen=True, slots=True)
+class Width:
+    """What the draft's search has: `beams`, for `steps`; none of either is a plain step of the target."""
+
+    beams: int = 0
+    steps: int = 0
+
+
+PLAIN = Width()
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A path of the trellis to its end, and those of its nodes, the last ones, whose logits no other leaf asks for."""
 

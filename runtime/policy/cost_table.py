@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, Valid
 from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.manifest import MANIFEST, ModelName
 from mxspec.runtime import ops
-from mxspec.runtime.beams.width import Widths
 from mxspec.runtime.ops.processor import processor_name
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad
 
@@ -34,28 +33,22 @@ class CostTable(BaseModel):
     score: Points
     draft: dict[str, Points]
     draft_read: Points
-    beams: Points = []  # steps with a beam search, and calls of the draft for one
-    draft_beams: Points = []
     acceptance: dict[str, NonNegativeFloat]
 
     @classmethod
-    def of(cls, load: KByLoad, widths: Widths) -> CostTable:
+    def of(cls, load: KByLoad) -> CostTable:
         """What was learnt."""
         return cls(
             score=load.score.recent_points,
             draft={name: costs.recent_points for name, costs in load.draft.items()},
             draft_read=load.draft_read.recent_points,
-            beams=widths.score.recent_points,
-            draft_beams=widths.draft.recent_points,
             acceptance={name: acceptance.share for name, acceptance in load.pair.items()},
         )
 
-    def teach(self, load: KByLoad, widths: Widths) -> None:
+    def teach(self, load: KByLoad) -> None:
         """Have K chosen as if this had been learnt just now."""
         load.score.remember(self.score)
         load.draft_read.remember(self.draft_read)
-        widths.score.remember(self.beams)
-        widths.draft.remember(self.draft_beams)
         for name, points in self.draft.items():
             load.draft[name].remember(points)
         for name, share in self.acceptance.items():

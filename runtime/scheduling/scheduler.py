@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_work import SearchWork
-from mxspec.runtime.beams.width import PLAIN, Spent, Widths
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.policy.choose_k import KByLoad, Load, StepCost
@@ -52,7 +50,6 @@ class Scheduler:
 
     def __init__(self, target: Session, draft: Session | None, k_max: int, prefill_ms: float) -> None:
         self.load = KByLoad(k_max)
-        self.widths = Widths(k_max, self.load.pair)
         self._target, self._draft = target, draft
         self._k_max = k_max
         self._prefill_seconds = prefill_ms / 1e3
@@ -231,20 +228,18 @@ class Scheduler:
     def _plan(self) -> Plan:
         """A round for every text that has begun, and pieces of prompts as far as the budget goes."""
         rounds, late = self._rounds()
-        steps, late_searches = self._search_steps(sum(work.rows + work.k for work in rounds))
-        going_on: list[Work] = [*rounds, *steps]
+        going_on: list[Work] = [*rounds, *self._search_steps()]
         left = self._budget(self.load.score, sum(work.planned for work in going_on))
         reading = [t for t in self._running if t.reading and not t.ended and not t.slots[0].target_unencoded]
         pieces, draft_reads = self._pieces(reading, left)
         left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
-        waiting: list[Text] = [*late, *late_searches]
-        for text in waiting:
+        for text in late:
             with _alone(text):
                 count = text.draft_piece(left) if left > 0 else 0
                 left -= count
                 if count:
                     draft_reads.append((text, count))
-        return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not waiting)
+        return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
 
     def _rounds(self) -> tuple[list[SequenceWork], list[Sequence]]:
         """The rounds of texts that go on at one place, and those that have to wait for their draft.
@@ -271,22 +266,18 @@ class Scheduler:
                 rounds.append(work)
         return rounds, late
 
-    def _search_steps(self, beside: int) -> tuple[list[SearchWork], list[Search]]:
-        """The same of beam searches, beside so many tokens; slots that nobody uses are lent to those that draft."""
-        steps, late = [], []
+    def _search_steps(self) -> list[SearchWork]:
+        """The next steps of beam searches; slots that no text uses are lent to those that draft."""
+        steps = []
         for search in self._running:
             if not isinstance(search, Search) or search.reading:
                 continue
-            load = search.load(self._slots.spare(search), beside)
-            width = self.widths.choose(load) if search.chooses_k else search.fixed_width(load)
-            if width.steps and search.chooses_k and search.draft_lag > READY_LAG:
-                late.append(search)
-                width = PLAIN
+            spare = self._slots.spare(search)
+            width = search.width(spare)
             if width.steps:
-                search.lend(self._slots.borrow(load.slots - len(search.slots), search))
-            steps.append(SearchWork(search, load, width, self.widths.tokens(load, width)))
-            beside += steps[-1].planned
-        return steps, late
+                search.lend(self._slots.borrow(spare, search))
+            steps.append(SearchWork(search, width))
+        return steps
 
     def _budget(self, costs: Costs, tokens: int) -> int:
         """How many tokens of prompts a call may read beside `tokens` that are waited for, by what calls cost."""
@@ -331,10 +322,6 @@ class Scheduler:
         self._verify(works, logits, Timing(began, encoded, drafted, scored))
         tokens = sum(work.tokens for work in works)
         seconds = time.perf_counter() - drafted
-        for work in works:
-            if isinstance(work, SearchWork) and work.done is not None and plan.as_chosen:
-                spent = Spent(work.tokens, tokens, seconds, work.calls, work.drafting, chosen=work.text.chooses_k)
-                self.widths.observe(work.load, work.width, work.done, spent)
         if plan.as_chosen:
             self.load.observe(StepCost(tokens, seconds, draft_calls))
         else:
@@ -377,20 +364,12 @@ class Scheduler:
         """The draft reads for each search, and searches itself from where its beams are."""
         for text, count in plan.draft_reads:
             if isinstance(text, Search):
-                began = time.perf_counter()
-                self._guess(text, partial(text.read_draft, count))
-                if text.chooses_k:
-                    self.widths.catch_up(text.load(0, 0), time.perf_counter() - began)
+                with _alone(text):
+                    text.read_draft(count)
         for work in plan.works:
             if isinstance(work, SearchWork) and work.width.steps and not work.text.ended:
-                self._guess(work.text, work.guess)
-
-    def _guess(self, search: Search, what: Callable[[], object]) -> None:
-        """The draft works for one search; an error is of this text alone."""
-        try:
-            what()
-        except Exception as error:
-            search.fail(error)
+                with _alone(work.text):
+                    work.guess()
 
     def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
         """One call of the target; the rows of each work."""

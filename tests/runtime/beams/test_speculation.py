@@ -90,7 +90,7 @@ def test_a_search_in_company_is_what_it_is_alone(toys: Any, seed: int, source_ca
         if rng.random() < 0.6:
             settings = random_settings(rng, min(slots, 4))
             settings |= {"source": rng.choice(sources)} if source_capacity else {}
-            text = toys.search_of(target, draft, outbox, prompt, k=rng.choice([0, 1, 3, "auto"]), **settings)
+            text = toys.search_of(target, draft, outbox, prompt, k=rng.choice([0, 1, 3]), **settings)
         else:
             settings = {"max_new_tokens": rng.randrange(1, 25), "eos": [rng.randrange(VOCAB)], "logprobs": 2}
             settings |= {"source": rng.choice(sources)} if source_capacity else {}
@@ -201,7 +201,7 @@ def test_the_demo_pair_finds_the_targets_texts(demo_bundles: dict[str, Path], pr
     with Engine(demo_bundles["real"]) as engine:
         for chosen in settings:
             plain = engine.generate(prompt, k=0, max_new_tokens=24, logprobs=1, **chosen).results()
-            for k, width in ((1, None), (3, 2 * chosen["beams"]), ("auto", None)):
+            for k, width in ((1, None), (3, 2 * chosen["beams"])):
                 answers = engine.generate(
                     prompt, k=k, draft_beams=width, max_new_tokens=24, logprobs=1, **chosen
                 ).results()

@@ -8,9 +8,7 @@ import pytest
 
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
-from mxspec.runtime.beams.width import PLAIN, SearchLoad, Spent, Width, Widths
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.events import Round
 from mxspec.runtime.policy.choose_k import KByLoad, Load, StepCost
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
 
@@ -24,31 +22,16 @@ def learnt(draft: float) -> KByLoad:
     return load
 
 
-def searched() -> Widths:
-    """Beam searches of four, plain and with a draft's."""
-    widths, load = Widths(4), SearchLoad(4, 9, 8)
-    for _ in range(4):
-        for width, calls, tokens in ((PLAIN, [], 4), (Width(4, 2), [(4, 0.1), (8, 0.2)], 12)):
-            done = Round(width.steps, width.steps, 0, 1, 0, 0, 0)
-            widths.observe(load, width, done, Spent(tokens, tokens, 1 + 0.1 * tokens, calls))
-    return widths
-
-
 @pytest.mark.parametrize(("draft", "k"), [(0.05, 4), (2.0, 0)])
 def test_the_next_run_begins_with_the_best_k(draft: float, k: int, tmp_path: Path) -> None:
     path = tmp_path / "costs" / "table.json"
-    write_table(path, CostTable.of(learnt(draft), searched()))
+    write_table(path, CostTable.of(learnt(draft)))
     load = KByLoad(4)
     table = read_table(path)
     assert table is not None
-    widths = Widths(4, load.pair)
-    table.teach(load, widths)
+    table.teach(load)
     assert load.choose([Load(0.8, 4)]) == [k]
-    again = CostTable.of(load, widths)
-    assert again.score == table.score
-    assert (again.beams, again.draft_beams) == (table.beams, table.draft_beams)
-    assert [size for size, _ in table.beams] == [4, 12]
-    assert [size for size, _ in table.draft_beams] == [4, 8]
+    assert CostTable.of(load).score == table.score
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"score": [[0, 1]]}', b'{"score": [], "unknown": 1}', b"\xff"])
@@ -60,9 +43,9 @@ def test_what_cannot_be_read_is_not_there(content: bytes, tmp_path: Path) -> Non
 
 def test_what_cannot_be_written_is_left(tmp_path: Path) -> None:
     (tmp_path / "costs").write_text("a file where a folder is wanted")
-    write_table(tmp_path / "costs" / "table.json", CostTable.of(learnt(0.1), Widths(4)))
-    write_table(None, CostTable.of(learnt(0.1), Widths(4)))
-    write_table(tmp_path / "table.json", CostTable.of(KByLoad(4), Widths(4)))
+    write_table(tmp_path / "costs" / "table.json", CostTable.of(learnt(0.1)))
+    write_table(None, CostTable.of(learnt(0.1)))
+    write_table(tmp_path / "table.json", CostTable.of(KByLoad(4)))
     assert not (tmp_path / "table.json").exists()
 
 

@@ -59,6 +59,22 @@ def test_what_is_taken_for_sampled_text(settings: dict[str, Any], expected: tupl
     assert chosen(**settings) == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ("none", 0)),
+        ({"k": "auto"}, ("none", 0)),
+        ({"k": "auto", "drafter": "model"}, ("model", 0)),
+        ({"k": 2}, ("model", 2)),
+        ({"k": 2, "drafter": "model"}, ("model", 2)),
+        ({"k": 0, "drafter": "none"}, ("none", 0)),
+    ],
+)
+def test_a_beam_search_drafts_by_explicit_k_alone(settings: dict[str, Any], expected: tuple[str, int]) -> None:
+    strategy = choose(beams=3, **settings)
+    assert (strategy.drafter.name, strategy.k) == expected
+
+
 def test_every_verifier_that_can_be_asked_for_is_there() -> None:
     assert tuple(VERIFIERS) == verifiers.NAMES
 
