@@ -26,8 +26,10 @@ from mxspec.runtime.request import Request, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling import sequence
 from mxspec.runtime.scheduling.scheduler import Scheduler
+from mxspec.runtime.scheduling.sequence import Sequence as TextSequence
+from mxspec.runtime.scheduling.settings import Settings
+from mxspec.runtime.scheduling.work import ScheduledText
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.stream import TextStream
@@ -196,13 +198,13 @@ class Engine:
 
     # --- from a request to sequences ---
 
-    def _texts(self, request: Request, mailbox: Mailbox) -> list[sequence.Sequence] | list[Search]:
+    def _texts(self, request: Request, mailbox: Mailbox) -> list[ScheduledText]:
         manifest = self.bundle.manifest
         source, prompt = self._source_and_prompt(request)
         sampling = self._sampling(request)
         eos = frozenset(manifest.tokenizer.eos_token_ids)
         strategy = choose_strategy(request, sampling, self._drafters, manifest.k_max, self._measured)
-        settings = sequence.Settings(
+        settings = Settings(
             prompt=prompt,
             sampling=sampling,
             strategy=strategy,
@@ -235,7 +237,7 @@ class Engine:
             beams = replace(request.search, counted=forced)
             return [Search(settings, beams, shaper(), stream, mailbox, self.target, draft, stops=stops)]
         return [
-            sequence.Sequence(settings, shaper(), stream(), mailbox, self.target.capacity, sample)
+            TextSequence(settings, shaper(), stream(), mailbox, self.target.capacity, sample)
             for sample in range(request.samples)
         ]
 

@@ -28,7 +28,8 @@ from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.sequence import Sequence, Settings
+from mxspec.runtime.scheduling.sequence import Sequence
+from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.measured import Measured
 

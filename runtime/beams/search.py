@@ -23,9 +23,9 @@ from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.sequence import Outbox, Settings
+from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.slots import Slot, Taken
-from mxspec.runtime.scheduling.work import Text
+from mxspec.runtime.scheduling.work import Outbox, ScheduledText
 from mxspec.runtime.statistics import Tally
 from mxspec.runtime.text.stream import TextStream
 
@@ -53,7 +53,7 @@ class Search:
     ) -> None:
         """`stream` makes what turns an answer's tokens into text; `stops`: stop strings may end it."""
         self.settings, self.beams = settings, beams
-        self.followers: list[Text] = []
+        self.followers: list[ScheduledText] = []
         self.cancelled = False
         self.ended = False
         self.tally = Tally(len(settings.source) + len(settings.prompt), None, settings.strategy, beams=beams.count)

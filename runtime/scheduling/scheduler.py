@@ -27,10 +27,13 @@ from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.scheduling.sequence import Sequence
 from mxspec.runtime.scheduling.sequence_work import SequenceWork
 from mxspec.runtime.scheduling.slots import Slots, Taken
-from mxspec.runtime.scheduling.work import Text, Timing, Work
+from mxspec.runtime.scheduling.work import ScheduledText, Timing, Work
 
 FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known
 READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
+
+
+DraftRead = tuple[ScheduledText, int]  # and how many tokens of it the draft reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Plan:
     """What a step does: for the target, and tokens of prompts that drafts have to read beside it."""
 
     works: list[Work]
-    draft_reads: list[tuple[Text, int]]
+    draft_reads: list[DraftRead]
     as_chosen: bool  # texts draft as many tokens as was chosen: a step that K by load learns from
 
 
@@ -55,10 +58,10 @@ class Scheduler:
         self._prefill_seconds = prefill_ms / 1e3
         self._slots = Slots(target.slots)
         self._encode_costs = Costs()
-        self._waiting: deque[Text] = deque()
-        self._running: list[Text] = []
+        self._waiting: deque[ScheduledText] = deque()
+        self._running: list[ScheduledText] = []
 
-    def add(self, samples: abc.Sequence[Text]) -> None:
+    def add(self, samples: abc.Sequence[ScheduledText]) -> None:
         """The samples of one prompt, at the end of those that wait; all but the first wait until it has been read."""
         first, *others = samples
         first.followers = list(others)
@@ -183,7 +186,7 @@ class Scheduler:
         waiting = [text for text in self._running if text.slots[0].target_unencoded]
         if not waiting:
             return
-        chosen: dict[tuple[str, tuple[int, ...]], list[Text]] = {}
+        chosen: dict[tuple[str, tuple[int, ...]], list[ScheduledText]] = {}
         left = self._source_budget(others=len(waiting) < len(self._running))
         for text in waiting:
             source = text.settings.source
@@ -201,7 +204,7 @@ class Scheduler:
                 self._slots.forget(text.slots[0])
                 text.fail(error)
 
-    def _encode_together(self, groups: abc.Sequence[abc.Sequence[Text]]) -> None:
+    def _encode_together(self, groups: abc.Sequence[abc.Sequence[ScheduledText]]) -> None:
         """One call of the encoder for the source of each group, which all of its texts get."""
         began = time.perf_counter()
         sources = [(texts[0].slots[0].index, texts[0].settings.source) for texts in groups]
@@ -288,10 +291,10 @@ class Scheduler:
             return min(FIRST_CHUNK, most)
         return costs.affordable(tokens, self._prefill_seconds, most)
 
-    def _pieces(self, reading: abc.Sequence[Text], left: int) -> tuple[list[Work], list[tuple[Text, int]]]:
+    def _pieces(self, reading: abc.Sequence[ScheduledText], left: int) -> tuple[list[Work], list[DraftRead]]:
         """The next pieces of prompts, in the order in which they came; a fixed K wants the draft to keep up."""
         works: list[Work] = []
-        draft_reads: list[tuple[Text, int]] = []
+        draft_reads: list[DraftRead] = []
         for text in reading:
             if left <= 0:
                 break
@@ -392,7 +395,7 @@ class Scheduler:
 
 
 @contextmanager
-def _alone(text: Text) -> Iterator[None]:
+def _alone(text: ScheduledText) -> Iterator[None]:
     """An error in here is of this text alone: it ends, and the others go on."""
     try:
         yield

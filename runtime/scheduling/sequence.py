@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import abc
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,52 +15,24 @@ from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.guarded import GuardedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
-from mxspec.runtime.policy.strategy import Strategy
 from mxspec.runtime.policy.worth import ALL_WANTED, Worth
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logprob
 from mxspec.runtime.sampling.randomness import Draws
-from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.sequence_work import SequenceWork
+from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.slots import Slot, Taken
-from mxspec.runtime.scheduling.work import Text, Timing
+from mxspec.runtime.scheduling.work import Outbox, ScheduledText, Timing
 from mxspec.runtime.statistics import Tally
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.trace.tracer import Tracer, why_k
 from mxspec.runtime.verifiers.greedy import verify_greedy
-from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
 
 MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one
-
-
-class Outbox(Protocol):
-    """Where a sequence's events go; called by the thread that runs the steps."""
-
-    def put(self, *events: Event | BaseException) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a text is to be written, checked: the prompt is not empty and fits, no k exceeds k_max.
-
-    Where an encoder reads a `source` first, the prompt is what the decoder begins with.
-    """
-
-    prompt: list[int]
-    sampling: Sampling  # with a seed
-    strategy: Strategy
-    max_new_tokens: int
-    eos: frozenset[int]  # tokens that end the text
-    measured: Measured | None = None  # learns what draft and target expected
-    logprobs: int | None = None
-    logprobs_of: str = "raw"
-    cache_key: str = ""
-    traced: bool = False
-    source: tuple[int, ...] = ()
 
 
 class Sequence:
@@ -81,7 +52,7 @@ class Sequence:
             settings.strategy,
         )
         self.acceptance = Acceptance()
-        self.followers: list[Text] = []  # samples of the same prompt, which wait until it has been read
+        self.followers: list[ScheduledText] = []  # samples of the same prompt, which wait until it has been read
         self.cancelled = False  # set by any thread
         self.ended = False
         self._slot: Slot | None = None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from mxspec.runtime.events import FinishReason
+from mxspec.runtime.events import Event, FinishReason
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
-
-if TYPE_CHECKING:
-    from mxspec.runtime.scheduling.sequence import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +25,17 @@ class Timing:
     scored: float
 
 
-class Text(Protocol):
+class Outbox(Protocol):
+    """Where a sequence's events go; called by the thread that runs the steps."""
+
+    def put(self, *events: Event | BaseException) -> None: ...
+
+
+class ScheduledText(Protocol):
     """A text from its admission to its end, in one slot or in several."""
 
     settings: Settings
-    followers: list[Text]  # samples of the same prompt, which wait until it has been read
+    followers: list[ScheduledText]  # samples of the same prompt, which wait until it has been read
     cancelled: bool
     tally: Tally
 
@@ -78,7 +82,7 @@ class Text(Protocol):
         """The text ends in an error, which its reader gets."""
 
 
-def prompt_read(text: Text) -> int:
+def prompt_read(text: ScheduledText) -> int:
     """Tokens of its source and its prompt that the target has read, or was spared."""
     source, prompt = text.settings.source, text.settings.prompt
     if not text.reading:
@@ -92,7 +96,7 @@ class Work(Protocol):
     """What a step does for one text."""
 
     @property
-    def text(self) -> Text: ...
+    def text(self) -> ScheduledText: ...
 
     @property
     def scored(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Samples
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.work import Text
+from mxspec.runtime.scheduling.work import ScheduledText
 
 
 class QueueFullError(GenerationError):
@@ -22,13 +22,13 @@ class Worker:
         self._scheduler = scheduler
         self._queue = queue
         self._changed = threading.Condition()
-        self._inbox: list[Samples[Text]] = []
+        self._inbox: list[Samples[ScheduledText]] = []
         self._closing = False
         self._error: GenerationError | None = None  # why the thread has ended, where nobody asked it to
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
-    def submit(self, requests: Samples[Samples[Text]]) -> None:
+    def submit(self, requests: Samples[Samples[ScheduledText]]) -> None:
         """Hand over the samples of some requests, to begin in the same step where there is room.
 
         Raises GenerationError: closed, forked, or too many wait.

@@ -23,6 +23,7 @@ from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling import sequence
 from mxspec.runtime.scheduling.scheduler import Scheduler
+from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verifier import Verifier
@@ -166,7 +167,7 @@ def make_sequence(
     stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
     sampling = Sampling(**settings).seeded()
     return sequence.Sequence(
-        sequence.Settings(
+        Settings(
             prompt=list(prompt),
             sampling=sampling,
             strategy=Strategy(
@@ -215,7 +216,7 @@ def make_search(
     """A beam search of the toys."""
     sampling = Sampling(**settings).seeded()
     return Search(
-        sequence.Settings(
+        Settings(
             prompt=list(prompt),
             sampling=sampling,
             strategy=Strategy(NoDrafter() if draft is None else draft.drafter, 0 if draft is None else k),
