@@ -12,7 +12,6 @@ import numpy as np
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.beams.forks import Forks
 from mxspec.runtime.beams.node import Node, common_ancestor
-from mxspec.runtime.beams.search_work import SearchWork
 from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
@@ -38,6 +37,8 @@ class Search:
     Nothing is certain before the end: then the events come, the best text's first. Each live beam has a slot; with a
     draft, the paths of its guesses have slots that nobody uses, too, as long as nobody does.
     """
+
+    kind = "search"
 
     def __init__(
         self,
@@ -171,15 +172,9 @@ class Search:
         self.tally.began = began
         self.tally.reused_tokens = len(self.settings.source) - taken[0].slot.target_unencoded + taken[0].target
 
-    def piece(self, count: int) -> SearchWork:
-        return SearchWork(self, unread=self.unread[:count])
-
     def prompt_was_read(self) -> None:
         """The target has read the prompt to its end, in the first slot."""
         self.target_forks.hold(self._slots[0].index, [self.root])
-
-    def draft_piece(self, most: int) -> int:
-        return min(self.draft_lag, max(most, self._slots[0].draft_unencoded))
 
     def read_draft(self, count: int) -> None:
         """The draft reads so many more tokens of what all beams begin with, those of the source first."""

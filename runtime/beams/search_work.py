@@ -5,20 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from mxspec.runtime.beams.forks import Place
+from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.step import continuations, looked_at, select
 from mxspec.runtime.beams.trellis import PLAIN, Leaf, Width, leaves
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.work import Timing
-
-if TYPE_CHECKING:
-    from mxspec.runtime.beams.search import Search
-
 
 LEAVES = 1.3  # leaves of a trellis over the draft's beams, about
 MOST_BEHIND = 2  # tokens that all beams begin with, which the draft may read for each of them
@@ -71,6 +68,9 @@ class SearchWork:
             levels.append(nodes)
         self.drafted = len(levels) - 1
         self._leaves = leaves(levels, len(search.usable()))
+
+    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
+        return []  # a search looks ahead of each beam by itself
 
     def parts(self) -> list[Part]:
         search = self.text

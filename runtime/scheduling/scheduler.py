@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mxspec.runtime.beams.search import Search
-from mxspec.runtime.beams.search_work import SearchWork
+from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.policy.choose_k import KByLoad, Load, StepCost
+from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.scheduling.sequence import Sequence
-from mxspec.runtime.scheduling.sequence_work import SequenceWork
+from mxspec.runtime.scheduling.sequence_planner import SequencePlanner
 from mxspec.runtime.scheduling.slots import Slots, Taken
-from mxspec.runtime.scheduling.work import ScheduledText, Timing, Work
+from mxspec.runtime.scheduling.work import Planner, ScheduledText, Timing, Work, alone, draft_piece
 
 FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known
-READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
 
 
 DraftRead = tuple[ScheduledText, int]  # and how many tokens of it the draft reads
@@ -54,9 +49,10 @@ class Scheduler:
     def __init__(self, target: Session, draft: Session | None, k_max: int, prefill_ms: float) -> None:
         self.load = KByLoad(k_max)
         self._target, self._draft = target, draft
-        self._k_max = k_max
         self._prefill_seconds = prefill_ms / 1e3
         self._slots = Slots(target.slots)
+        planners: list[Planner] = [SequencePlanner(self.load, k_max), SearchPlanner(self._slots)]
+        self._planners = {planner.kind: planner for planner in planners}
         self._encode_costs = Costs()
         self._waiting: deque[ScheduledText] = deque()
         self._running: list[ScheduledText] = []
@@ -134,7 +130,7 @@ class Scheduler:
             for each in taken:  # the first gets its beginning before the slot that has it is another's
                 self._hand_over(each)
             self._running.append(text)
-            with _alone(text):
+            with alone(text):
                 text.start(taken, now, self.load)
             if text.ended:
                 self._retire()
@@ -230,57 +226,24 @@ class Scheduler:
 
     def _plan(self) -> Plan:
         """A round for every text that has begun, and pieces of prompts as far as the budget goes."""
-        rounds, late = self._rounds()
-        going_on: list[Work] = [*rounds, *self._search_steps()]
+        going_on: list[Work] = []
+        late: list[ScheduledText] = []
+        for planner in self._planners.values():
+            texts = [text for text in self._running if text.kind == planner.kind and not text.reading]
+            works, waiting = planner.plan(texts)
+            going_on += works
+            late += waiting
         left = self._budget(self.load.score, sum(work.planned for work in going_on))
         reading = [t for t in self._running if t.reading and not t.ended and not t.slots[0].target_unencoded]
         pieces, draft_reads = self._pieces(reading, left)
         left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
         for text in late:
-            with _alone(text):
-                count = text.draft_piece(left) if left > 0 else 0
+            with alone(text):
+                count = draft_piece(text, left) if left > 0 else 0
                 left -= count
                 if count:
                     draft_reads.append((text, count))
         return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
-
-    def _rounds(self) -> tuple[list[SequenceWork], list[Sequence]]:
-        """The rounds of texts that go on at one place, and those that have to wait for their draft.
-
-        K is chosen, so the draft reads a text only when it is first tried on it.
-        """
-        decoding: list[Sequence] = []
-        loads: list[Load] = []
-        for text in self._running:
-            if isinstance(text, Sequence) and not text.reading:
-                with _alone(text):
-                    loads.append(text.load(self._k_max))
-                    decoding.append(text)
-        rounds, late = [], []
-        for sequence, k in zip(decoding, self.load.choose(loads), strict=True):
-            work = SequenceWork(sequence, sequence.unread, proposal=sequence.forced(self._k_max))
-            work.k = max(k - len(work.proposal.tokens), 0)
-            with _alone(sequence):
-                waits = work.k > 0 and sequence.chooses_k and sequence.draft_lag > READY_LAG
-                sequence.note_k(k, len(work.proposal.tokens), waits=waits)
-                if waits:
-                    late.append(sequence)
-                    work.k = 0
-                rounds.append(work)
-        return rounds, late
-
-    def _search_steps(self) -> list[SearchWork]:
-        """The next steps of beam searches; slots that no text uses are lent to those that draft."""
-        steps = []
-        for search in self._running:
-            if not isinstance(search, Search) or search.reading:
-                continue
-            spare = self._slots.spare(search)
-            width = search.width(spare)
-            if width.steps:
-                search.lend(self._slots.borrow(spare, search))
-            steps.append(SearchWork(search, width))
-        return steps
 
     def _budget(self, costs: Costs, tokens: int) -> int:
         """How many tokens of prompts a call may read beside `tokens` that are waited for, by what calls cost."""
@@ -298,14 +261,14 @@ class Scheduler:
         for text in reading:
             if left <= 0:
                 break
-            with _alone(text):
+            with alone(text):
                 unread = len(text.unread)
                 lag = text.draft_lag if text.drafts_at_once else 0  # most drafters have nothing to read
                 if lag > unread:  # of a beginning that was taken over the draft had read less
-                    count = min(text.draft_piece(left), lag - unread)
+                    count = min(draft_piece(text, left), lag - unread)
                 else:
                     count = min(unread, left)
-                    works.append(text.piece(count))
+                    works.append(self._planners[text.kind].piece(text, count))
                 if lag:
                     draft_reads.append((text, count))
                 left -= count
@@ -321,7 +284,7 @@ class Scheduler:
             return
         logits = self._score(works)
         scored = time.perf_counter()
-        prepare([(work.text.shaper, work.proposal.tokens) for work in _of_sequences(works) if work.scored])
+        prepare([look_ahead for work in works for look_ahead in work.look_aheads()])
         self._verify(works, logits, Timing(began, encoded, drafted, scored))
         tokens = sum(work.tokens for work in works)
         seconds = time.perf_counter() - drafted
@@ -331,48 +294,14 @@ class Scheduler:
             self.load.score.add(tokens, seconds)
 
     def _propose(self, plan: Plan) -> list[tuple[str, int, float]]:
-        """Each drafter reads and proposes for all its texts together; the calls of the rounds."""
+        """Drafters read and guess; their calls of the rounds."""
         calls: list[tuple[str, int, float]] = []
         texts = sum(work.scored for work in plan.works)
-        running = [text for text in self._running if isinstance(text, Sequence)]
-        drafters = {id(text.drafter.drafter): text.drafter for text in running}
-        for drafter in drafters.values():
-            reads = [
-                (text, count)
-                for text, count in plan.draft_reads
-                if isinstance(text, Sequence) and text.drafter.drafter is drafter.drafter and not text.ended
-            ]
-            asked = (work for work in _of_sequences(plan.works) if work.k)
-            works = [work for work in asked if work.text.drafter.drafter is drafter.drafter]
-            try:
-                if reads:
-                    began = time.perf_counter()
-                    drafter.read([(text.tokens, text.slot, count) for text, count in reads])
-                    self.load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
-                if works:
-                    worth = self.load.worth(drafter.name, texts)
-                    wanted = [work.text.wanted(work.k, work.proposal, work.draws, worth) for work in works]
-                    calls += [(drafter.name, texts, seconds) for texts, seconds in drafter.propose(wanted)]
-            except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
-                for text in (*(text for text, _ in reads), *(work.text for work in works)):
-                    text.slot.draft_length = 0
-                    text.fail(error)
-            for work in works:
-                if work.proposal.errors and not work.text.ended:
-                    work.text.fail(work.proposal.errors[0])
-        self._guess_searches(plan)
+        for kind, planner in self._planners.items():
+            reads = [(text, count) for text, count in plan.draft_reads if text.kind == kind and not text.ended]
+            works = [work for work in plan.works if work.text.kind == kind and not work.text.ended]
+            calls += planner.propose(reads, works, texts)
         return calls
-
-    def _guess_searches(self, plan: Plan) -> None:
-        """The draft reads for each search, and searches itself from where its beams are."""
-        for text, count in plan.draft_reads:
-            if isinstance(text, Search):
-                with _alone(text):
-                    text.read_draft(count)
-        for work in plan.works:
-            if isinstance(work, SearchWork) and work.width.steps and not work.text.ended:
-                with _alone(work.text):
-                    work.guess()
 
     def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
         """One call of the target; the rows of each work."""
@@ -388,20 +317,5 @@ class Scheduler:
     def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
         """What comes of the rows: verify what each text drafted, and emit what is kept of it."""
         for work, rows in zip(works, logits, strict=True):
-            try:
+            with alone(work.text):
                 work.verify(rows, timing, self.load)
-            except Exception as error:  # of this text alone: nothing here touches another
-                work.text.fail(error)
-
-
-@contextmanager
-def _alone(text: ScheduledText) -> Iterator[None]:
-    """An error in here is of this text alone: it ends, and the others go on."""
-    try:
-        yield
-    except Exception as error:
-        text.fail(error)
-
-
-def _of_sequences(works: abc.Sequence[Work]) -> list[SequenceWork]:
-    return [work for work in works if isinstance(work, SequenceWork)]

@@ -21,7 +21,6 @@ from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logpro
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.sequence_work import SequenceWork
 from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.slots import Slot, Taken
 from mxspec.runtime.scheduling.work import Outbox, ScheduledText, Timing
@@ -37,6 +36,8 @@ MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawin
 
 class Sequence:
     """A text from its admission to its end; after its first round the target has read all its tokens but the last."""
+
+    kind = "sequence"
 
     def __init__(
         self, settings: Settings, shaper: Shaper, stream: TextStream, outbox: Outbox, capacity: int, sample: int = 0
@@ -112,10 +113,6 @@ class Sequence:
         """Tokens that the draft has to read before it can guess."""
         return self.drafter.lag(self.tokens, self.slot)
 
-    def draft_piece(self, most: int) -> int:
-        """How many of the tokens that the draft has to read it reads next: about `most`, but a source whole."""
-        return min(self.draft_lag, max(most, self.slot.draft_unencoded))
-
     @property
     def _room(self) -> int:
         """How many tokens can be drafted: never past the contexts or the tokens wanted."""
@@ -177,11 +174,6 @@ class Sequence:
         self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
         self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
         self._begun = True
-
-    def piece(self, count: int) -> SequenceWork:
-        """The next tokens of its prompt."""
-        unread = self.unread
-        return SequenceWork(self, unread[:count], scored=count == len(unread))
 
     def verify(self, proposal: Proposal, draws: Draws, logits: Logits) -> Verdict:
         """What is kept of a proposal, by the target's logits float32[K + 1, vocab]."""

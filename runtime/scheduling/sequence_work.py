@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mxspec.runtime.drafters.drafter import Proposal
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.sequence import Sequence
 from mxspec.runtime.scheduling.work import Timing
-
-if TYPE_CHECKING:
-    from mxspec.runtime.scheduling.sequence import Sequence
 
 
 @dataclass(slots=True)
@@ -48,6 +46,9 @@ class SequenceWork:
     @property
     def tokens(self) -> int:
         return len(self.unread) + len(self.proposal.tokens)
+
+    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
+        return [(self.text.shaper, self.proposal.tokens)] if self.scored else []
 
     def parts(self) -> list[Part]:
         slot = self.text.slot

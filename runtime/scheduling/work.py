@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mxspec.runtime.events import Event, FinishReason
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.slots import Slot, Taken
 from mxspec.runtime.statistics import Tally
@@ -34,6 +36,7 @@ class Outbox(Protocol):
 class ScheduledText(Protocol):
     """A text from its admission to its end, in one slot or in several."""
 
+    kind: str  # of the planner that plans for it
     settings: Settings
     followers: list[ScheduledText]  # samples of the same prompt, which wait until it has been read
     cancelled: bool
@@ -66,14 +69,8 @@ class ScheduledText(Protocol):
     def draft_lag(self) -> int:
         """Tokens that the draft has to read before it can guess."""
 
-    def draft_piece(self, most: int) -> int:
-        """How many of the tokens that the draft has to read it reads next: about `most`, but a source whole."""
-
     def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
         """It has been given its slots; the first holds what was read of the prompt's beginning."""
-
-    def piece(self, count: int) -> Work:
-        """The next tokens of its prompt."""
 
     def finish(self, reason: FinishReason) -> None:
         """The text ends; its slots are whoever's asks for them."""
@@ -90,6 +87,20 @@ def prompt_read(text: ScheduledText) -> int:
     if not text.slots:
         return 0
     return len(source) - text.slots[0].target_unencoded + text.slots[0].target_length
+
+
+def draft_piece(text: ScheduledText, most: int) -> int:
+    """Number of tokens that the draft reads next of those that it has to: about `most`, but a source whole."""
+    return min(text.draft_lag, max(most, text.slots[0].draft_unencoded))
+
+
+@contextmanager
+def alone(text: ScheduledText) -> Iterator[None]:
+    """An error in here is of this text alone: it ends, and the others go on."""
+    try:
+        yield
+    except Exception as error:
+        text.fail(error)
 
 
 class Work(Protocol):
@@ -110,6 +121,9 @@ class Work(Protocol):
     def tokens(self) -> int:
         """How many tokens it adds to the target's call."""
 
+    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
+        """What verifying asks masks for, which are computed for all texts of a step together."""
+
     def parts(self) -> list[Part]:
         """What it adds to the target's call, each part in a slot of its own."""
 
@@ -118,3 +132,23 @@ class Work(Protocol):
 
     def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
         """What comes of the rows of its parts, float32[rows, vocab]."""
+
+
+class Planner(Protocol):
+    """What one kind of text does at each verb of a step."""
+
+    kind: str
+
+    def plan(self, texts: Sequence[Any]) -> tuple[Sequence[Work], Sequence[ScheduledText]]:
+        """What texts whose prompts were read add to the step; and those of them that wait for their draft to read."""
+
+    def piece(self, text: Any, count: int) -> Work:
+        """The next `count` tokens of a prompt."""
+
+    def propose(
+        self, reads: Sequence[tuple[Any, int]], works: Sequence[Any], texts: int
+    ) -> list[tuple[str, int, float]]:
+        """Drafters read so many tokens of texts and guess for works, in a step of so many `texts`.
+
+        Returns their calls: whose, texts in the call, and seconds.
+        """

@@ -1,0 +1,89 @@
+"""What texts that go on at one place do at each verb of a step: choose K, read a piece of a prompt, be drafted."""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+
+from mxspec.runtime.policy.choose_k import KByLoad, Load
+from mxspec.runtime.scheduling.sequence import Sequence
+from mxspec.runtime.scheduling.sequence_work import SequenceWork
+from mxspec.runtime.scheduling.work import alone
+
+READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
+
+
+class SequencePlanner:
+    """Plans for all sequences of an engine together."""
+
+    kind = Sequence.kind
+
+    def __init__(self, load: KByLoad, k_max: int) -> None:
+        self._load, self._k_max = load, k_max
+
+    def plan(self, texts: abc.Sequence[Sequence]) -> tuple[list[SequenceWork], list[Sequence]]:
+        """The round of each text, and the texts that have to wait for their draft.
+
+        K is chosen, so the draft reads a text only when it is first tried on it.
+        """
+        loads: list[tuple[Sequence, Load]] = []
+        for text in texts:
+            with alone(text):
+                loads.append((text, text.load(self._k_max)))
+        works, late = [], []
+        ks = self._load.choose([load for _, load in loads])
+        for (text, _), k in zip(loads, ks, strict=True):
+            with alone(text):
+                work = SequenceWork(text, text.unread, proposal=text.forced(self._k_max))
+                forced = len(work.proposal.tokens)
+                work.k = max(k - forced, 0)
+                waits = work.k > 0 and text.chooses_k and text.draft_lag > READY_LAG
+                text.note_k(k, forced, waits=waits)
+                if waits:
+                    late.append(text)
+                    work.k = 0
+                works.append(work)
+        return works, late
+
+    def piece(self, text: Sequence, count: int) -> SequenceWork:
+        """The next `count` tokens of its prompt."""
+        unread = text.unread
+        return SequenceWork(text, unread[:count], scored=count == len(unread))
+
+    def propose(
+        self, reads: abc.Sequence[tuple[Sequence, int]], works: abc.Sequence[SequenceWork], texts: int
+    ) -> list[tuple[str, int, float]]:
+        """Each drafter reads and proposes for all its texts together, in a step of so many `texts`."""
+        calls: list[tuple[str, int, float]] = []
+        works = [work for work in works if work.k]
+        concerned = (*(text for text, _ in reads), *(work.text for work in works))
+        for drafter in {id(text.drafter.drafter): text.drafter.drafter for text in concerned}.values():
+            calls += self._propose(
+                [read for read in reads if read[0].drafter.drafter is drafter],
+                [work for work in works if work.text.drafter.drafter is drafter],
+                texts,
+            )
+        return calls
+
+    def _propose(
+        self, reads: abc.Sequence[tuple[Sequence, int]], works: abc.Sequence[SequenceWork], texts: int
+    ) -> list[tuple[str, int, float]]:
+        """The same of one drafter."""
+        concerned = (*(text for text, _ in reads), *(work.text for work in works))
+        drafter, calls = concerned[0].drafter, list[tuple[int, float]]()
+        try:
+            if reads:
+                began = time.perf_counter()
+                drafter.read([(text.tokens, text.slot, count) for text, count in reads])
+                self._load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
+            if works:
+                worth = self._load.worth(drafter.name, texts)
+                calls = drafter.propose([work.text.wanted(work.k, work.proposal, work.draws, worth) for work in works])
+        except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
+            for text in concerned:
+                text.slot.draft_length = 0
+                text.fail(error)
+        for work in works:
+            if work.proposal.errors and not work.text.ended:
+                work.text.fail(work.proposal.errors[0])
+        return [(drafter.name, count, seconds) for count, seconds in calls]
