@@ -10,6 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+def _no_ids() -> Ids:
+    return np.empty(0, np.int64)
+
 
 @dataclass(slots=True)
 class Slot:
@@ -32,6 +41,16 @@ class Slot:
     running: bool = False
     last_used: int = 0  # counts the takings; 0: never
     borrower: object | None = None  # a text that runs and uses it while it is idle
+    _ids: Ids = field(default_factory=_no_ids, compare=False)  # the first of `_ids_of`, a list that only grows
+    _ids_of: list[int] | None = field(default=None, compare=False)
+
+    def read_ids(self) -> Ids:
+        """The tokens that the target has read, as an array that is kept: new prompts are compared with it."""
+        if self._ids_of is not self.tokens:
+            self._ids, self._ids_of = _no_ids(), self.tokens
+        if new := self.tokens[len(self._ids) : self.target_length]:
+            self._ids = np.concatenate([self._ids, np.array(new, np.int64)])
+        return self._ids[: self.target_length]
 
     def rollback(self, length: int) -> None:
         """Both models forget what they read after the first `length` tokens."""
@@ -85,7 +104,8 @@ class Slots:
         idle = [slot for slot in self._slots if not slot.running]
         if len(idle) < count:
             return None
-        shared = {slot.index: self._shared(slot, prompt, cache_key, source) for slot in self._slots}
+        wanted = np.array(prompt[:-1], np.int64)
+        shared = {slot.index: _shared(slot, wanted, cache_key, source) for slot in self._slots}
         lender = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
         length = shared[lender.index]
         alike = [slot for slot in self._slots if source and (slot.cache_key, slot.source) == (cache_key, source)]
@@ -145,10 +165,12 @@ class Slots:
         slot.tokens, slot.target_length, slot.draft_length = [], 0, 0
         slot.source, slot.target_encoded, slot.draft_encoded = (), False, False
 
-    def _shared(self, slot: Slot, prompt: Sequence[int], cache_key: str, source: tuple[int, ...]) -> int:
-        if slot.cache_key != cache_key or slot.source != source:
-            return 0
-        return common_prefix(slot.tokens[: slot.target_length], prompt[:-1])
+
+def _shared(slot: Slot, wanted: Ids, cache_key: str, source: tuple[int, ...]) -> int:
+    """Number of tokens that what the slot holds and `wanted` begin with, where the slot may serve the text."""
+    if not slot.target_length or slot.cache_key != cache_key or slot.source != source:
+        return 0
+    return common_prefix(slot.read_ids(), wanted)
 
 
 def _first(wanted: Slot, slots: Sequence[Slot]) -> Slot | None:
@@ -156,11 +178,8 @@ def _first(wanted: Slot, slots: Sequence[Slot]) -> Slot | None:
     return wanted if wanted in slots else next(iter(slots), None)
 
 
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    count = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
+def common_prefix(first: Sequence[int] | Ids, second: Sequence[int] | Ids) -> int:
+    """Number of tokens that both begin with."""
+    length = min(len(first), len(second))
+    differs = np.asarray(first[:length]) != np.asarray(second[:length])
+    return int(differs.argmax()) if differs.any() else length
