@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mxspec.runtime.beams.node import Node
 
 Copy = Callable[[int, int, int, int], None]
-"""Gives a slot (the second) the first entries of another (the first), so many; it has those before the last number."""
+"""copy(source, destination, length, first): entries first to length of the source; the destination has those before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Forks:
         return self._paths.get(slot, [])
 
     def held(self, node: Node) -> Node | None:
-        """The longest beginning of a text that some slot holds; None where none has the prompt."""
+        """The longest beginning of a text that some slot holds; None where no slot has the prompt."""
         above: Node | None = node
         while above is not None and above not in self._holders:
             above = above.parent
@@ -88,7 +88,7 @@ class Forks:
         return above, node.path(above)
 
     def _keep(self, beginnings: Sequence[Node], slots: Sequence[int]) -> list[int | None]:
-        """For each beginning a slot that holds it, rather one that holds nothing more; None where all are taken."""
+        """For each beginning a slot that holds it, preferably one that holds nothing more; None where all are taken."""
         allowed, kept = set(slots), list[int | None]()
         for node in beginnings:
             holders = [slot for slot in self._holders[node] if slot in allowed]
@@ -113,7 +113,7 @@ class Forks:
 
 
 def _common(first: Sequence[Node], second: Sequence[Node]) -> int:
-    """How many nodes two paths of one tree begin with; from where they differ on they have none in common."""
+    """Number of nodes that two paths of one tree begin with; after their first difference they share no node."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The tree of texts that a search has come to, a token a node."""
+"""The tree of the texts that a search has found, one token a node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Node:
 
     @classmethod
     def root(cls, length: int) -> Node:
-        """A prompt of so many tokens."""
+        """A prompt of `length` tokens."""
         return cls(None, -1, length)
 
     def child(self, token: int) -> Node:

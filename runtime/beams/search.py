@@ -34,8 +34,8 @@ Ended = tuple[Node, FinishReason]
 class Search:
     """The N likeliest texts that a search of N beams finds, of which the n best are answered.
 
-    Nothing is certain before the end: then the events come, the best text's first. Each live beam has a slot; with a
-    draft, the paths of its guesses have slots that nobody uses, too, as long as nobody does.
+    The events come at the end, for nothing is certain before; those of the best text are the first. Each live beam has
+    a slot; the paths that a draft guesses have slots that no text uses, until a text needs them.
     """
 
     kind = "search"
@@ -110,9 +110,9 @@ class Search:
         """Tokens of what all beams begin with, and of the source, that the draft has not read."""
         if self.draft_forks is None:
             return 0
-        held = self.draft_forks.held(self._trunk)
-        read = self._slots[0].draft_length if held is None else held.length
-        return self._trunk.length - read + self._slots[0].draft_unencoded
+        trunk, slot = self._trunk, self._slots[0]
+        held = self.draft_forks.held(trunk)
+        return slot.draft_lag(trunk.length) if held is None else trunk.length - held.length + slot.draft_unencoded
 
     @property
     def _trunk(self) -> Node:
@@ -122,7 +122,7 @@ class Search:
 
     @property
     def room(self) -> int:
-        """How many steps can be drafted: never past the contexts or the tokens wanted."""
+        """Number of steps that can be drafted: never past the contexts or the tokens wanted."""
         if self.draft is None or len(self.settings.source) > self.draft.source_capacity or self._slots[0].undraftable:
             return 0
         length = self.root.length + self.steps
@@ -152,7 +152,7 @@ class Search:
         return Width(min(wanted, len(self._slots) + spare), steps) if steps else PLAIN
 
     def usable(self) -> list[int]:
-        """Its slots, and those that it was lent and nobody has taken since."""
+        """Indices of its slots, and of lent slots that no text has taken since."""
         lost = [slot for slot in self._spares if slot.borrower is not self]
         for slot in lost:
             for forks in (self.target_forks, self.draft_forks):
@@ -162,7 +162,7 @@ class Search:
         return [slot.index for slot in (*self._slots, *self._spares)]
 
     def lend(self, slots: abc.Sequence[Slot]) -> None:
-        """Slots that nobody uses; what they hold is its own while it is their borrower."""
+        """Lend it slots that no text uses; their content is its own while it is their borrower."""
         self._spares += [slot for slot in slots if slot not in self._spares]
 
     # --- its life ---
@@ -199,7 +199,7 @@ class Search:
         self.draft.run([Part(place.slot, place.past, place.tokens, 1)])
 
     def advance(self, scored: Mapping[Node, Logits]) -> int:
-        """Take steps as long as the logits of all live beams are known; how many."""
+        """Take steps as long as the logits of all live beams are known; returns their number."""
         before = self.steps
         while not self.over and all(node in scored for node in self.live):
             self._step(np.stack([scored[node] for node in self.live]))
@@ -218,7 +218,7 @@ class Search:
             self._answer(self._found())
 
     def finish(self, reason: FinishReason) -> None:
-        """It ends before its time, with the best that there is."""
+        """End early, with the best texts so far."""
         running = [
             (self._normalised(score), (node, reason)) for node, score in zip(self.live, self.scores, strict=True)
         ]
@@ -229,7 +229,7 @@ class Search:
     def fail(self, error: BaseException) -> None:
         self._end()
         for slot in self._slots:
-            slot.rollback(0)  # what a call wrote that failed cannot be trusted
+            slot.rollback(0)  # a call that failed may have written there
         self._outbox.put(error)
 
     # --- a step, and the end ---
@@ -251,14 +251,14 @@ class Search:
             self.hypotheses.add(score, (become(one), end))
         self.live = [become(one) for one in selected.live]
         self.scores = [one.score for one in selected.live]
-        for node in nodes:  # what no beam goes on from is of no use any more
+        for node in nodes:  # no beam goes on from the other children
             node.stream = None
             node.children = {token: child for token, child in node.children.items() if child in self.live}
         if self.live:
             self.shaping.keep(self.live)
 
     def _found(self) -> list[tuple[float, Ended]]:
-        """The n best; raises where the settings leave no n texts."""
+        """The n best; raises GenerationError where the settings leave fewer than n texts."""
         found = self.hypotheses.found[: self.answers]
         if len(found) < self.answers:
             raise GenerationError(
@@ -268,7 +268,7 @@ class Search:
         return found
 
     def _answer(self, found: abc.Sequence[tuple[float, Ended]]) -> None:
-        """Tell the reader these texts with their scores; the first one's round has the figures of all calls."""
+        """Give the reader these texts with their scores; the round of the first has the figures of all calls."""
         self._end()
         for sample, (score, (node, reason)) in enumerate(found):
             try:

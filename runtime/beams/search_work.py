@@ -18,7 +18,7 @@ from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.work import Timing
 
 LEAVES = 1.3  # leaves of a trellis over the draft's beams, about
-MOST_BEHIND = 2  # tokens that all beams begin with, which the draft may read for each of them
+MOST_BEHIND = 2  # tokens common to all beams that the draft may read once for each beam
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class SearchWork:
         assert search.draft is not None
         assert search.draft_forks is not None
         if search.draft_forks.held(search.root) is None or search.draft_lag > MOST_BEHIND:
-            search.read_draft(search.draft_lag)  # once, and not for each beam
+            search.read_draft(search.draft_lag)  # once, instead of for each beam
         if search.slots[0].undraftable:
             return
         nodes, scores, levels = search.live, search.scores, [search.live]

@@ -1,4 +1,4 @@
-"""How many beams there are, and when the search is over."""
+"""The number of beams, and when a search is over."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ class Beams:
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     counted: int = 0  # tokens that the prompt ends with and the length counts: those that a decoder has to begin with
-    draft_beams: int | None = None  # that a draft's search has, where its steps are given; None: twice as many
+    draft_beams: int | None = None  # of the draft's search, where k is given; None: twice `count`

@@ -36,7 +36,7 @@ class Shaping:
         at_limit: FinishReason = "max_new_tokens",
     ) -> None:
         self.ends = frozenset(eos)
-        self.longest = longest  # tokens of an answer at most, and the reason of those that have so many
+        self.longest = longest  # tokens of an answer at most, and the reason for ending there
         self._at_limit = at_limit
         self._shaper = shaper
         self._base = root  # the shaper has kept the tokens up to here
@@ -45,7 +45,7 @@ class Shaping:
         root.stream = stream
 
     def log_probs(self, nodes: Sequence[Node], logits: Logits) -> Logits:
-        """What may follow each beam, float32[live, vocab]: processed log-probabilities, no distributions any more."""
+        """What may follow each beam, float32[live, vocab]: processed log-probabilities, which need not sum to 1."""
         rows = log_softmax(logits)
         if not self._shaper.plain:
             for row, node in zip(rows, nodes, strict=True):

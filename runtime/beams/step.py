@@ -49,12 +49,12 @@ def log_softmax(logits: Logits) -> Logits:
 
 
 def looked_at(beams: int, ends: int) -> int:
-    """How many continuations a step looks at, where `ends` tokens end a text."""
+    """Number of continuations that a step looks at, where `ends` different tokens end a text."""
     return max(2, 1 + ends) * beams
 
 
 def continuations(scores: Sequence[np.float32], log_probs: Logits, count: int) -> list[Continuation]:
-    """The `count` best of all beams together, best first, ties by beam and token; none that cannot be.
+    """The `count` best of all beams together, best first, ties by beam and token; those of probability 0 are left out.
 
     log_probs: float32[live, vocab], after whatever shapes them, minus infinity for what is not allowed.
     """

@@ -63,7 +63,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A text, and how many tokens to propose after it; what it proposes already goes before them."""
+    """A text, and the number of tokens to propose after it and after what the proposal holds already."""
 
     tokens: Sequence[int]  # prompt and answer so far
     slot: Slot
@@ -121,30 +121,33 @@ class Wanted:
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Proposes what may follow each of several texts."""
+    """Proposes what may follow each of several texts.
+
+    One that raises, or proposes what cannot be scored, ends its own texts with an error (drafters/guarded.py).
+    """
 
     name: str
     repeatable: bool  # what it proposes depends on the text and its settings alone, not on other texts nor on the clock
     cheap: bool  # it decides by `worth` how much to propose, and a guess costs next to nothing
 
     def limit(self, length: int, source: int = 0) -> int:
-        """How many tokens can be proposed after `length` tokens, under a source of so many."""
+        """Number of tokens that can be proposed after `length` tokens, under a source of `source` tokens."""
         ...
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        """How many tokens of a text and its source are still to be read before anything can be proposed after it."""
+        """Number of tokens of a text and its source to read before anything can be proposed after it."""
         ...
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
-        """Read so many more tokens of each text, those of its source first."""
+        """Read the given number of tokens more of each text, those of its source first."""
         ...
 
     def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> Any:
-        """What it remembers of a text from round to round; an encoder may have read a source, which is handed over."""
+        """A text begins, after the `source` where an encoder reads one; returns the memory that later calls get."""
         ...
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        """Add up to k tokens to each proposal; returns the calls that it took: texts in the call, and seconds."""
+        """Add up to k tokens to each proposal; returns its calls of a model: texts in the call, and seconds."""
         ...
 
     def observe(self, memory: Any, done: Round) -> None:
@@ -152,7 +155,7 @@ class Drafter(Protocol):
         ...
 
     def end(self, memory: Any, tokens: Sequence[int]) -> None:
-        """A text is over: its prompt and answer."""
+        """A text that was begun is over; `tokens` are its prompt and answer."""
         ...
 
 
@@ -164,7 +167,7 @@ class ByText:
     cheap = True
 
     def limit(self, length: int, source: int = 0) -> int:
-        """Nothing of its own limits it."""
+        """No limit of its own."""
         return 1 << 30
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:

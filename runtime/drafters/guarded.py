@@ -34,7 +34,7 @@ class GuardedDrafter:
         return self._call("limit", lambda: index(self.drafter.limit(length, source)))
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        return self._call("lag", lambda: index(self.drafter.lag(tokens, slot)))
+        return self._call("lag", lambda: max(index(self.drafter.lag(tokens, slot)), 0))
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         self._call("read", lambda: self.drafter.read(pieces))

@@ -46,7 +46,7 @@ class ModelDrafter(ByText):
         return max(self.session.capacity - length + 1, 0) if source <= self.session.source_capacity else 0
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        return len(tokens) - slot.draft_length + slot.draft_unencoded
+        return slot.draft_lag(len(tokens))
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         parts: list[Part] = []

@@ -25,7 +25,7 @@ from mxspec.runtime.policy.worth import Worth, worth_of_first_row, worth_of_row
 Ks = NDArray[np.int64]  # [candidates, texts]
 
 FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the cost of the others, about
-FIRST_ROUNDS = 2  # of each, after one that does not count
+FIRST_ROUNDS = 2  # of each of these K, after one that does not count
 MOST_FIRST_ROUNDS = 8  # where prompts are read in every step, no step is just of this size
 FORGET = 0.98  # weight of the acceptance seen so far, a round later,
 LEAST_WEIGHT = 0.01  # down to so many evaluated tokens: then anything new decides
@@ -50,7 +50,7 @@ class Acceptance:
 
     @classmethod
     def like(cls, other: Acceptance) -> Acceptance:
-        """What to believe of a new text, from the others."""
+        """The prior of a new text, from the others."""
         return cls(other.share * PRIOR_WEIGHT, PRIOR_WEIGHT)
 
     def observe(self, done: Round) -> None:
@@ -64,7 +64,7 @@ class Acceptance:
         self.evaluated += done.evaluated + in_vain
 
     def forget(self) -> None:
-        """A round is over in which nothing was seen."""
+        """A round without anything evaluated is over."""
         if self.evaluated > LEAST_WEIGHT:
             self.accepted *= FORGET
             self.evaluated *= FORGET
@@ -135,7 +135,7 @@ class KByLoad:
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
     def worth(self, drafter: str, texts: int) -> Worth:
-        """What a drafted token costs in a step of so many texts."""
+        """What a drafted token costs in a step of `texts` texts."""
         row, plain = worth_of_row(self.score, texts), self.score.seconds(texts)
         call = self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0
         return Worth(row=row, start=worth_of_first_row(self.score, texts), call=row + call)
@@ -190,7 +190,7 @@ class KByLoad:
         return speeds
 
     def _steps_lost(self, choice: NDArray[np.int64], loads: Sequence[Load]) -> float:
-        """How many plain steps' time a step of this choice is expected to lose."""
+        """Time that a step of this choice is expected to lose, in plain steps."""
         plain, drafting = self._speeds(np.vstack([np.zeros_like(choice), choice]), loads)
         gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, choice.tolist(), strict=True))
         return max(gained / len(loads) * (plain / drafting - 1), 0.0) if drafting > 0 else 0.0
@@ -214,7 +214,7 @@ class KByLoad:
         return others[max(may_pay)[2]] if may_pay else best
 
     def _unseen(self, tokens: int) -> int:
-        """How many steps ago a call had so many tokens."""
+        """Number of steps since a call had so many tokens."""
         seen = self._seen.get(tokens)
         return RARELY if seen is None else self._steps - seen
 
@@ -241,7 +241,7 @@ def _by_worth(loads: Sequence[Load], most: int) -> Ks:
 
 
 def _each(seconds: Callable[[int], float], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What calls of these sizes take."""
+    """Seconds of calls of these sizes."""
     distinct, where = np.unique(sizes, return_inverse=True)
     return np.array([seconds(size) for size in distinct.tolist()])[where]
 

@@ -1,7 +1,7 @@
 """What calls of a bundle cost on this machine, kept from run to run in the user's cache folder.
 
 So that K is chosen by cost from the first text on. A table is of one bundle, processor, instruction set, number of
-threads and version; what cannot be read is as if it was not there, and what cannot be written is left.
+threads and version; a table that cannot be read is ignored, and one that cannot be written is skipped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CostTable(BaseModel):
         )
 
     def teach(self, load: KByLoad) -> None:
-        """Have K chosen as if this had been learnt just now."""
+        """Have K chosen as if these costs had just been learnt."""
         load.score.remember(self.score)
         load.draft_read.remember(self.draft_read)
         for name, points in self.draft.items():
@@ -56,7 +56,7 @@ class CostTable(BaseModel):
 
 
 def table_path(bundle: Bundle, model: ModelName) -> Path | None:
-    """Where the table of a bundle with this target lies on this machine; None where there is no home to keep it in."""
+    """Where the table of a bundle with this target lies on this machine; None where the user has no home folder."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mxspec" / "costs"
     except RuntimeError:
@@ -76,7 +76,7 @@ def table_path(bundle: Bundle, model: ModelName) -> Path | None:
 
 
 def read_table(path: Path | None) -> CostTable | None:
-    """The table that an earlier run has left, if there is one."""
+    """The table of an earlier run, if there is one that can be read."""
     if path is None:
         return None
     try:
@@ -86,7 +86,7 @@ def read_table(path: Path | None) -> CostTable | None:
 
 
 def write_table(path: Path | None, table: CostTable) -> None:
-    """Leave a table for the next run; never half of one."""
+    """Keep a table for the next run; the file is replaced as a whole."""
     if path is None or len(table.score) < 2:
         return
     with contextlib.suppress(OSError):

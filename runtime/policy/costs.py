@@ -17,7 +17,7 @@ NEAR = 1.5  # a size is known where one within this factor was seen
 
 
 class Costs:
-    """Seconds of calls of one model by how many tokens they hold.
+    """Seconds of calls of one model, by their number of tokens.
 
     A call of more tokens never takes less. Where medians say so, the machine was slower when the smaller ones were
     seen: then all of them are what they say together (isotonic regression by pooling adjacent violators), those that
@@ -34,7 +34,7 @@ class Costs:
         self._curve: list[tuple[int, float]] | None = None  # the points, none below the one before; None: to be made
 
     def add(self, tokens: int, seconds: float) -> None:
-        """A call of `tokens` took so long. The first of a size also prepares it, and does not count."""
+        """A call of `tokens` took `seconds`. The first call of a size also prepares it, and does not count."""
         known = self._recent.get(tokens)
         if known is None:
             self._recent[tokens] = deque(maxlen=RECENT)
@@ -74,17 +74,17 @@ class Costs:
 
     @property
     def sizes(self) -> int:
-        """How many different sizes were seen."""
+        """Number of different sizes that were seen."""
         return len(self._points)
 
     def count(self, tokens: int) -> int:
-        """How many calls of about this size were seen."""
+        """Number of calls of about this size that were seen."""
         near = (size for size in self._recent if tokens <= size * NEAR and size <= tokens * NEAR)
         known = (size for size in near if self._believed or size not in self._remembered)
         return max((len(self._recent[size]) for size in known), default=0)
 
     def affordable(self, tokens: int, seconds: float, most: int) -> int:
-        """How many tokens, 1 to `most`, may join a call of `tokens` so that it takes at most `seconds` longer."""
+        """Number of tokens, 1 to `most`, that may join a call of `tokens` so that it takes at most `seconds` longer."""
         if self.sizes == 1:  # as if all of it grew with the tokens
             ((size, known),) = self._points
             return max(min(int(size * seconds / known), most), 1)
@@ -95,7 +95,7 @@ class Costs:
         return low
 
     def seconds(self, tokens: int) -> float:
-        """What a call of so many tokens is expected to take; 0 before any was seen."""
+        """Expected seconds of a call of `tokens`; 0 before any was seen."""
         if not self._points:
             return 0.0
         if self._curve is None:
@@ -119,7 +119,7 @@ class Costs:
 
 
 def _median(values: Sequence[float]) -> float:
-    """Of an even number the smaller."""
+    """The median; of an even number of values the smaller middle one."""
     return sorted(values)[(len(values) - 1) // 2]
 
 

@@ -21,7 +21,7 @@ DEFAULT_K = 4
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """All that decides about drafting; the verifier is that of sampled text, a greedy text has none to choose."""
+    """All that decides about drafting; the verifier is that of sampled text, a greedy text needs none."""
 
     drafter: Drafter
     k: K
@@ -39,7 +39,7 @@ class Strategy:
 def choose_strategy(
     request: Request, sampling: Sampling, drafters: Mapping[str, Drafter], k_max: int, measured: Measured
 ) -> Strategy:
-    """What the request says, and for the rest what serves it best. Raises GenerationError."""
+    """The request's own choices, and the best default for the rest. Raises GenerationError."""
     _check(request)
     if request.beams > 1:
         return _strategy_of_beams(request, drafters, k_max)
@@ -124,7 +124,7 @@ def _check(request: Request) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
         raise GenerationError(f"lenience: got {value!r}, expected a number above 0, up to 1 (off)")
     if value < 1 and request.verifier not in (None, "auto", *(v.name for v in VERIFIERS.values() if v.takes_lenience)):
-        raise GenerationError(f"lenience: got {value} with verifier {request.verifier}, which has none; take mrs")
+        raise GenerationError(f"lenience: got {value} with verifier {request.verifier}, which takes none; take mrs")
     if request.draft_temperature is not None:
         try:
             Sampling(temperature=request.draft_temperature)

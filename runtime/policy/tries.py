@@ -10,18 +10,18 @@ TRY_BUDGET = 0.005  # and so long that what tries lose is at most this share of 
 
 @dataclass(slots=True)
 class Tries:
-    """How long to wait: the longer, the more a try loses and the more often it was in vain."""
+    """The pause until the next try: longer where a try loses more, and after each that did not pay."""
 
     _pause: int = SHORTEST_PAUSE
 
     def due(self, steps: int, steps_lost: float = 0.0) -> bool:
-        """Whether it is time, so many steps after the last, for one that would lose the time of so many plain steps."""
+        """Whether to try, `steps` after the last; a try would lose the time of `steps_lost` plain steps."""
         return steps >= min(max(self._pause, steps_lost / TRY_BUDGET), LONGEST_PAUSE)
 
     def tried(self, steps_lost: float) -> None:
-        """A try begins that is expected to lose the time of so many plain steps."""
+        """A try begins that is expected to lose the time of `steps_lost` plain steps."""
         self._pause = int(min(max(2 * self._pause, steps_lost / TRY_BUDGET), LONGEST_PAUSE))
 
     def paid(self) -> None:
-        """It pays by now; where it ends to, the next try comes soon."""
+        """Drafting pays now; when it stops paying, the next try comes soon."""
         self._pause = SHORTEST_PAUSE

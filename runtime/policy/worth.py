@@ -47,6 +47,6 @@ def worth_of_row(costs: Costs, texts: int) -> float:
 
 
 def worth_of_first_row(costs: Costs, texts: int) -> float:
-    """The same of the first row beyond one a text."""
+    """The probability from which the first row beyond one a text is worth its cost."""
     plain = costs.seconds(texts)
     return max(costs.seconds(texts + 1) - plain, 0.0) * texts / plain if plain > 0 else 0.0

@@ -27,8 +27,7 @@ from mxspec.runtime.scheduling.work import Planner, ScheduledText, Timing, Work,
 
 FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known
 
-
-DraftRead = tuple[ScheduledText, int]  # and how many tokens of it the draft reads
+DraftRead = tuple[ScheduledText, int]  # a text, and the number of its tokens that the draft reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ class Plan:
 
     works: list[Work]
     draft_reads: list[DraftRead]
-    as_chosen: bool  # texts draft as many tokens as was chosen: a step that K by load learns from
+    as_chosen: bool  # no text waits for its draft: KByLoad learns from the step
 
 
 class Scheduler:
     """Owns the slots, and alone calls the sessions; one thread calls it.
 
-    `prefill_ms` is how much longer a step may take for reading prompts while sequences wait for their next token.
+    `prefill_ms` is how much longer a step may take to read prompts while other texts wait for their next token.
     """
 
     def __init__(self, target: Session, draft: Session | None, k_max: int, prefill_ms: float) -> None:
@@ -70,17 +69,17 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many prompts wait for a slot."""
+        """Number of prompts that wait for a slot."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """How many texts have slots."""
+        """Number of texts that have slots."""
         return len(self._running)
 
     @property
     def free(self) -> int:
-        """How many slots are."""
+        """Number of free slots."""
         return self._target.slots - sum(len(text.slots) for text in self._running)
 
     def step(self) -> None:
@@ -94,7 +93,7 @@ class Scheduler:
         encoded = time.perf_counter()
         try:
             self._step(self._plan(), began, encoded)
-        except Exception as error:  # of a call: what it wrote cannot be trusted
+        except Exception as error:  # of a model's call, whose cache entries cannot be trusted
             self._fail_running(error)
         self._retire()
 
@@ -154,7 +153,7 @@ class Scheduler:
                 session.copy_prefix(taken.lender.index, slot, length)
 
     def _retire(self) -> None:
-        """Slots of texts that have ended are free; samples that waited for their prompt to be read come next."""
+        """Free the slots of texts that have ended; samples that waited for their prompt to be read come next."""
         for sequence in reversed((*self._running, *self._waiting)):  # each goes before all, so the first is the last
             if sequence.followers and (sequence.ended or not sequence.reading):
                 self._waiting.extendleft(reversed(sequence.followers))
@@ -175,9 +174,9 @@ class Scheduler:
     # --- encode ---
 
     def _encode(self) -> None:
-        """The target's encoder reads sources of texts that came in, in their order, in one call.
+        """The target's encoder reads the sources of new texts, in the order of their arrival, in one call.
 
-        A source that several wait for is read once. The draft's reads one when the text is first drafted after.
+        A source that several texts wait for is read once. The draft's encoder reads it when the text is first drafted.
         """
         waiting = [text for text in self._running if text.slots[0].target_unencoded]
         if not waiting:
@@ -215,7 +214,7 @@ class Scheduler:
                 text.tally.encode_seconds = seconds
 
     def _source_budget(self, *, others: bool) -> int:
-        """How many tokens of sources a call may read: as many as the longest has, or what `others` can wait for."""
+        """Source tokens that a call may read: the longest source, or less where `others` wait for their next token."""
         most = self._target.source_capacity
         if not others:
             return most
@@ -246,7 +245,7 @@ class Scheduler:
         return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
 
     def _budget(self, costs: Costs, tokens: int) -> int:
-        """How many tokens of prompts a call may read beside `tokens` that are waited for, by what calls cost."""
+        """Prompt tokens that a call may read beside the `tokens` of texts that go on, by what calls cost."""
         most = self._target.chunk
         if tokens == 0:
             return most
@@ -255,7 +254,7 @@ class Scheduler:
         return costs.affordable(tokens, self._prefill_seconds, most)
 
     def _pieces(self, reading: abc.Sequence[ScheduledText], left: int) -> tuple[list[Work], list[DraftRead]]:
-        """The next pieces of prompts, in the order in which they came; a fixed K wants the draft to keep up."""
+        """The next pieces of prompts, in the order of their arrival; with a fixed K the draft keeps up."""
         works: list[Work] = []
         draft_reads: list[DraftRead] = []
         for text in reading:
@@ -315,7 +314,7 @@ class Scheduler:
         return np.split(logits, np.cumsum([sum(part.rows for part in parts) for parts in of_each[:-1]]))
 
     def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
-        """What comes of the rows: verify what each text drafted, and emit what is kept of it."""
+        """Verify what each text drafted, and emit what is kept of it."""
         for work, rows in zip(works, logits, strict=True):
             with alone(work.text):
                 work.verify(rows, timing, self.load)

@@ -44,7 +44,7 @@ class Sequence:
     ) -> None:
         self.settings = settings
         self.sample = sample
-        self.answers = 1  # that its events make
+        self.answers = 1  # that its events give
         self.tokens = list(settings.prompt)
         self.shaper = shaper
         self.tally = Tally(
@@ -81,7 +81,7 @@ class Sequence:
 
     @property
     def slot(self) -> Slot:
-        assert self._slot is not None, "a slot is had from admission on"
+        assert self._slot is not None, "a text has a slot from its admission on"
         return self._slot
 
     @property
@@ -115,7 +115,7 @@ class Sequence:
 
     @property
     def _room(self) -> int:
-        """How many tokens can be drafted: never past the contexts or the tokens wanted."""
+        """Number of tokens that can be drafted: never past the contexts or the tokens wanted."""
         if self._slot is not None and self._slot.undraftable:
             return 0
         length = len(self.tokens)
@@ -124,7 +124,7 @@ class Sequence:
         return max(min(wanted, self._capacity - length, limit), 0)
 
     def load(self, k_max: int) -> Load:
-        """What it is to those who choose K; a cheap drafter chooses by itself, up to `k_max`."""
+        """The text as KByLoad sees it; a cheap drafter chooses K by itself, up to `k_max`."""
         strategy = self.settings.strategy
         k = k_max if strategy.k == "auto" and strategy.drafter.cheap else strategy.k
         return Load(self.acceptance.share, self._room, None if k == "auto" else k, strategy.drafter.name)
@@ -151,7 +151,7 @@ class Sequence:
         )
 
     def forced(self, most: int) -> Proposal:
-        """What its grammar allows no other for: proposed for nothing, and verified like any."""
+        """Tokens that its grammar forces: proposed without a draft, and verified like any."""
         tokens = self.shaper.forced([])[: max(min(most, self.settings.max_new_tokens - self.emitted - 1), 0)]
         tokens = tokens[: max(self._capacity - len(self.tokens), 0)]
         certain = [] if self.settings.sampling.greedy else [Distribution.point(token) for token in tokens]
@@ -165,7 +165,7 @@ class Sequence:
     # --- its life ---
 
     def start(self, taken: abc.Sequence[Taken], began: float, load: KByLoad) -> None:
-        """It has been given its slot."""
+        """Begin in the slot."""
         (place,) = taken
         self.acceptance = Acceptance.like(load.pair[self.drafter.name])
         self._slot = place.slot
@@ -244,20 +244,20 @@ class Sequence:
         return done
 
     def finish(self, reason: FinishReason) -> None:
-        """The text ends; its slot is whoever's asks for it."""
+        """The text ends; its slot is free for others."""
         try:
             tail = "" if reason == "stop" else self._stream.finish()
             self._end()
         except Exception as error:  # whatever happens, the reader learns that the text has ended
             self.fail(error)
             return
-        found = self._stream.stop is not None  # maybe in what was held back, which was open until now
+        found = self._stream.stop is not None  # maybe in the text that was held back until now
         if found and reason != "cancelled":
             reason = "stop"
         self._outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
 
     def fail(self, error: BaseException) -> None:
-        """The text ends in an error, which its reader gets."""
+        """The text ends in an error, which is given to its reader."""
         with suppress(MxspecError):  # of the drafter: the first error is the one to report
             self._end()
         if self._slot is not None:

@@ -1,8 +1,8 @@
-"""The rows of the caches: which text each holds, and where a new one may go on from what another has read.
+"""The rows of the caches: which text each holds, and where a new text may go on from what another has read.
 
 A slot whose text has ended keeps its content until the slot is needed. A new prompt continues from the longest
-beginning that it shares with any slot, of a text that runs or has ended. Where an encoder reads a source first, texts
-share a beginning only under the same source, and what an encoder made of it serves any text that has it.
+beginning that it shares with any slot, whether that slot's text runs or has ended. Where an encoder reads a source
+first, texts share a beginning only under the same source, and what an encoder made of it serves all texts that have it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Slot:
     undraftable: bool = False
     cache_key: str = ""
     running: bool = False
-    last_used: int = 0  # counts the takings; 0: never
-    borrower: object | None = None  # a text that runs and uses it while it is idle
+    last_used: int = 0  # the number of the last taking; 0: never used
+    borrower: object | None = None  # a running text that uses the slot while it is idle
     _ids: Ids = field(default_factory=_no_ids, compare=False)  # the first of `_ids_of`, a list that only grows
     _ids_of: list[int] | None = field(default=None, compare=False)
 
@@ -62,6 +62,10 @@ class Slot:
         """Tokens of the source that the target's encoder has to read."""
         return 0 if self.target_encoded else len(self.source)
 
+    def draft_lag(self, length: int) -> int:
+        """Tokens that the draft has to read of the source, and of a text up to `length`."""
+        return self.draft_unencoded + length - self.draft_length
+
     @property
     def draft_unencoded(self) -> int:
         """Tokens of the source that the draft's encoder has to read."""
@@ -70,7 +74,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A slot for a new text, and whose beginning it gets: `target` and `draft` tokens of `lender`.
+    """A slot for a new text, and the beginning that it gets: `target` and `draft` tokens of `lender`.
 
     `target_source` and `draft_source` are slots that hold what the encoders made of its source, if there are any.
     """
@@ -99,7 +103,7 @@ class Slots:
         The last token of the prompt is never taken over: reading it gives the first logits. A slot that holds nothing
         but the shared beginning is continued where it is; out of one that holds more, the beginning is copied to the
         slot that was not used for longest, so that nothing is lost that another text may want. A slot of the same
-        source is continued whatever it holds beyond: that was an answer, and a source takes more memory than those.
+        source is continued whatever it holds beyond: that was an answer, which takes less memory than a source.
         """
         idle = [slot for slot in self._slots if not slot.running]
         if len(idle) < count:
@@ -138,8 +142,8 @@ class Slots:
     def borrow(self, count: int, borrower: object) -> list[Slot]:
         """Up to `count` idle slots for a text that runs, until another text is given them.
 
-        Those that it has go first, then those not used for longest; what they held is lost. Their `borrower` says
-        whether they still are its own.
+        The borrower's own go first, then those not used for longest, whose content is lost. A slot's `borrower` says
+        whose it is by now.
         """
         slots = sorted(self._free_for(borrower), key=lambda slot: (slot.borrower is not borrower, slot.last_used))
         for slot in slots[:count]:
@@ -149,14 +153,14 @@ class Slots:
         return slots[:count]
 
     def spare(self, borrower: object) -> int:
-        """How many slots it could borrow, or has borrowed."""
+        """Number of slots that `borrower` could borrow, or has borrowed."""
         return len(self._free_for(borrower))
 
     def _free_for(self, borrower: object) -> list[Slot]:
         return [slot for slot in self._slots if not slot.running and slot.borrower in (None, borrower)]
 
     def free(self, slot: Slot) -> None:
-        """The text has ended; what was read of it stays, for those that begin alike."""
+        """The slot's text has ended; what was read of it stays, for texts that begin alike."""
         self._takings += 1
         slot.running, slot.last_used = False, self._takings
 
@@ -174,7 +178,7 @@ def _shared(slot: Slot, wanted: Ids, cache_key: str, source: tuple[int, ...]) ->
 
 
 def _first(wanted: Slot, slots: Sequence[Slot]) -> Slot | None:
-    """The one that is wanted if it is among them, else any."""
+    """The wanted slot if it is among `slots`, else the first of them, if any."""
     return wanted if wanted in slots else next(iter(slots), None)
 
 

@@ -19,7 +19,7 @@ from mxspec.runtime.statistics import Tally
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a step began, when its sources were read, its drafts were there, and they were scored: of perf_counter."""
+    """Times of a step by perf_counter: its begin, its sources read, its drafts made, its tokens scored."""
 
     began: float
     encoded: float
@@ -44,11 +44,11 @@ class ScheduledText(Protocol):
 
     @property
     def slots_needed(self) -> int:
-        """How many slots it has from admission to its end."""
+        """Number of slots that it has from admission to its end."""
 
     @property
     def slots(self) -> Sequence[Slot]:
-        """Those that it has; none before it is admitted."""
+        """Its slots; empty before admission."""
 
     @property
     def ended(self) -> bool: ...
@@ -59,7 +59,7 @@ class ScheduledText(Protocol):
 
     @property
     def unread(self) -> list[int]:
-        """What the target has not read of it, in its first slot: of a text that is reading the rest of the prompt."""
+        """Tokens that the target has not read in its first slot: while it is reading, the rest of the prompt."""
 
     @property
     def drafts_at_once(self) -> bool:
@@ -70,17 +70,17 @@ class ScheduledText(Protocol):
         """Tokens that the draft has to read before it can guess."""
 
     def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
-        """It has been given its slots; the first holds what was read of the prompt's beginning."""
+        """Begin in these slots; the first holds what was read of the prompt's beginning."""
 
     def finish(self, reason: FinishReason) -> None:
-        """The text ends; its slots are whoever's asks for them."""
+        """The text ends; its slots are free for others."""
 
     def fail(self, error: BaseException) -> None:
-        """The text ends in an error, which its reader gets."""
+        """The text ends in an error, which is given to its reader."""
 
 
 def prompt_read(text: ScheduledText) -> int:
-    """Tokens of its source and its prompt that the target has read, or was spared."""
+    """Tokens of a text's source and prompt that the target has read, or has taken over from another text."""
     source, prompt = text.settings.source, text.settings.prompt
     if not text.reading:
         return len(source) + len(prompt)
@@ -111,15 +111,15 @@ class Work(Protocol):
 
     @property
     def scored(self) -> bool:
-        """Whether logits are wanted; not of a piece of a prompt that goes on."""
+        """Whether logits are wanted: False for a piece of a prompt that is not its last."""
 
     @property
     def planned(self) -> int:
-        """About how many tokens it will add to the target's call."""
+        """About the number of tokens that it will add to the target's call."""
 
     @property
     def tokens(self) -> int:
-        """How many tokens it adds to the target's call."""
+        """Number of tokens that it adds to the target's call."""
 
     def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
         """What verifying asks masks for, which are computed for all texts of a step together."""
@@ -131,7 +131,7 @@ class Work(Protocol):
         """The target has read its parts."""
 
     def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
-        """What comes of the rows of its parts, float32[rows, vocab]."""
+        """Emit what follows from the rows of its parts, float32[rows, vocab]."""
 
 
 class Planner(Protocol):

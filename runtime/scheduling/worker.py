@@ -12,7 +12,7 @@ from mxspec.runtime.scheduling.work import ScheduledText
 
 
 class QueueFullError(GenerationError):
-    """So many requests wait already that no other is taken."""
+    """The queue of waiting requests is full."""
 
 
 class Worker:
@@ -24,7 +24,7 @@ class Worker:
         self._changed = threading.Condition()
         self._inbox: list[Samples[ScheduledText]] = []
         self._closing = False
-        self._error: GenerationError | None = None  # why the thread has ended, where nobody asked it to
+        self._error: GenerationError | None = None  # why the thread has ended, unless it was asked to
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
@@ -45,14 +45,14 @@ class Worker:
                 raise QueueFullError(f"engine: {waiting} requests wait already, its queue takes {self._queue}")
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
-                thread.start()  # raises where the system has none left
+                thread.start()  # raises where the system has no thread left
                 self._thread = thread
             self._inbox += requests
             self._changed.notify()
 
     @property
     def running(self) -> int:
-        """How many texts have slots."""
+        """Number of texts that have slots."""
         return self._scheduler.running
 
     def wake(self) -> None:
