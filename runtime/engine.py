@@ -74,6 +74,7 @@ class Engine:
             require_integer("threads", threads, 1)
             ops.set_threads(threads)
         manifest = self.bundle.manifest
+        self.model: ModelName = model
         self.target = Session.of(self.bundle, model, slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
         self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
@@ -177,14 +178,17 @@ class Engine:
     # --- scoring ---
 
     def score(
-        self, token_ids: Sequence[int], *, source: Sequence[int] | None = None, model: ModelName = "target"
+        self, token_ids: Sequence[int], *, source: Sequence[int] | None = None, model: ModelName | None = None
     ) -> Iterator[Logits]:
         """Yield chunks of logits float32[rows, vocab]; row i (over all chunks) predicts token i + 1.
 
+        `model` is the one that the engine writes with, unless another is named.
         Models with encoders need the `source`, and tokens as their decoders read them: those of `decoder_start` first.
         It has a session of its own, beside those of the texts that are written and of other scores.
         """
-        ids = self._checked(token_ids, self.target.capacity)
+        model = model or self.model
+        self.bundle.graph_path(model)  # raises where the bundle has no such model
+        ids = self._checked(token_ids, self.bundle.manifest.models[model].context_length)
         if (source is not None) != (self.target.encoder is not None):
             what = "got none, expected what the encoder reads" if source is None else "got one without an encoder"
             raise GenerationError(f"source: {what}")

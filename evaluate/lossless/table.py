@@ -67,7 +67,7 @@ def choose_words(engine: Engine, prompt: list[int], source: Sequence[int] = ()) 
     lists = []
     for session in (engine.target, engine.draft):
         if session is not None:
-            model: ModelName = "target" if session is engine.target else "draft"
+            model: ModelName = engine.model if session is engine.target else "draft"
             row = list(engine.score(prompt, source=source or None, model=model))[-1][-1][:vocab]
             lists.append(np.argsort(-row, kind="stable")[: 2 * WORDS].tolist())
     mixed = [token for tokens in zip(*lists, strict=True) for token in tokens]

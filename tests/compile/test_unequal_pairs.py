@@ -66,6 +66,8 @@ def test_a_draft_that_knows_fewer_positions_and_tokens(tmp_path: Path) -> None:
             for temperature in (0.0, 1.0)
         ]
         assert all(len(answer.result().token_ids) > 0 for answer in answers)
+        with pytest.raises(GenerationError, match="prompt: got 33 tokens, expected 1 to 32"):
+            engine.score([5] * 33, model="draft")
 
 
 def test_a_token_beyond_the_logits_is_masked(tmp_path: Path) -> None:

@@ -57,6 +57,18 @@ def test_scores_are_single_steps(engine: Engine, model: ModelName) -> None:
         np.testing.assert_array_equal(np.concatenate(list(engine.score(DECODED, source=source, model=model))), steps)
 
 
+def test_an_engine_scores_the_model_that_it_writes_with(engine: Engine, t5_bundle: Path) -> None:
+    source = [5, 7, 9]
+
+    def scores(scorer: Engine, **asked: Any) -> NDArray[np.float32]:
+        return np.concatenate(list(scorer.score(DECODED, source=source, **asked)))
+
+    with Engine(t5_bundle, model="baseline") as plain:
+        np.testing.assert_array_equal(scores(plain), scores(plain, model="baseline"))
+        np.testing.assert_array_equal(scores(plain, model="target"), scores(engine))
+        assert not np.array_equal(scores(plain), scores(engine))
+
+
 def rows_of(session: Session, slots: Sequence[int]) -> list[NDArray[np.float32]]:
     """The logits of DECODED in each slot, one slot a call."""
     return [session.run([Part(slot, 0, DECODED, len(DECODED))]).copy() for slot in slots]
