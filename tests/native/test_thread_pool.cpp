@@ -69,6 +69,21 @@ void an_exception_comes_up_when_all_is_done(ThreadPool& pool) {
   }
 }
 
+// As engines do: one asks for its number of threads, another reads it, and works.
+void the_number_of_threads_is_read_while_it_changes(ThreadPool& pool) {
+  std::thread other([&pool] {
+    for (int repetition = 0; repetition < 50; ++repetition) CHECK(pool.resize(1 + repetition % 4));
+  });
+  for (int repetition = 0; repetition < 2000; ++repetition) {
+    const size_t threads = pool.threads();
+    CHECK(threads >= 1 && threads <= 4) << threads;
+    Counts counts(7);
+    pool.run(7, Counts::add, &counts);
+    for (int value : counts.values) CHECK(value == 1);
+  }
+  other.join();
+}
+
 }  // namespace
 
 int main() {
@@ -79,6 +94,7 @@ int main() {
     sleepers_wake(pool);
     two_callers_do_not_mix(pool);
     an_exception_comes_up_when_all_is_done(pool);
+    the_number_of_threads_is_read_while_it_changes(pool);
     CHECK(pool.resize(3));
     CHECK(pool.threads() == 3);
     every_index_is_done_once(pool);

@@ -62,11 +62,11 @@ bool ThreadPool::resize(size_t threads) {
 bool ThreadPool::start(size_t threads) {
   stopping_ = false;
   try {
-    while (this->threads() < threads) workers_.emplace_back([this] { work(); });
+    while (workers_.size() + 1 < threads) workers_.emplace_back([this] { work(); });
   } catch (const std::exception&) {  // no more threads, or no more memory
-    return false;
   }
-  return true;
+  threads_ = workers_.size() + 1;
+  return workers_.size() + 1 >= threads;
 }
 
 void ThreadPool::stop() {

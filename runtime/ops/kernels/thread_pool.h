@@ -28,7 +28,7 @@ class ThreadPool {
   // The pool of this process: as many threads as it may use cores, until resize().
   static ThreadPool& shared();
 
-  size_t threads() const { return workers_.size() + 1; }
+  size_t threads() const { return threads_.load(std::memory_order_relaxed); }
   // Waits for the running job, then starts or ends threads. Where the system does not give so many, returns false, with
   // as many threads as before, or as many as it gives still.
   bool resize(size_t threads);
@@ -60,7 +60,8 @@ class ThreadPool {
   std::mutex errors_;
   std::exception_ptr error_;  // the first of the job's
   std::mutex callers_;
-  std::vector<std::thread> workers_;
+  std::vector<std::thread> workers_;  // guarded by callers_
+  std::atomic<size_t> threads_{1};    // read while another caller resizes
 };
 
 // The shared pool, as the kernels take it.
