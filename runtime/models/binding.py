@@ -37,8 +37,11 @@ def load_graph(path: Path, options: ort.SessionOptions | None = None) -> ort.Inf
         ) from None
 
 
+KEPT = 64  # shapes; steps of a few texts have fewer, pieces of prompts and sources are of any length
+
+
 class Input:
-    """A small input, with an array of each shape it has had: bound again only where the shape changes."""
+    """A small input, with an array of each of its latest shapes: bound again only where the shape changes."""
 
     def __init__(self, binding: Any, name: str, dtype: type[np.integer[Any]]) -> None:
         self._binding, self._name, self._dtype = binding, name, dtype
@@ -47,14 +50,18 @@ class Input:
 
     def of(self, *shape: int) -> NDArray[Any]:
         """The array of that shape, which the next call reads."""
-        if shape not in self._made:
-            array = np.zeros(shape, self._dtype)
-            self._made[shape] = array, ort.OrtValue.ortvalue_from_numpy(array)
-        array, value = self._made[shape]
+        made = self._made.pop(shape) if shape in self._made else self._make(shape)
+        array, value = self._made[shape] = made
         if shape != self._bound:
             self._binding.bind_ortvalue_input(self._name, value)
             self._bound = shape
+        if len(self._made) > KEPT:
+            del self._made[next(iter(self._made))]  # the one that was longest not asked for
         return array
+
+    def _make(self, shape: tuple[int, ...]) -> tuple[NDArray[Any], Any]:
+        array = np.zeros(shape, self._dtype)
+        return array, ort.OrtValue.ortvalue_from_numpy(array)
 
 
 class Output:
