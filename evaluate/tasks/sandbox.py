@@ -1,4 +1,4 @@
-"""Run code that a model wrote: another process, with limits of time and memory and without a network.
+"""Run code that a model wrote: another process, with limits of time and memory, alone and without a network.
 
 This keeps accidents in, not attackers: the process reads what its user may read. What is not trusted belongs into a
 container or a virtual machine besides.
@@ -26,8 +26,8 @@ STARTUP_SECONDS = 5.0
 def run_code(program: str, seconds: float = SECONDS, *, namespace: bool = True) -> Outcome:
     """Whether a Python program runs to its end, with the standard library alone, in an empty folder.
 
-    Processor time is limited to `seconds`, memory to sandbox_child.MEMORY_BYTES. Without `namespace` the child refuses
-    sockets and processes by itself, as it does where the system has no namespaces for its user.
+    Processor time is limited to `seconds`, memory to sandbox_child.MEMORY_BYTES; the program can start no process.
+    Without `namespace` the child refuses sockets by itself, as it does where the system has no namespaces for its user.
     """
     with tempfile.TemporaryDirectory(prefix="mxspec-run-") as folder:
         child = subprocess.Popen(

@@ -5,17 +5,20 @@ A script of the standard library alone, for `python -I -S`; exits with PASSED wh
 
 from __future__ import annotations
 
+import _posixsubprocess
 import ctypes
 import math
 import os
 import resource
 import sys
+from typing import NoReturn
 
 PASSED = 77  # a program that ends itself, whatever it says, has not passed its tests
 MEMORY_BYTES = 1 << 30
 FILE_BYTES = 16 << 20
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
-_REFUSED = ("socket.", "subprocess.", "os.system", "os.fork", "os.exec", "os.posix_spawn", "os.spawn", "ctypes.")
+_PROCESSES = ("subprocess.", "os.system", "os.fork", "os.exec", "os.posix_spawn", "os.spawn", "ctypes.")
+_SOCKETS = ("socket.",)
 
 
 def leave_network() -> bool:
@@ -26,14 +29,24 @@ def leave_network() -> bool:
         return False
 
 
-def refuse_sockets() -> None:
-    """No sockets nor processes from here on, by an audit hook, which cannot be taken away."""
+def refuse(refused: tuple[str, ...]) -> None:
+    """None of these events from here on, by an audit hook, which cannot be taken away."""
 
-    def refuse(event: str, _arguments: tuple[object, ...]) -> None:
-        if event.startswith(_REFUSED):
+    def hook(event: str, _arguments: tuple[object, ...]) -> None:
+        if event.startswith(refused):
             raise PermissionError(f"{event} is refused")
 
-    sys.addaudithook(refuse)
+    sys.addaudithook(hook)
+
+
+def refuse_processes() -> None:
+    """No other process from here on: a limit on their number does not hold for root, and one could outlive this."""
+    refuse(_PROCESSES)
+
+    def refused(*_arguments: object) -> NoReturn:
+        raise PermissionError("another process is refused")
+
+    _posixsubprocess.fork_exec = refused  # multiprocessing calls it without an event
 
 
 def limit(seconds: float) -> None:
@@ -55,8 +68,9 @@ def main(network: str, seconds: float) -> None:
     if network == "probe":
         print("a network namespace of its own" if alone else "sockets refused inside Python")
         return
+    refuse_processes()
     if not alone:
-        refuse_sockets()
+        refuse(_SOCKETS)
     limit(seconds)
     exec(compile(program, "answer.py", "exec"), {"__name__": "__main__"})
     os._exit(PASSED)

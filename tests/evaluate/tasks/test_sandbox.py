@@ -56,6 +56,38 @@ def test_code_has_no_network(namespace: bool) -> None:
     assert run_code("x = 1", namespace=namespace) == "passed"
 
 
+PROCESSES = {
+    "fork": "pid = os.fork()\n        if not pid: os.setsid(); time.sleep(20); os._exit(0)",
+    "forkpty": "pid, _ = os.forkpty()\n        if not pid: time.sleep(20); os._exit(0)",
+    "subprocess": "subprocess.Popen(['sleep', '20'], start_new_session=True)",
+    "posix_spawn": "os.posix_spawn('/bin/sleep', ['sleep', '20'], {})",
+    "spawnv": "os.spawnv(os.P_NOWAIT, '/bin/sleep', ['sleep', '20'])",
+    "system": "os.system('sleep 20 &')",
+    "multiprocessing": "multiprocessing.get_context('spawn').Process(target=time.sleep, args=(20,)).start()",
+    "ctypes": "ctypes.CDLL(None).fork() or (time.sleep(20), os._exit(0))",
+}
+
+
+@pytest.mark.parametrize("namespace", [True, False], ids=["namespace", "hook"])
+@pytest.mark.parametrize("way", PROCESSES)
+def test_code_starts_no_processes(way: str, namespace: bool) -> None:
+    """A fork bomb of one process, should it be allowed after all."""
+    bomb = f"""
+import ctypes, multiprocessing, os, subprocess, time
+for _ in range(20):
+    try:
+        {PROCESSES[way]}
+    except PermissionError:
+        continue
+    os._exit(1)
+"""
+    assert run_code(bomb, namespace=namespace) == "passed"
+
+
+def test_code_has_threads() -> None:
+    assert run_code("import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()") == "passed"
+
+
 def test_code_sees_no_variable_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", json.dumps("of the user"))
     assert run_code("import os\nassert 'A_SECRET' not in os.environ") == "passed"
