@@ -4,22 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mxspec.formats.errors import MxspecError
+    from mxspec.formats.errors import BundleError, GenerationError, MxspecError
     from mxspec.runtime.engine import Engine
     from mxspec.runtime.events import Finished, Round, Token
     from mxspec.runtime.handle import Answer, Handle
     from mxspec.runtime.request import Request
     from mxspec.runtime.sampling.grammar import Grammar
+    from mxspec.runtime.scheduling.worker import QueueFullError
 
     __version__: str
 
 __all__ = [
     "Answer",
+    "BundleError",
     "Engine",
     "Finished",
+    "GenerationError",
     "Grammar",
     "Handle",
     "MxspecError",
+    "QueueFullError",
     "Request",
     "Round",
     "Token",
@@ -28,11 +32,14 @@ __all__ = [
 
 _HOMES = {
     "Answer": "mxspec.runtime.handle",
+    "BundleError": "mxspec.formats.errors",
     "Engine": "mxspec.runtime.engine",
     "Finished": "mxspec.runtime.events",
+    "GenerationError": "mxspec.formats.errors",
     "Grammar": "mxspec.runtime.sampling.grammar",
     "Handle": "mxspec.runtime.handle",
     "MxspecError": "mxspec.formats.errors",
+    "QueueFullError": "mxspec.runtime.scheduling.worker",
     "Request": "mxspec.runtime.request",
     "Round": "mxspec.runtime.events",
     "Token": "mxspec.runtime.events",

@@ -1,0 +1,50 @@
+"""The errors that a caller may have to catch have public names."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import mxspec
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.drafters import drafter
+from mxspec.runtime.models import binding, caches, encoder, reader, session
+from mxspec.runtime.policy import strategy
+from mxspec.runtime.sampling import settings
+from mxspec.runtime.scheduling import worker
+from mxspec.runtime.text import chat, tokenizer
+
+
+def public_modules() -> set[ModuleType]:
+    """Those that public names come from, and those that they call."""
+    homes = {sys.modules[getattr(mxspec, name).__module__] for name in mxspec.__all__ if name != "__version__"}
+    return homes | {binding, caches, chat, drafter, encoder, reader, session, settings, strategy, tokenizer, worker}
+
+
+def named_errors(module: ModuleType) -> Iterator[str]:
+    """What its code raises, and what its documentation says that it raises."""
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
+            yield node.exc.func.id
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from re.findall(r"\b[A-Z]\w+Error\b", ast.get_docstring(node) or "")
+
+
+def test_what_public_functions_raise_is_public() -> None:
+    raised = {name for module in public_modules() for name in named_errors(module)}
+    raised -= {name for name in raised if hasattr(builtins, name)}
+    assert {"BundleError", "GenerationError", "QueueFullError"} <= raised
+    assert {name for name in raised if name.endswith("Error")} <= set(mxspec.__all__)
+    assert all(issubclass(getattr(mxspec, name), MxspecError) for name in mxspec.__all__ if name.endswith("Error"))
+
+
+def test_public_errors_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engine.md").read_text()
+    assert all(f"`mxspec.{name}`" in page for name in mxspec.__all__ if name.endswith("Error"))
