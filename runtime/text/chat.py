@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from jinja2 import Template, TemplateSyntaxError
-from jinja2.meta import find_undeclared_variables
+from jinja2 import TemplateError
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.formats.validation import parse_json
-from mxspec.runtime.text.template_sandbox import TemplateSandbox
+from mxspec.runtime.text.template_process import TEMPLATES
 
 TEMPLATE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+LARGEST = 16 << 20  # characters of each of the two files
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 DEFAULT, TOOL_USE = "default", "tool_use"  # names of templates where a tokenizer has several
 
@@ -25,12 +25,11 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """The templates of a bundle by name, and the texts of the special tokens that they write."""
+    """The templates of a bundle by name, the names that each uses, and the texts of the special tokens."""
 
-    templates: Mapping[str, Template]
-    special_tokens: Mapping[str, str]
-    sandbox: TemplateSandbox
     sources: Mapping[str, str]
+    names: Mapping[str, frozenset[str]]
+    special_tokens: Mapping[str, str]
 
     @classmethod
     def of(cls, bundle: Bundle) -> ChatTemplate | None:
@@ -41,12 +40,11 @@ class ChatTemplate:
             return None
         if DEFAULT not in sources:
             raise BundleError(f"bundle {bundle.path}: chat templates {', '.join(sources)}, but none named {DEFAULT!r}")
-        sandbox = TemplateSandbox()
         try:
-            templates = {name: sandbox.template(source) for name, source in sources.items()}
-        except (TemplateSyntaxError, RecursionError) as problem:
-            raise BundleError(f"bundle {bundle.path}: the chat template is no template: {_line(problem)}") from None
-        return cls(templates, _special_tokens(config), sandbox, sources)
+            names = {name: TEMPLATES.names(source) for name, source in sources.items()}
+        except TemplateError as problem:
+            raise BundleError(f"bundle {bundle.path}: the chat template is no template: {problem}") from None
+        return cls(sources, names, _special_tokens(config))
 
     @classmethod
     def required(cls, bundle: Bundle) -> ChatTemplate:
@@ -66,8 +64,8 @@ class ChatTemplate:
     @property
     def tool_source(self) -> str | None:
         """The text of the template that tells a model of tools; None where there is none."""
-        source = self.sources.get(TOOL_USE, self.sources[DEFAULT])
-        return source if "tools" in find_undeclared_variables(self.sandbox.parse(source)) else None
+        name = TOOL_USE if TOOL_USE in self.sources else DEFAULT
+        return self.sources[name] if "tools" in self.names[name] else None
 
     def render(
         self,
@@ -82,19 +80,18 @@ class ChatTemplate:
         `now` is the time that the template sees. Raises GenerationError for messages that are none, and for those
         that the template refuses or cannot render.
         """
-        name = TOOL_USE if tools and TOOL_USE in self.templates else DEFAULT
+        name = TOOL_USE if tools and TOOL_USE in self.sources else DEFAULT
         variables = {
             **self.special_tokens,
             "messages": check_messages(messages),
             "tools": None if tools is None else _plain(tools, "tools"),
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
-            "strftime_now": lambda format: (now or datetime.now()).strftime(format),
         }
         try:
-            return self.sandbox.render(self.templates[name], variables)
-        except Exception as problem:  # a template can make Python raise anything
-            raise GenerationError(f"messages: the chat template fails: {_line(problem)}") from None
+            return TEMPLATES.render(self.sources[name], variables, now)
+        except TemplateError as problem:
+            raise GenerationError(f"messages: the chat template fails: {problem}") from None
 
 
 def check_messages(messages: object) -> list[dict[str, Any]]:
@@ -160,11 +157,10 @@ def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
 
 def _read(bundle: Bundle, name: str) -> str:
     try:
-        return (bundle.path / name).read_text(encoding="utf-8")
+        with (bundle.path / name).open(encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
     except (OSError, UnicodeDecodeError) as problem:
-        raise BundleError(f"bundle {bundle.path}: {name}: {_line(problem)}") from None
-
-
-def _line(problem: BaseException) -> str:
-    text = " ".join(str(problem).split()) or type(problem).__name__
-    return text if len(text) <= 300 else f"{text[:297]}..."
+        raise BundleError(f"bundle {bundle.path}: {name}: {' '.join(str(problem).split())}") from None
+    if len(text) > LARGEST:
+        raise BundleError(f"bundle {bundle.path}: {name}: got more than {LARGEST} characters, expected at most so many")
+    return text

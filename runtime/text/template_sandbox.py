@@ -1,9 +1,9 @@
-"""jinja2 for templates of strangers: transformers' environment, and an end to what would never end.
+"""jinja2 for templates of strangers: transformers' environment, and an end to loops that would never end.
 
 Templates are written for `transformers.utils.chat_template_utils` (5.23): the same options, extensions, filters and
 globals are here. A template can neither reach Python's internals nor change what it is given. It has a budget of steps
-(turns of loops, and calls), and of characters for the operators that make text. Filters and methods that make a long
-text of a short one have none: for those, the trust that docs/bundle.md speaks of is needed.
+(turns of loops, and calls), and of characters for the operators that make text, so that most of what goes wrong is said
+at once. What filters, methods and comparisons take is bounded by the process that renders (template_process.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """Compiles templates that count their steps while they are rendered."""
 
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"])
@@ -65,7 +65,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
-            if bits > BITS:
+            if bits > BITS and operator != "%":
                 raise TemplateError(f"a number of more than {BITS} bits")
         elif operator == "*":
             text, times = (right, left) if isinstance(left, int) else (left, right)
@@ -73,7 +73,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 _check_length(len(text) * times)
         elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
             _check_length(len(left) + len(right))
-        return super().call_binop(context, operator, left, right)
+        made = super().call_binop(context, operator, left, right)
+        if operator == "%" and isinstance(made, str):
+            _check_length(len(made))
+        return made
 
 
 class _Counting(NodeTransformer):

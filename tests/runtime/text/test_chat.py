@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -158,20 +159,103 @@ HOSTILE = [
     "{% include 'file' %}",
     "{% import '/etc/passwd' as x %}",
     "{{ strftime_now(3) }}",
+    "{{ ('%20000000d' % 1) | length }}",
+    "{{ '%3000000000d' % 1 }}",
+    "{{ '%3000000000d' | format(1) }}",
+    "{{ '{:{}}'.format(1, 3000000000) }}",
+    "{{ '{x:3000000000d}'.format_map({'x': 1}) }}",
+    "{{ 'x' | center(3000000000) }}",
+    "{{ 'x'.ljust(3000000000) }}",
+    "{{ '1'.zfill(3000000000) | length }}",
+    "{{ ('\t' * 9999999).expandtabs(999) }}",
+    "{{ 'x' | indent(3000000000, true) }}",
+    "{{ ('x\n' * 999999) | indent(9999) | length }}",
+    "{{ ('x ' * 999999) | wordwrap(1, wrapstring='y' * 9999) | length }}",
+    "{{ ('x' * 9999999) | replace('x', 'y' * 9999) | length }}",
+    "{{ ('x' * 9999999).replace('', 'y' * 9999) | length }}",
+    "{{ (['x' * 9999] * 999999) | join | length }}",
+    "{{ ('x' * 9999).join(['y'] * 999999) | length }}",
+    "{{ [1] | batch(3000000000, 0) | list }}",
+    "{{ [1] | slice(3000000000) | list | length }}",
+    "{{ ([1] * 9999999) | map('string') | map('list') | map('list') | list | length }}",
+    "{{ ([[1] * 9999] * 9999) | sum(start=[]) | length }}",
+    "{{ ([[[1] * 9999] * 9999] * 9) | tojson(indent=99) | length }}",
+    "{{ ([[1] * 9999] * 99999) | string | length }}",
+    "{{ ([[1] * 9999] * 99999) | pprint | length }}",
+    "{{ {'x': 'y' * 9999999, 'z': ['&' * 9999999] * 99} | xmlattr | length }}",
+    "{{ 1.5 | round(3000000000, 'ceil') }}",
+    "{{ (1).to_bytes(3000000000, 'big') | length }}",
+    "{{ 'x'.encode('utf-32').hex(',') * 10 ** 9 }}",
+    "{{ 'x'.translate({120: 'y' * 9999999}) * 99 }}",
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    "{% set x = 'x' * 9999999 %}{% set y %}{% for i in range(9999) %}{{ x }}{% endfor %}{% endset %}",
+    "{% macro f(x) %}{% for i in range(9999) %}{{ x }}{% endfor %}{% endmacro %}{{ f('x' * 9999999) | length }}",
+    "{% filter upper %}{% for i in range(9999) %}{{ 'x' * 9999999 }}{% endfor %}{% endfilter %}",
+    "{% autoescape 'x' | center(3000000000) %}{{ 1 / 0 }}{% endautoescape %}",
+]
+ENDLESS = [
+    "{{ ('x' * 800000).rfind('x' * 200000 + 'y' + 'x' * 200000) }}",
+    "{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ {ns.x: 1} }}",
+    "{% set ns = namespace(x=(1,), y=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}"
+    "{% set ns.y = (ns.y, ns.y) %}{% endfor %}{{ ns.x == ns.y }}",
+    "{% for i in range(99999) %}{{ ([i] * 9999999) | sum }}{% endfor %}",
 ]
 
 
 @pytest.mark.parametrize("source", HOSTILE)
-def test_a_hostile_template_ends_in_one_line(tmp_path: Path, source: str) -> None:
-    template = required(tmp_path, template=source)
+def test_a_hostile_template_ends_in_one_line(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is rendered, or when it is compiled, where jinja2 evaluates what is constant."""
+    monkeypatch.setattr("mxspec.runtime.text.template_process.SECONDS", 0.5)
     message = dict(USER)
     began = time.perf_counter()
-    with pytest.raises(GenerationError, match=r"^messages: the chat template fails: .") as caught:
-        template.render([message])
-    assert time.perf_counter() - began < 5
+    with pytest.raises((GenerationError, BundleError), match=r"the chat template (fails|is no template): .") as caught:
+        required(tmp_path, template=source).render([message])
+    assert time.perf_counter() - began < 10
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert message == USER
+
+
+@pytest.mark.parametrize("source", ENDLESS)
+def test_a_template_has_so_much_time(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxspec.runtime.text.template_process.SECONDS", 0.5)
+    began = time.perf_counter()
+    with pytest.raises((GenerationError, BundleError), match=r": more than 0\.5 seconds$"):
+        required(tmp_path, template=source).render([USER])
+    assert time.perf_counter() - began < 10
+    assert required(tmp_path, template="{{ 1 + 1 }}").render([USER]) == "2"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].role.center(3000000000) }}",
+        "{{ '{:3000000000}'.format(1) }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(99) %}{% set ns.x = ns.x + ['x' * 9999999 ~ i] %}{% endfor %}",
+    ],
+)
+def test_a_template_has_so_much_memory(tmp_path: Path, source: str) -> None:
+    template = required(tmp_path, template=source)
+    with pytest.raises(GenerationError, match=r"^messages: the chat template fails: more than 400 MB of memory$"):
+        template.render([USER])
+    assert required(tmp_path, template="{{ 1 + 1 }}").render([USER]) == "2"
+
+
+def test_a_template_beyond_all_sizes_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"chat_template\.jinja: got more than 16777216 characters"):
+        required(tmp_path, template="x" * ((1 << 24) + 1))
+
+
+def test_texts_that_are_no_unicode_come_back_as_they_were(tmp_path: Path) -> None:
+    template = required(tmp_path, template="{{ messages[0].content }}")
+    assert template.render([{"role": "user", "content": "\ud800é"}]) == "\ud800é"
+
+
+def test_threads_take_turns(tmp_path: Path) -> None:
+    template = required(tmp_path, template="{{ messages[0].content * 1000 }}")
+    with ThreadPoolExecutor(4) as threads:
+        texts = list(threads.map(lambda i: template.render([{"role": "user", "content": f"{i} "}]), range(100)))
+    assert texts == [f"{i} " * 1000 for i in range(100)]
 
 
 def test_one_rendering_takes_nothing_from_the_budget_of_the_next(tmp_path: Path) -> None:
