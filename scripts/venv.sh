@@ -14,7 +14,7 @@ if venv_changed requirements "$venv_requirements"; then
   printf 'Installing into .venv (torch is the large one)...\n' >&2
   [[ -x .venv/bin/python ]] || "${PYTHON:-python3}" -m venv .venv
   venv_pip install --upgrade 'pip>=25.1'
-  venv_pip install --constraint constraints.txt --group dev --editable '.[compile,evaluate,grammar,serve,ray]'
+  venv_pip install --constraint constraints.txt --group dev --editable '.[compile,evaluate,grammar,ray]'
   printf '%s' "$venv_requirements" >.venv/requirements.stamp
   printf '%s' "$venv_sources" >.venv/sources.stamp
 elif venv_changed sources "$venv_sources"; then

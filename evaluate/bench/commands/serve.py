@@ -25,10 +25,6 @@ def bench_serve(choice: Choice, text: Path | None, new_tokens: int, repetitions:
 
     Says how long the server takes to be ready, too.
     """
-    try:
-        import mxspec.serve.app  # noqa: F401  # what the server needs, before anything is measured
-    except ModuleNotFoundError as missing:
-        raise MxspecError(f"specserve needs {missing.name}: pip install 'mxspec[serve]'") from None
     from mxspec.evaluate.bench.serve.measure import ANSWERS, CLIENTS, context_needed, measure
 
     bundle = Bundle.open(choice.path())
