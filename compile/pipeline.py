@@ -50,7 +50,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
     """Compile a pair into the directory `output`; raises MxspecError, and leaves nothing behind when it fails."""
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
         if writer.work.found_work:
-            stages.note(f"{writer.work.path} was left by a run that did not end: what fits is taken over")
+            stages.note(f"{writer.work.path} was left by an interrupted run: the parts that still fit are reused")
         check_texts(recipe)
         recipe, checkpoints = open_pair(recipe, files)
         vocabularies = read_vocabularies(checkpoints, stages)
@@ -96,7 +96,7 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         )
         manifest = made.manifest(recipe, tokenizer, read_sampling(folder), guesses)
         if not manifest.tokenizer.eos_token_ids:
-            stages.note("warning: neither generation_config.json nor config.json names a token that ends a text")
+            stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
         writer.publish(manifest)
     return manifest
 
@@ -112,7 +112,7 @@ def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName,
             require_folders(recipe, model)
     target, of_target = open_checkpoint(recipe, recipe.target, files)
     if target.config.is_encoder_decoder and recipe.rounding == "gptq":
-        raise RecipeError("rounding: 'gptq' is not for models with an encoder; 'scale' is")
+        raise RecipeError("rounding: 'gptq' does not support models with an encoder; use 'scale'")
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
     if recipe.draft is None:
         return recipe.with_changes(target=of_target), opened

@@ -122,7 +122,7 @@ def measure_logits(
         found = compare_own_weights(bundle.path, entry, checkpoint, texts)
     tolerance = TOLERANCE[entry.activations]
     if not math.isfinite(found.stored.error):
-        raise CheckFailed(f"{entry.graph}: gave logits that are not finite, or of another size than transformers' own")
+        raise CheckFailed(f"{entry.graph}: gave logits with NaN or infinity, or of another size than transformers' own")
     return LogitsResult(
         model=model,
         format=entry.format,

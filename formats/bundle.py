@@ -104,18 +104,18 @@ def check_replaceable(folder: Path) -> None:
     """Raise BundleError unless a folder holds a manifest of ours, of any schema version, and no file beside its own."""
     try:
         if folder.is_symlink() or not folder.is_dir():
-            raise BundleError("it is no folder")
+            raise BundleError("it is not a folder")
         _check_surplus(folder, AnyManifest.parse(_manifest_text(folder)))
         below = next((path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink()), None)
         if below is not None:
             raise BundleError(f"{below!r} is a folder")
     except BundleError as problem:
-        raise BundleError(f"{folder} exists and is no bundle: {problem}; --force replaces only bundles") from None
+        raise BundleError(f"{folder} exists and is not a bundle: {problem}; --force replaces only bundles") from None
 
 
 def _manifest_text(folder: Path) -> bytes:
     if not os.path.lexists(folder / MANIFEST):
-        raise BundleError(f"{MANIFEST} is missing; this is not a bundle, or half of one")
+        raise BundleError(f"{MANIFEST} is missing; this is not a bundle, or an incomplete one")
     path = _file_inside(folder, MANIFEST)
     if path.stat().st_size > MANIFEST_LIMIT:
         raise BundleError(f"{MANIFEST}: {path.stat().st_size} bytes, at most {MANIFEST_LIMIT} expected")
@@ -138,7 +138,7 @@ def _file_inside(folder: Path, name: str) -> Path:
     try:
         path = (folder / name).resolve(strict=True)
     except (OSError, RuntimeError):  # Python below 3.13 says RuntimeError for a loop
-        raise BundleError(f"file {name!r} is a link that leads nowhere") from None
+        raise BundleError(f"file {name!r} is a broken link") from None
     if path.parent != folder.resolve():
         raise BundleError(f"file {name!r} is a link to {path}, outside the bundle")
     if not path.is_file():

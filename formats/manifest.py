@@ -179,7 +179,7 @@ class ModelEntry(Strict):
         seen: set[str] = set()
         for tensor in tensors:
             if tensor.name in seen:
-                raise ValueError(f"tensor {tensor.name!r} stands there twice")
+                raise ValueError(f"tensor {tensor.name!r} appears twice")
             seen.add(tensor.name)
         return tensors
 
@@ -315,12 +315,12 @@ class Manifest(Strict):
         return found
 
     def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
-        """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for one not to be had."""
+        """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for a missing one."""
         entry, lender = self.models[model], self.models[LENDER]
         lent = {tensor.name: tensor for tensor in lender.tensors if not tensor.sources}
         for name in entry.borrowed:
             if model == LENDER or name not in lent:
-                raise ValueError(f"models.{model}: borrows {name!r}, which is no computed table of the {LENDER}'s")
+                raise ValueError(f"models.{model}: borrows {name!r}, which is not a computed table of the {LENDER}'s")
         return (*entry.tensors, *(lent[name] for name in entry.borrowed))
 
     @classmethod

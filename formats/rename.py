@@ -1,4 +1,4 @@
-"""Renaming directories without a moment in which a name is missing, and without replacing what nobody knew of."""
+"""Renames directories so that a name is never missing, and a folder that appeared meanwhile is never replaced."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"key {shorten(twice)} stands there twice")
+        raise ValueError(f"key {shorten(twice)} appears twice")
     return keys
 
 

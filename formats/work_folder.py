@@ -86,10 +86,10 @@ class WorkFolder:
         if not os.path.lexists(self.path):
             return
         if self.path.is_symlink() or not self.path.is_dir():
-            raise BundleError(f"{self.path} is needed to work in, and is no folder of speccompile's; move it away")
+            raise BundleError(f"{self.path} is needed as a work folder, but speccompile did not make it; move it away")
         for path in self.path.iterdir():
             if path.name not in (LOCK, BUNDLE, ROUNDING, OLD) and path.suffix != JOURNAL:
-                raise BundleError(f"{path}: no compile left this there; move it away, {self.path} is needed")
+                raise BundleError(f"{path}: speccompile did not make this file; move it away, {self.path} is needed")
 
     def _take_lock(self) -> int:
         path = self.path / LOCK

@@ -33,7 +33,7 @@ def read_keys(path: Path) -> list[str]:
                 f"--api-key-file {path}: key {number} is none, expected at least {SHORTEST} printable ASCII characters"
             )
         if key in keys[: number - 1]:
-            raise MxspecError(f"--api-key-file {path}: key {number} stands there twice")
+            raise MxspecError(f"--api-key-file {path}: key {number} appears twice")
     return keys
 
 

@@ -35,7 +35,7 @@ class Vocabulary:
             added = {str(token["content"]): int(token["id"]) for token in found.get("added_tokens", [])}
             ids = _model_ids(found["model"]["vocab"]) | added
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise CheckpointError(f"{path}: no vocabulary in it that mxspec can read") from None
+            raise CheckpointError(f"{path}: mxspec cannot read its vocabulary") from None
         if not ids or min(ids.values()) < 0:
             raise CheckpointError(f"{path}: the vocabulary is empty or has negative ids")
         return cls(ids, frozenset(added.values()))
@@ -78,7 +78,7 @@ def check_kinds(target: PreTrainedConfig, draft: PreTrainedConfig) -> None:
         one, other = (kinds[bool(config.is_encoder_decoder)] for config in (target, draft))
         raise PairError(
             f"the target, {architecture_name(target)}, is {one}, but the draft, {architecture_name(draft)}, is "
-            f"{other}; choose a draft of the target's own family, or none"
+            f"{other}; choose a draft of the target's own family, or no draft"
         )
 
 

@@ -1,4 +1,4 @@
-"""Two texts read in every way that a runtime reads: prompts in pieces, single steps, scored rows, rollback, company."""
+"""Two texts read in every way that a runtime reads: prompts in pieces, steps, scored rows, rollback, batches."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def random_texts(vocab_size: int, length: int = LENGTH, *, but: int | None = Non
 def read_texts(session: Session, texts: Sequence[Text]) -> Iterator[Reading]:
     """Read the first two of four texts of the same length, then go back and on with the other two.
 
-    Where texts are short, the calls that do not fit are left out. The caches are full of NaN before: what nobody wrote
-    may not be read. An encoder reads a source for each of the two in one call, and then another one alone.
+    Where texts are short, the calls that do not fit are left out. The caches are full of NaN before: an entry
+    that was never written may not be read. An encoder reads a source for each of the two in one call, and then another
+    one alone.
     """
     forget(session)
     sources: Sequence[Text] = ((), ())
@@ -87,7 +88,7 @@ def shortened(entry: ModelEntry, context_length: int) -> ModelEntry:
 
 
 def forget(session: Session) -> None:
-    """NaN in every entry of every slot: what nobody wrote since may not be read."""
+    """NaN in every entry of every slot: an entry that was not written since may not be read."""
     encoded = {} if session.encoder is None else session.encoder.caches.arrays
     for cache in (*session.caches.values(), *encoded.values()):
         cache.fill(np.nan)

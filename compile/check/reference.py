@@ -113,7 +113,7 @@ def pad_of(config: PreTrainedConfig) -> int | None:
 
 def first_positions(config: PreTrainedConfig, context_length: int, end: int) -> set[int]:
     """Where texts can begin for transformers to read them, too: at the beginning of the context, and at its `end`."""
-    if config.is_encoder_decoder:  # nobody can tell its decoder a position
+    if config.is_encoder_decoder:  # its decoder takes no positions
         return {0}
     return {0, end} if reads_alike_anywhere(config, context_length) else {end}
 

@@ -2,7 +2,7 @@
 
 It runs on the runtime's own session, its caches written in place. What must hold: logits of the right shape, finite
 although the caches were full of NaN, and the same bits for a row whether it came in a call of its own, with others of
-its text, or in the company of other texts.
+its text, or in a batch with other texts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_specializations(folder: Path, entry: ModelEntry, vocab_size: int, leng
     _read(session, replace(texts[0], tokens=tokens[0][: prefix + 1]), prefix, 1)  # a step is a specialization too
     if len(ordered) > 1:
         _check_lengths(session, replace(texts[0], tokens=tokens[0]), prefix, ordered)
-        _check_company(session, texts, prefix)
+        _check_batch(session, texts, prefix)
 
 
 def _check_lengths(session: Session, text: _Text, prefix: int, lengths: Sequence[int]) -> None:
@@ -67,7 +67,7 @@ def _check_lengths(session: Session, text: _Text, prefix: int, lengths: Sequence
             )
 
 
-def _check_company(session: Session, texts: list[_Text], prefix: int) -> None:
+def _check_batch(session: Session, texts: list[_Text], prefix: int) -> None:
     """Texts of all lengths in one call, in slots out of order, against each alone in the first slot."""
     alone = [_read(session, text, prefix, len(text.tokens)) for text in texts]
     slots = [*range(2, session.slots, 2), *range(1, session.slots, 2)]
@@ -119,7 +119,7 @@ def _run(session: Session, parts: Sequence[Part]) -> Logits:
     except Exception as error:  # ONNX Runtime's own errors have no common base
         raise CheckFailed(f"{name} fails: {' '.join(str(error).split())}") from None
     if not np.isfinite(logits).all():
-        raise CheckFailed(f"{name} gave logits that are not finite")
+        raise CheckFailed(f"{name} gave logits with NaN or infinity")
     return logits
 
 

@@ -40,8 +40,8 @@ class Checkpoint:
         self.config = load_config(folder)
         if (folder / ADAPTER_CONFIG).exists() and (adapter is None or not adapter.samefile(folder)):
             raise CheckpointError(
-                f"{folder} holds an adapter ({ADAPTER_CONFIG}), which would be left out: name {folder} as the adapter, "
-                "or take it away"
+                f"{folder} holds an adapter ({ADAPTER_CONFIG}), which would be ignored: name {folder} as the adapter, "
+                "or remove it"
             )
         layout = take_layout(self.config, folder / CONFIG)
         self.tensors: dict[str, Source] = {}
@@ -64,8 +64,8 @@ class Checkpoint:
             stored = (open_pickle if files.kind.pickled else open_shard)(self.folder / shard, self._files)
             if missing := sorted(promised - stored.keys()):
                 raise CheckpointError(
-                    f"{self.folder / shard}: tensor {missing[0]!r} of {files.kind.index} is not there "
-                    f"({len(missing)} missing)"
+                    f"{self.folder / shard}: tensor {missing[0]!r} of {files.kind.index} is missing, "
+                    f"one of {len(missing)} missing tensors"
                 )
             if twice := sorted(stored.keys() & self.tensors.keys()):
                 raise CheckpointError(f"tensor {twice[0]!r} is in {self.tensors[twice[0]].shard} and in {shard}")
@@ -128,6 +128,6 @@ def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, So
             raise CheckpointError(f"{where} is {codes.dtype}, but quantization_config says that {module} is not MX")
         del joined[name]
         if f"{module}.weight" in joined:
-            raise CheckpointError(f"{where} holds codes of {module + '.weight'!r}, which is there as well")
+            raise CheckpointError(f"{where} holds codes of {module + '.weight'!r}, which exists as well")
         joined[f"{module}.weight"] = MxTensor(codes, scales, format_name, layout.unpack[format_name])
     return joined

@@ -38,7 +38,7 @@ def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
     pieces = next((name for name in PIECES if (folder / name).is_file()), None)
     if pieces is None and not all((folder / name).is_file() for name in (VOCABULARY, MERGES)):
         raise CheckpointError(
-            f"{folder}: no {TOKENIZER}, and neither {PIECES[0]} nor {VOCABULARY} with {MERGES} to make it of; save a "
+            f"{folder}: no {TOKENIZER}, and neither {PIECES[0]} nor {VOCABULARY} with {MERGES} to make it from; save a "
             "fast tokenizer there with tokenizer.save_pretrained"
         )
     name, text, expected = _convert(folder, config)
@@ -65,7 +65,7 @@ def _convert(folder: Path, config: PreTrainedConfig) -> tuple[str, str, list[int
                 return name, found.backend_tokenizer.to_str(), found(SAMPLE)["input_ids"]
     except MxspecError as error:
         reason = str(error).removeprefix(f"{folder}: ").split(" from one of:")[0][:160]
-        raise CheckpointError(f"{folder}: no {TOKENIZER}, and transformers can make none: {reason}") from None
+        raise CheckpointError(f"{folder}: no {TOKENIZER}, and transformers cannot make one: {reason}") from None
     raise UnsupportedModelError(f"{folder}: no {TOKENIZER}, and its tokenizer, a {name}, has no fast form")
 
 

@@ -21,7 +21,7 @@ def open_checkpoint(recipe: Recipe, model: TargetRecipe, files: ExitStack) -> tu
 
 
 def require_folders(recipe: Recipe, model: TargetRecipe) -> None:
-    """Raise RecipeError for a folder that is not there, before anything is fetched."""
+    """Raise RecipeError for a missing folder, before anything is fetched."""
     local_folder(recipe, model)
     if model.adapter is not None:
         recipe.local_folder(model.adapter, "adapter")

@@ -62,8 +62,8 @@ def _records(path: Path) -> dict[int, int]:
         with path.open("rb") as file:
             if file.read(len(_ZIP)) != _ZIP:
                 raise CheckpointError(
-                    f"{where}: no zip archive, as torch.save has written since torch 1.6: it is damaged, or older: "
-                    "load it with torch where you trust it, and save it anew"
+                    f"{where}: not a zip archive, as torch.save has written since torch 1.6: it is damaged, or older: "
+                    "load it with torch where you trust it, and save it again"
                 )
             archive = zipfile.ZipFile(file)
             _check_archive(archive, where)
@@ -84,9 +84,9 @@ def _check_archive(archive: zipfile.ZipFile, where: str) -> None:
         if entry.compress_type != zipfile.ZIP_STORED:
             raise CheckpointError(f"{where}: {shorten(entry.filename)} is compressed, unlike torch.save's")
         if entry.filename in names:
-            raise CheckpointError(f"{where}: {shorten(entry.filename)} stands there twice")
+            raise CheckpointError(f"{where}: {shorten(entry.filename)} appears twice")
         if leaf == "byteorder" and archive.read(entry) != b"little":  # to swap bytes on the meta device is a crash
-            raise CheckpointError(f"{where}: is of a machine with another byte order; save it anew on this one")
+            raise CheckpointError(f"{where}: is of a machine with another byte order; save it again on this one")
         names.add(entry.filename)
 
 
@@ -107,8 +107,8 @@ def _refuse_calls(path: Path) -> None:
         raise CheckpointError(f"{path.name}: not the weights of a model ({one_line(error)})") from None
     if strange:
         raise CheckpointError(
-            f"{path.name}: wants {shorten(strange[0])} to be called, which is code and no weight; nothing was run: "
-            "distrust it"
+            f"{path.name}: wants {shorten(strange[0])} to be called, which is code, not a weight; nothing was run: "
+            "do not trust this file"
         )
 
 
@@ -127,7 +127,7 @@ def _place(name: Any, value: Any, records: dict[int, int], path: Path) -> Stored
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_quantized:
         raise CheckpointError(f"{where} is {value.layout} {type(value).__name__}, expected a plain tensor")
     if not value.is_contiguous() or value.is_conj() or value.is_neg():
-        raise CheckpointError(f"{where} is a view of other values: save it anew after .contiguous()")
+        raise CheckpointError(f"{where} is a view of other values: save it again after .contiguous()")
     dtype = _DTYPES.get(value.dtype, str(value.dtype))
     begin: int | None = getattr(value.untyped_storage(), "_checkpoint_offset", None)
     skipped, size = int(value.storage_offset()) * value.itemsize, math.prod(value.shape) * value.itemsize

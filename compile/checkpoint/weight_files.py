@@ -12,7 +12,7 @@ from mxspec.formats.validation import parse_json, shorten
 
 PICKLES_ADVICE = (
     "pickled weights only, and a pickle can carry code: take a revision that has safetensors, or let transformers save "
-    "it anew where you trust it; --from-pickle reads it by torch's weights-only loader, which runs no code"
+    "it again where you trust it; --from-pickle reads it by torch's weights-only loader, which runs no code"
 )
 
 

@@ -22,8 +22,8 @@ _OPTIONS = (
     click.option(
         "-o", "--output", type=click.Path(path_type=Path), help="Folder to write. [NAME.standard, NAME.static]"
     ),
-    click.option("--force", is_flag=True, help="Replace an emitted folder, once the new one is whole."),
-    click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead."),
+    click.option("--force", is_flag=True, help="Replace an existing folder once the new one is complete."),
+    click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text."),
 )
 
 
@@ -38,7 +38,7 @@ def emit() -> None:
     """Write a bundle's models for other programs (docs/interchange.md)."""
 
 
-@emit.command(cls=Command, short_help="Standard ONNX without operators of ours.")
+@emit.command(cls=Command, short_help="Standard ONNX, without mxspec's operators.")
 @_shared
 @click.option(
     "--scales",
@@ -54,7 +54,13 @@ def standard(bundle: Path, *, output: Path | None, force: bool, json_output: boo
 
 @emit.command(cls=Command, short_help="Graphs of fixed shapes.")
 @_shared
-@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="Texts that share the caches.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of slots of the caches.",
+)
 def static(bundle: Path, *, output: Path | None, force: bool, json_output: bool, slots: int) -> None:
     """Graphs of fixed shapes (prefill, decode, score), with our operators, over the same weights."""
     _emit("static", bundle, output, force=force, json_output=json_output, slots=slots)
@@ -70,7 +76,7 @@ def _emit(kind: Form, path: Path, output: Path | None, *, force: bool, json_outp
 
 
 def place_of(bundle: Path, kind: Form) -> Path:
-    """Where a kind of models goes, if nobody says: beside the bundle."""
+    """The default folder of a form: beside the bundle."""
     return bundle.with_name(f"{bundle.absolute().name.removesuffix('.bundle')}.{kind}")
 
 

@@ -24,9 +24,9 @@ FROM_CONFIG = "graph, packing, bytes and memory by `speccompile explain --check`
 @click.command(cls=Command)
 @click.argument("recipe", metavar="RECIPE|CHECKPOINT", required=False)
 @click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
-@click.option("--check", is_flag=True, help="Make the graphs, and compare; exit code 2 beyond 1 %.")
+@click.option("--check", is_flag=True, help="Export the graphs; exit code 2 if a figure is off by over 1 %.")
 @click.option("--all", "every", is_flag=True, help="Explain all recipes that come with mxspec.")
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 def explain(recipe: str | None, *, draft: str | None, check: bool, every: bool, json_output: bool) -> None:
     """Say what compiling RECIPE or CHECKPOINT fetches, writes and takes. Nothing but configurations is read."""
     if every == (recipe is not None):

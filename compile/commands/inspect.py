@@ -14,8 +14,8 @@ from mxspec.runtime.cli.command import Command, print_json, report_console
 
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--verify", is_flag=True, help="Hash every file; exit code 2 if one is not what was written.")
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
+@click.option("--verify", is_flag=True, help="Check the hash of every file; exit code 2 if one differs.")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 def inspect(bundle: Path, *, verify: bool, json_output: bool) -> None:
     """Show what BUNDLE holds."""
     opened = Bundle.open(bundle)

@@ -12,7 +12,7 @@ from mxspec.runtime.cli.command import Command, print_json, report_console
 
 
 @click.command("list", cls=Command)
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 def list_recipes(*, json_output: bool) -> None:
     """List the recipes that come with mxspec."""
     recipes = shipped_recipes()

@@ -56,7 +56,7 @@ for command in (list_recipes, explain, inspect, emit):
 @click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle. [NAME.bundle]")
 @click.option("--adapter", metavar="ADAPTER", help="A LoRA adapter for the target: a folder or a hub id.")
-@click.option("--from-pickle", is_flag=True, help="Read weights that are there as pickles alone; no code is run.")
+@click.option("--from-pickle", is_flag=True, help="Read weights that exist only as pickles; no code is run.")
 @click.option("--target-format", type=_FORMATS, help="Format of the target's matrices. [mxfp6_e3m2]")
 @click.option("--draft-format", type=_FORMATS, help="Format of the draft's matrices. [fp16]")
 @click.option(
@@ -67,25 +67,49 @@ for command in (list_recipes, explain, inspect, emit):
     help="Format of the target parameters that a pattern names, the first that matches; repeatable.",
 )
 @click.option("--activations", type=_ACTIVATIONS, help="What the target's products make of their rows. [int16]")
-@click.option("--draft-activations", type=_ACTIVATIONS, help="Likewise of the draft. [int16]")
-@click.option("--tied", type=_TIED, help="Store a table that is embedding and head so often. [once where exact]")
-@click.option("--draft-tied", type=_TIED, help="Likewise of the draft. [once where exact]")
+@click.option("--draft-activations", type=_ACTIVATIONS, help="What the draft's products make of their rows. [int16]")
+@click.option("--tied", type=_TIED, help="Copies of a target's tied embedding and head. [once where exact]")
+@click.option(
+    "--draft-tied",
+    type=_TIED,
+    help="Copies of a draft's tied embedding and head. [once where exact]",
+)
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
-@click.option("--budget", metavar="BITS", help="Choose the target's formats for so many bits a weight, such as 5.2bpw.")
-@click.option("--max-ratio", type=click.FloatRange(min=1, min_open=True), help="Choose them for this perplexity ratio.")
-@click.option("--allow", type=_FORMATS, multiple=True, help="A format to choose from; repeatable. [all MX formats]")
-@click.option("--with-baseline", is_flag=True, help="Put the fp16 target beside the packed one.")
-@click.option("--rounding", type=click.Choice(ROUNDINGS), help="How matrices get onto an MX grid. [nearest]")
-@click.option("--calibrate", type=click.Path(path_type=Path), metavar="TEXT", help="Text for gptq and budgets.")
-@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens to take of that text. [32768]")
-@click.option("--seed", type=click.IntRange(min=0), help="Chooses the places in that text. [0]")
-@click.option("--ngram", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the drafter ngram.")
-@click.option("--suffix", type=click.Path(path_type=Path), metavar="TEXT", help="Text for suffix decoding.")
-@click.option("--k-max", type=click.IntRange(min=1), help="Most tokens drafted in a round.")
-@click.option("--context-length", type=click.IntRange(min=1), help="Tokens that a text may have.")
-@click.option("--force", is_flag=True, help="Replace an existing bundle, once the new one is whole.")
-@click.option("--emit", "emitted", type=click.Choice(FORMS), multiple=True, help="Then emit it, too; repeatable.")
-@click.option("--json", "json_output", is_flag=True, help="Print one JSON object on standard output instead.")
+@click.option("--budget", metavar="BITS", help="Choose the target's formats for this average a weight, such as 5.2bpw.")
+@click.option(
+    "--max-ratio",
+    type=click.FloatRange(min=1, min_open=True),
+    help="Choose the target's formats for this ratio of perplexities, packed to fp16.",
+)
+@click.option(
+    "--allow",
+    type=_FORMATS,
+    multiple=True,
+    help="A format that a budget may choose; repeatable. [all MX formats]",
+)
+@click.option("--with-baseline", is_flag=True, help="Also store the target in fp16, to compare with.")
+@click.option("--rounding", type=click.Choice(ROUNDINGS), help="How weights are rounded to an MX format. [nearest]")
+@click.option(
+    "--calibrate",
+    type=click.Path(path_type=Path),
+    metavar="TEXT",
+    help="Text that calibrates gptq and budgets.",
+)
+@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens to use of the --calibrate text. [32768]")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed that chooses windows of the --calibrate text. [0]")
+@click.option("--ngram", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the tables of drafter ngram.")
+@click.option("--suffix", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the index of drafter suffix.")
+@click.option("--k-max", type=click.IntRange(min=1), help="Largest number of tokens drafted in a round.")
+@click.option("--context-length", type=click.IntRange(min=1), help="Largest number of tokens of prompt and answer.")
+@click.option("--force", is_flag=True, help="Replace an existing bundle once the new one is complete.")
+@click.option(
+    "--emit",
+    "emitted",
+    type=click.Choice(FORMS),
+    multiple=True,
+    help="Also emit this ONNX form; repeatable.",
+)
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 def compile_recipe(
     recipe: str,
     *,

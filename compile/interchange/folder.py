@@ -41,12 +41,12 @@ class EmittedFolder(FolderWriter):
 
 def check_emitted(folder: Path) -> None:
     """Raise BundleError unless a folder holds an index of ours and nothing that the index does not name."""
-    refused = f"{folder} exists and is no {KIND}; --force replaces only those"
+    refused = f"{folder} exists and is not a {KIND}; --force replaces only those"
     if folder.is_symlink() or not (folder / INDEX).is_file():
         raise BundleError(refused)
     match parse_json((folder / INDEX).read_bytes(), str(folder / INDEX), BundleError):
         case {"manifest_sha256": str(), "files": list(files)}:
             if others := sorted({path.name for path in folder.iterdir()} - {INDEX, *map(str, files)}):
-                raise BundleError(f"{refused}: {others[0]!r} is not of speccompile")
+                raise BundleError(f"{refused}: {others[0]!r} was not written by speccompile")
         case _:
             raise BundleError(refused)

@@ -10,7 +10,7 @@ from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes.embeddings import is_rearranged
 from mxspec.formats.errors import UnsupportedModelError
 
-# They give a row other bits in other company, or hide a weight from the packer: no shipped graph may hold one.
+# They make a row's bits depend on its batch, or hide a weight from the packer: no shipped graph may hold one.
 _FORBIDDEN = {"ReduceMean", "ReduceSum", "Cos", "Sin", "MatMul", "Gemm", "Einsum", "Softmax", "CumSum", "Conv"}
 
 
@@ -30,7 +30,7 @@ def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: 
         assert got == wanted, f"{architecture}: graph {what} are {got}, expected {wanted}"
     unused = [value.name for value in model.graph.inputs if not value.uses() and value.name != "position_ids"]
     if unused:
-        raise UnsupportedModelError(f"{architecture}: its graph never reads {', '.join(map(str, unused))}")
+        raise UnsupportedModelError(f"{architecture}: its graph does not use {', '.join(map(str, unused))}")
 
 
 def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec]:

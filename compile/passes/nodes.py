@@ -32,7 +32,7 @@ def make_node(
 def put_in_place(model: ir.Model, node: ir.Node, fused: ir.Node, results: Sequence[ir.Value]) -> None:
     """Insert `fused` before `node`; its outputs take the names, shapes, types and readers of `results`.
 
-    The nodes that gave the results stay, with nobody to read them.
+    The nodes that gave the results stay, unused.
     """
     for new, old in zip(fused.outputs, results, strict=True):
         new.name, new.shape, new.type = old.name, old.shape, old.type

@@ -59,7 +59,7 @@ def _fuse(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _flat_output(node: ir.Node) -> ir.Value | None:
-    """The output as [1, tokens, heads * head_size], if nobody reads it in another shape."""
+    """The output as [1, tokens, heads * head_size], if it is used in no other shape."""
     output = node.outputs[0]
     uses = list(output.uses())
     if len(uses) != 1 or uses[0].node.op_type != "Reshape" or output.shape is None:

@@ -1,4 +1,4 @@
-"""The last passes: what nobody reads goes, and the file says what it needs and nothing of how it was made."""
+"""The last passes: unused nodes are removed, and with them what the file says of how it was made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_IR_VERSION = 13  # of ONNX Runtime 1.31
 
 
 class Sweep(GraphPass):
-    """Remove the nodes and initializers that nobody reads: the leftovers of every pass before."""
+    """Remove unused nodes and initializers: the leftovers of the passes before."""
 
     def change(self, model: ir.Model) -> int:
         before = len(model.graph)

@@ -19,7 +19,7 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
     """The recipe's context length, or all positions that the target knows; of the draft as many of these as it knows.
 
     Raises RecipeError where the target knows fewer than the recipe wants, or a round would not fit, and
-    UnsupportedModelError where nobody says.
+    UnsupportedModelError where neither says.
     """
     known = {name: context_limit(config) for name, config in configs.items()}
     most, target = known["target"], configs["target"]

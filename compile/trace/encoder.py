@@ -28,7 +28,7 @@ _INPUTS = ("input_ids", "position_ids", "slots", "new_lengths")
 class SourceCall(TracedCall):
     """The tensors of an encoder's call: its attention, and the cache that takes what the decoder's layers make of it.
 
-    The decoder is traced, too, for its layers' own keys and values of the source; what else it computes nobody reads.
+    The decoder is traced, too, for its layers' own keys and values of the source; what else it computes is unused.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class SourceCall(TracedCall):
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        """While it lasts it is the decoder that attends: to nothing, for nobody reads what it finds."""
+        """While it lasts it is the decoder that attends: to nothing, for its result is unused."""
         self._encoding = False
         try:
             yield

@@ -28,7 +28,7 @@ def trace(interface: GraphInterface) -> ir.Model:
             arguments = interface.arguments()
         dimensions = interface.dimensions()
         program = torch.export.export(interface, arguments, dynamic_shapes=dimensions, strict=False)
-        program.graph.eliminate_dead_code(_stays)  # an encoder's trace has a decoder that nobody reads
+        program.graph.eliminate_dead_code(_stays)  # an encoder's trace has an unused decoder
         onnx_program = torch.onnx.export(
             program,
             dynamo=True,
@@ -46,7 +46,7 @@ def trace(interface: GraphInterface) -> ir.Model:
 
 
 def _stays(node: torch.fx.Node) -> bool:
-    """Whether a node that nobody reads stays; torch would keep our operators, too."""
+    """Whether an unused node stays; torch would keep our operators, too."""
     return node.op in ("placeholder", "output")
 
 

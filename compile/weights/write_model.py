@@ -33,7 +33,7 @@ def write_model(
 
     `advance` gets the checkpoint bytes that are done.
 
-    With a `journal`, a run that was killed is gone on with.
+    With a `journal`, a killed run is continued.
     """
     path = folder / weights_name(plan)
     packed = pack_weights(plan.stored, plan.sources, plan.layout, path, advance, rounded, journal)

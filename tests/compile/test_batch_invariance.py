@@ -1,4 +1,4 @@
-"""Random companies: whatever texts share a call, in whatever slots, each row of a graph has the bits of its text alone.
+"""Batch invariance: whatever texts share a call, in whatever slots, a row of a graph has the bits of its text alone.
 
 Run as a program on folders of graphs, this file tries them with the instruction set that MXSPEC_ISA names.
 """
@@ -21,7 +21,7 @@ from mxspec.runtime.models.session import Part, Session
 SLOTS, TEXTS = 6, 4
 
 
-def try_companies(session: Session, seed: int) -> None:
+def try_batches(session: Session, seed: int) -> None:
     """Prompt chunks, single tokens and K+1 rows of some texts in any order, rolled back at times; AssertionError."""
     random = np.random.default_rng(seed)
     texts = [random.integers(3, 118, random.integers(50, session.capacity + 1)).tolist() for _ in range(TEXTS)]
@@ -80,7 +80,7 @@ if __name__ == "__main__":
         entry = ModelEntry.model_validate_json((folder / "entry.json").read_text())
         session = Session(folder, entry, entry.vocab_size, SLOTS)
         try:
-            try_companies(session, seed)
+            try_batches(session, seed)
         except AssertionError as error:
             raise SystemExit(f"{folder.name}: {error}") from error
     print(ops.instruction_set(), len(sys.argv) - 1)

@@ -78,7 +78,7 @@ def test_logits_equal_transformers(name_with_encoder: str, compiled: Callable[[s
     model = compiled(name_with_encoder)
     entry = model.entry
     assert model.error < (1e-3 if name_with_encoder == "bart" else 8e-6)
-    check_specializations(model.folder, entry, entry.vocab_size, entry.specializations)  # the same bits in any company
+    check_specializations(model.folder, entry, entry.vocab_size, entry.specializations)  # the same bits in any batch
     assert entry.encoder is not None
     assert (entry.encoder.layers, entry.encoder.context_length) == (1, SOURCE)
     assert {path.name for path in model.folder.iterdir()} == {entry.graph, entry.encoder.graph, entry.weights}
@@ -213,7 +213,7 @@ def test_the_command_refuses_before_it_works(tiny_checkpoint: Checkpoints, tmp_p
     assert "is an encoder-decoder, but the draft" in refused(t5, "--draft", llama, "-o", output)
     assert "is a decoder alone, but the draft" in refused(llama, "--draft", t5, "-o", output)
     text = ("--calibrate", __file__)
-    assert "'gptq' is not for models with an encoder" in refused(t5, "--rounding", "gptq", *text, "-o", output)
+    assert "'gptq' does not support models with an encoder" in refused(t5, "--rounding", "gptq", *text, "-o", output)
     assert not output.exists()
 
 

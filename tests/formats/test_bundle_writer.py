@@ -75,7 +75,7 @@ def test_force_replaces_nothing_but_bundles(tmp_path: Path, kind: str, small_bun
     else:
         place.symlink_to(small_bundle(tmp_path / "a" / "small.bundle"))
     before = names(tmp_path)
-    with pytest.raises(BundleError, match="is no bundle"):
+    with pytest.raises(BundleError, match="is not a bundle"):
         small_bundle(place, force=True)
     assert names(tmp_path) == before
 
@@ -89,7 +89,7 @@ def test_force_replaces_no_folder_with_somebody_elses_manifest(
     if manifest is not None:
         (bundle_path / "manifest.json").write_bytes(manifest)
     before = names(bundle_path)
-    with pytest.raises(BundleError, match=r"is no bundle: .*; --force replaces only bundles"):
+    with pytest.raises(BundleError, match=r"is not a bundle: .*; --force replaces only bundles"):
         small_bundle(bundle_path, force=True)
     assert names(bundle_path) == before
     assert names(bundle_path.parent) == ["small.bundle"]

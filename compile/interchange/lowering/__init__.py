@@ -35,7 +35,7 @@ LOWERINGS: Mapping[tuple[str, str], Lowering] = {
 
 
 def lower(model: ir.Model, call: Call) -> None:
-    """Replace every operator of the table in place. Raises MxspecError for one of ours that is not there."""
+    """Replace every operator of the table in place. Raises MxspecError for an operator that is not in the table."""
     graph = model.graph
     for node in list(graph):
         lowering = LOWERINGS.get((node.domain, node.op_type))

@@ -22,7 +22,7 @@ from mxspec.formats.weight_format import packed_shape
 
 
 class RoundingStore:
-    """Files in a folder of their own, which is made if it is not there."""
+    """Files in a folder of their own, which is made if missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

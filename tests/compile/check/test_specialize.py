@@ -15,8 +15,8 @@ from mxspec.formats.manifest import ModelEntry
 
 VOCABULARY = 8
 
-# What the logits of a token are made of: the token alone, or also its company, or a cache slot that nothing wrote.
-GOOD, COMPANY, NEIGHBOURS, SLOT, STALE, INFINITE = "good", "company", "neighbours", "slot", "stale", "infinite"
+# What the logits of a token are made of: the token alone, or also its batch, or a cache slot that nothing wrote.
+GOOD, BATCH, NEIGHBOURS, SLOT, STALE, INFINITE = "good", "batch", "neighbours", "slot", "stale", "infinite"
 
 
 def write_model(folder: Path, fault: str, vocab_size: int = VOCABULARY) -> ModelEntry:
@@ -25,7 +25,7 @@ def write_model(folder: Path, fault: str, vocab_size: int = VOCABULARY) -> Model
     if fault == INFINITE:
         table[0] = np.inf
     added = {
-        COMPANY: [helper.make_node("ReduceMean", ["rows", "axis"], ["added"])],
+        BATCH: [helper.make_node("ReduceMean", ["rows", "axis"], ["added"])],
         NEIGHBOURS: [
             helper.make_node("Shape", ["slots"], ["sequences"]),
             helper.make_node("Cast", ["sequences"], ["added"], to=TensorProto.FLOAT),
@@ -89,11 +89,11 @@ def test_a_context_shorter_than_the_longest_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        (COMPANY, "row 0 of a call of 5 tokens is not bit for bit what calls of 1 give"),
+        (BATCH, "row 0 of a call of 5 tokens is not bit for bit what calls of 1 give"),
         (NEIGHBOURS, "row 0 of 1 tokens in slot 2, in a call of 3 texts, is not bit for bit what they give alone"),
         (SLOT, "row 0 of 1 tokens in slot 2, in a call of 3 texts, is not bit for bit what they give alone"),
-        (STALE, "a call of 3 tokens gave logits that are not finite"),
-        (INFINITE, "not finite"),
+        (STALE, "a call of 3 tokens gave logits with NaN or infinity"),
+        (INFINITE, "NaN or infinity"),
     ],
 )
 def test_faults_are_caught(tmp_path: Path, fault: str, says: str) -> None:
@@ -103,7 +103,7 @@ def test_faults_are_caught(tmp_path: Path, fault: str, says: str) -> None:
 
 
 def test_a_large_model_takes_single_steps_alone(tmp_path: Path) -> None:
-    """Its twin is tried at all lengths and in company."""
+    """Its twin is tried at all lengths and in batches."""
     check_specializations(tmp_path, write_model(tmp_path, NEIGHBOURS), VOCABULARY, (1,))
 
 

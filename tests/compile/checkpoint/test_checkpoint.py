@@ -83,7 +83,7 @@ def test_the_configuration_is_read_with_the_tensors(tmp_path: Path) -> None:
 def test_an_index_that_lies(tmp_path: Path) -> None:
     shards = {"a.safetensors": {"x": torch.ones(2)}}
     save_shards(tmp_path, {"x": "a.safetensors", "gone": "a.safetensors"}, shards)
-    assert "tensor 'gone' of model.safetensors.index.json is not there" in refused(tmp_path)
+    assert "tensor 'gone' of model.safetensors.index.json is missing" in refused(tmp_path)
     save_shards(tmp_path, {"x": "b.safetensors"}, shards)
     assert "b.safetensors: No such file" in refused(tmp_path)
     save_shards(tmp_path, {"x": "../a.safetensors"}, shards)

@@ -122,7 +122,7 @@ def test_a_class_that_reads_the_pieces_in_another_way(tmp_path: Path) -> None:
 
 def test_a_class_that_does_not_read_what_is_there(byte_level: Path) -> None:
     write(byte_level, "llama")
-    assert "transformers can make none" in refused(byte_level)
+    assert "transformers cannot make one" in refused(byte_level)
     write(byte_level, "llama", {"tokenizer_class": "LlamaTokenizer"})
     assert "tokens of vocab.json" in refused(byte_level)
 
@@ -151,7 +151,7 @@ def test_a_damaged_model(tmp_path: Path) -> None:
 def test_code_of_the_checkpoint_is_not_run(byte_level: Path) -> None:
     (byte_level / "own.py").write_text("raise SystemExit(3)")
     write(byte_level, "gpt2", {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}})
-    assert "transformers can make none" in refused(byte_level)
+    assert "transformers cannot make one" in refused(byte_level)
 
 
 def test_a_checkpoint_has_it_as_a_file(byte_level: Path) -> None:

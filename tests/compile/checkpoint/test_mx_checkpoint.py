@@ -226,7 +226,7 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     assert "there is no tensor 'x.weight_scale'" in refused(
         write(tmp_path, COMPRESSED, **{"x.weight_packed": good["x.weight_packed"]})
     )
-    assert "codes of 'x.weight', which is there as well" in refused(
+    assert "codes of 'x.weight', which exists as well" in refused(
         write(tmp_path, COMPRESSED, **good, **{"x.weight": np.zeros((16, 64), np.float16)})
     )
     excluded = {"lm_head.weight": good["x.weight_packed"], "lm_head.weight_scale": good["x.weight_scale"]}

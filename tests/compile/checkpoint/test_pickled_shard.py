@@ -62,7 +62,7 @@ def test_pieces_have_the_saved_bits(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_tensors_that_share_their_values(tmp_path: Path) -> None:
-    """A tied table stands there twice, and rows of a matrix are a part of it."""
+    """A tied table appears twice, and rows of a matrix are a part of it."""
     save(tmp_path, {"x": VALUES, "tied": VALUES, "rows": VALUES[5:9], "parameter": torch.nn.Parameter(VALUES)})
     with Checkpoint(tmp_path, from_pickle=True) as checkpoint:
         for name, expected in (("x", VALUES), ("tied", VALUES), ("rows", VALUES[5:9]), ("parameter", VALUES)):
@@ -129,7 +129,7 @@ def test_code_is_named_and_not_run(tmp_path: Path, function: Any, nested: bool) 
 
 def test_a_pickle_that_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"x": Call(os.mkdir, str(tmp_path / "proof"))}))
-    assert "no zip archive" in refused(tmp_path)
+    assert "not a zip archive" in refused(tmp_path)
     save(tmp_path, {"x": VALUES}, _use_new_zipfile_serialization=False)
     assert "torch 1.6" in refused(tmp_path)
     assert not (tmp_path / "proof").exists()

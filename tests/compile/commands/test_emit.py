@@ -68,7 +68,7 @@ def test_an_emitted_folder_is_replaced_by_force_alone(bundle: Path, static: Path
     assert speccompile("emit", "static", bundle, "-o", tmp_path / "x", "--force").exit_code == 0
     (tmp_path / "y").mkdir()
     result = speccompile("emit", "static", bundle, "-o", tmp_path / "y", "--force")
-    assert "is no folder of emitted models" in result.output
+    assert "is not a folder of emitted models" in result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]
 
 
