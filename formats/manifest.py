@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import BundleError
-from mxspec.formats.validation import Strict, first_problem, parse_json
+from mxspec.formats.sampling import BUNDLED, PARAMETERS
+from mxspec.formats.validation import Strict, first_problem, parse_json, with_fields
 from mxspec.formats.weight_format import Activations
 
 SCHEMA_VERSION = 2
@@ -205,16 +206,24 @@ class GuessesEntry(Strict):
     tokens: Positive
 
 
-class SamplingDefaults(Strict):
-    """How the model's makers sample from it: what a request that says nothing gets. Temperature 0 is greedy."""
+def _default_of(name: str) -> tuple[Any, Any]:
+    """A field of the sampling defaults: its type with its range, and its default."""
+    parameter = PARAMETERS[name]
 
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    top_k: Count = 0
-    top_p: Share = 1.0
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    typical_p: Share = 1.0
-    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
-    no_repeat_ngram_size: Count = 0
+    def check(value: float) -> float:
+        if not parameter.accepts(value):
+            raise ValueError(f"expected {parameter.expected}")
+        return value
+
+    kind = int if parameter.kind == "integer" else float
+    return Annotated[kind, AfterValidator(check)], parameter.default
+
+
+class SamplingDefaults(with_fields({name: _default_of(name) for name in BUNDLED})):  # type: ignore[misc]
+    """How the model's makers sample from it: what a request that says nothing gets. Temperature 0 is greedy.
+
+    Its fields are the parameters of formats/sampling.py that are `bundled`.
+    """
 
 
 class ModelFiles(BaseModel):

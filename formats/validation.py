@@ -6,9 +6,10 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from mxspec.formats.errors import MxspecError, did_you_mean
 
@@ -28,6 +29,11 @@ class Strict(BaseModel):
     """Base of everything read from a file: unknown keys, coerced types and non-finite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def with_fields(declared: Mapping[str, tuple[Any, Any]]) -> Any:
+    """A strict class to inherit from, with these fields: a type and a default for each name."""
+    return create_model("Declared", __base__=Strict, **dict[str, Any](declared))
 
 
 def parse_json(text: bytes | str, what: str, error: type[MxspecError]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.formats.manifest import ModelName
+from mxspec.formats.sampling import PARAMETERS
 from mxspec.runtime import ops
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.drafters.drafter import Drafter
@@ -282,8 +283,8 @@ class Engine:
 
     def _sampling(self, request: Request) -> Sampling:
         """The request's sampling, the bundle's defaults where it says nothing; with a seed."""
-        given = {name: getattr(request, name) for name in _DEFAULTED if getattr(request, name) is not None}
-        defaults = self.bundle.manifest.sampling.model_dump(include=set(_DEFAULTED))
+        given = {name: value for name in PARAMETERS if (value := getattr(request, name)) is not None}
+        defaults = self.bundle.manifest.sampling.model_dump()
         asked = Sampling(**{"temperature": defaults["temperature"], **given})
         if asked.unused:
             raise GenerationError(
@@ -298,22 +299,13 @@ class Engine:
         if request.beams == 1 and asked.greedy and request.samples > 1:
             name = "n" if request.n > 1 else "best_of"
             raise GenerationError(f"{name}: got {request.samples} at temperature 0, where all samples are the same")
-        return Sampling(
-            **{**defaults, **given},
-            presence_penalty=request.presence_penalty,
-            frequency_penalty=request.frequency_penalty,
-            logit_bias=request.logit_bias,
-            seed=request.seed,
-        ).seeded()
+        return Sampling(**{**defaults, **given}).seeded()
 
     def _matcher(self, request: Request) -> Any:
         if request.grammar is None:
             return None
         entry = self.bundle.manifest.tokenizer
         return request.grammar.compile(self.tokenizer, entry.eos_token_ids, entry.vocab_size)
-
-
-_DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size")
 
 
 def _close(worker: Worker, scheduler: Scheduler, costs: Path | None) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mxspec.formats.errors import GenerationError
+from mxspec.formats.sampling import SamplingParameters
 from mxspec.runtime.beams.settings import Beams, EarlyStopping
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.sampling.grammar import Grammar
@@ -19,8 +20,10 @@ MAX_LENGTH_PENALTY = 10.0  # so that float32 holds a length to this power
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(SamplingParameters[None]):
     """One prompt, and how it is to be continued; what is None is the bundle's default.
+
+    The sampling parameters (`temperature`, `top_k`, ...) are declared in formats/sampling.py.
 
     The prompt is text, token ids, or the messages of a chat; it is the source where the bundle's models have encoders,
     and `decoder_prompt`, text or token ids, is what the answer to it goes on from. Temperature 0 is greedy: the text is
@@ -41,17 +44,6 @@ class Request:
     proposal: ProposalKind | None = None  # drawn, or the draft's likeliest; default: what is kept more
     draft_temperature: float | None = None  # of the draft alone; default: the text's
     lenience: float = 1.0  # below 1 the text is not the target's any more
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None  # no sequence of so many tokens comes twice; 0: off
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None  # None: drawn, and reported in the statistics
     stop: str | Sequence[str] = ()  # the text ends before any of these
     ignore_eos: bool = False
     logprobs: int | None = None  # log-probabilities of the tokens, with so many of the likeliest beside each

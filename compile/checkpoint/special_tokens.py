@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import SamplingDefaults, TokenizerEntry
+from mxspec.formats.sampling import BUNDLED
 from mxspec.formats.validation import first_problem, parse_json
 
 GENERATION_CONFIG = "generation_config.json"
@@ -48,13 +49,15 @@ def read_sampling(folder: Path) -> SamplingDefaults:
     """
     path = folder / GENERATION_CONFIG
     found = _read(path)
-    stated = {name: found[name] for name in SamplingDefaults.model_fields if found.get(name) is not None}
+    stated = {name: found[name] for name in BUNDLED if found.get(name) is not None}
     stated.setdefault("temperature", 1.0)
     try:
-        defaults = SamplingDefaults.model_validate(stated)
+        defaults: SamplingDefaults = SamplingDefaults.model_validate(stated)
     except ValidationError as problems:
         raise CheckpointError(f"{path}: {first_problem(problems, SamplingDefaults)}") from None
-    return defaults if found.get("do_sample") is True else defaults.model_copy(update={"temperature": 0.0})
+    if found.get("do_sample") is not True:
+        defaults = defaults.model_copy(update={"temperature": 0.0})
+    return defaults
 
 
 def _read(path: Path) -> dict[str, Any]:

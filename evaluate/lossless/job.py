@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from mxspec.evaluate.lossless.prompts import Prompt
+from mxspec.formats.sampling import DRAWN, PARAMETERS
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.request import K, Request
@@ -12,9 +13,7 @@ from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 
-# Fields of a request that say how tokens are chosen; a greedy one takes no truncation.
-_CHOOSING = {field.name for field in fields(Request)} & {field.name for field in fields(Sampling)} - {"seed"}
-_TRUNCATING = {"top_k", "top_p", "min_p", "typical_p"}
+_CHOOSING = PARAMETERS.keys() - {"seed"}  # fields of a request that say how tokens are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Way:
 
     def request(self, job: Job) -> Request:
         """The job, asked of an engine; nothing is left to the bundle's defaults."""
-        chosen = _CHOOSING - _TRUNCATING if job.sampling.greedy else _CHOOSING
+        chosen = _CHOOSING - set(DRAWN) if job.sampling.greedy else _CHOOSING
         tokens, source = job.prompt.tokens, job.prompt.source
         return Request(
             prompt=source or tokens,

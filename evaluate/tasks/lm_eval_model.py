@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from mxspec.evaluate.tasks.likelihoods import Likelihoods
 from mxspec.formats.errors import BundleError, MxspecError, did_you_mean
+from mxspec.formats.sampling import DRAWN
 from mxspec.runtime.engine import SLOTS, Engine
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.request import Request
@@ -22,7 +23,7 @@ from mxspec.runtime.text.tokenizer import encode_rendered
 
 NAME = "mxspec"
 MAX_NEW_TOKENS = 256  # where a task names none, as in the harness's other models
-_SAMPLED = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+_SAMPLED = ("temperature", *DRAWN)
 _KNOWN = ("until", "max_gen_toks", "do_sample", "repetition_penalty", *_SAMPLED)
 
 

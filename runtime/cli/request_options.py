@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mxspec.formats.sampling import PARAMETERS, Parameter
 from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.cli.option_groups import option
 from mxspec.runtime.cli.settings import parse_bias, parse_early_stopping, parse_k
@@ -16,29 +17,23 @@ SPEED, BEAMS = "Speculation and speed", "Beam search"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+
+def sampling_option(name: str, parameter: Parameter) -> Callable[[Function], Function]:
+    """The option of a sampling parameter, by its declaration."""
+    option_name = f"--{name.replace('_', '-')}"
+    if parameter.kind == "bias":
+        return option(
+            SAMPLING, option_name, multiple=True, callback=parse_bias, metavar="ID=VALUE", help=parameter.help
+        )
+    return option(SAMPLING, option_name, type=int if parameter.kind == "integer" else float, help=parameter.help)
+
+
 OPTIONS = (
     option(LENGTH, "--max-new-tokens", type=int, help="[default: 128; in a chat what the context holds]"),
     option(LENGTH, "--min-new-tokens", type=int, help="No end of text before."),
     option(LENGTH, "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times."),
     option(LENGTH, "--ignore-eos", is_flag=True, default=None, help="Go on after an end of text."),
-    option(SAMPLING, "--temperature", type=float, help="0 is greedy: the likeliest token."),
-    option(SAMPLING, "--top-k", type=int, help="Only the K likeliest tokens; 0 is off."),
-    option(SAMPLING, "--top-p", type=float, help="Only the likeliest tokens of this probability together; 1 is off."),
-    option(SAMPLING, "--min-p", type=float, help="Only tokens of this share of the likeliest one's; 0 is off."),
-    option(SAMPLING, "--typical-p", type=float, help="Only the most typical of this probability together; 1 is off."),
-    option(SAMPLING, "--repetition-penalty", type=float, help="Divide the logits of tokens that were there; 1 is off."),
-    option(SAMPLING, "--no-repeat-ngram-size", type=int, help="No sequence of so many tokens comes twice; 0 is off."),
-    option(SAMPLING, "--presence-penalty", type=float, help="Lower the logits of tokens written before; 0 is off."),
-    option(SAMPLING, "--frequency-penalty", type=float, help="The same, as often as they were written; 0 is off."),
-    option(
-        SAMPLING,
-        "--logit-bias",
-        multiple=True,
-        callback=parse_bias,
-        metavar="ID=VALUE",
-        help="Add to the logit of a token; -inf forbids it. May be given several times.",
-    ),
-    option(SAMPLING, "--seed", type=int, help="Where random numbers come from.  [default: drawn, and reported]"),
+    *(sampling_option(name, parameter) for name, parameter in PARAMETERS.items()),
     option(SAMPLING, "--n", type=int, help="Write so many samples.  [default: 1]"),
     option(SAMPLING, "--best-of", type=int, help="Write so many, and keep the likeliest."),
     option(BEAMS, "--beams", type=int, help="Find the likeliest texts with so many beams, the best n."),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
-from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten
+from mxspec.formats.sampling import PARAMETERS
+from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten, with_fields
 from mxspec.runtime.beams.settings import EarlyStopping
 from mxspec.runtime.cli.settings import grammar_of
 from mxspec.runtime.request import Request
@@ -48,7 +49,16 @@ K = Annotated[Any, BeforeValidator(_check_k)]
 Bias = Annotated[dict[int, float], BeforeValidator(_check_bias)]
 
 
-class Own(Strict):
+OF_OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+
+
+def _sampling_fields(names: Iterable[str]) -> Any:
+    """A base class with fields for these sampling parameters, None where they are not given."""
+    kinds = {"number": float, "integer": int, "bias": Bias}
+    return with_fields({name: (kinds[PARAMETERS[name].kind] | None, None) for name in names})
+
+
+class Own(_sampling_fields(name for name in PARAMETERS if name not in OF_OPENAI)):  # type: ignore[misc]
     """What a request says under `mxspec`: the settings of the runtime's Request that OpenAI has no field for."""
 
     k: K = None
@@ -57,11 +67,6 @@ class Own(Strict):
     proposal: Literal["sampled", "greedy"] | None = None
     draft_temperature: float | None = None
     lenience: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
     min_new_tokens: int | None = None
     beams: int | None = None
     length_penalty: float | None = None
@@ -76,7 +81,9 @@ class Own(Strict):
 
     def settings(self) -> dict[str, Any]:
         """Fields of Request that are given."""
-        return self.model_dump(exclude_unset=True, exclude={"cache_key", "regex", "lark", "origins", "trace"})
+        left_out = {"cache_key", "regex", "lark", "origins", "trace"}
+        given: dict[str, Any] = self.model_dump(exclude_unset=True, exclude=left_out)
+        return given
 
     def grammar(self) -> Grammar | None:
         """The one that is given; raises GenerationError where there are two."""
@@ -90,18 +97,12 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class GenerationRequest(Strict):
+class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
     """The fields that requests for a chat and for a completion share."""
 
     model: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     n: Annotated[int, Field(ge=1)] = 1
-    seed: int | None = None
     stop: Stops = Field(default_factory=list)
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Bias = Field(default_factory=dict)
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -118,16 +119,13 @@ class GenerationRequest(Strict):
 
     def settings(self, cache_key: str) -> dict[str, Any]:
         """The fields of Request that both routes fill alike."""
-        given = {name: value for name in ("temperature", "top_p", "seed") if (value := getattr(self, name)) is not None}
+        given = {name: value for name in OF_OPENAI if (value := getattr(self, name)) is not None}
         if self.temperature == 0:
             given.pop("top_p", None)  # the likeliest token is in every share of the likeliest
         return {
             **self.mxspec.settings(),
             **given,
             "stop": tuple(self.stop),
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "logit_bias": self.logit_bias,
             "n": self.n,
             "trace": self.mxspec.trace,
             "cache_key": cache_key,

@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import GenerationError
+from mxspec.formats.sampling import BUNDLED, PARAMETERS
 from mxspec.runtime.sampling.settings import Sampling
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("temperature", [-1, math.nan, math.inf, 1e39, 10**400, "1", None, True]),
-        ("top_k", [-1, 1.5, math.nan, "5", None, False, 2**70]),
-        ("top_p", [0, 1.1, math.nan, "0.9", None, -0.5]),
+        ("temperature", [-1, math.nan, math.inf, 1e39, 10**400, "1", True]),
+        ("top_k", [-1, 1.5, math.nan, "5", False, 2**70]),
+        ("top_p", [0, 1.1, math.nan, "0.9", -0.5]),
         ("min_p", [-0.1, 1.1, math.nan, "x"]),
         ("typical_p", [0, 1.5, math.nan, []]),
         ("repetition_penalty", [0, -1, math.inf, math.nan, 1e30, "1"]),
-        ("no_repeat_ngram_size", [-1, 1.5, math.nan, "3", None, True]),
+        ("no_repeat_ngram_size", [-1, 1.5, math.nan, "3", True]),
         ("presence_penalty", [math.inf, math.nan, 1e30, "x"]),
         ("frequency_penalty", [-math.inf, math.nan, None]),
         ("seed", [-1, 2**64, 0.5, "x", True]),
@@ -33,6 +34,11 @@ def test_senseless_settings_are_errors_of_one_line_that_name_them(name: str, val
     for value in values:
         with pytest.raises(GenerationError, match=f"^{name}[^\n]*: got [^\n]*expected[^\n]*$"):
             Sampling(**{name: value})
+
+
+def test_what_is_left_to_the_bundle_has_the_default_of_its_declaration() -> None:
+    left = dict.fromkeys(BUNDLED)
+    assert Sampling(**left) == Sampling(**{name: PARAMETERS[name].default for name in BUNDLED}) == Sampling()
 
 
 def test_numbers_of_any_kind_become_python_numbers() -> None:
