@@ -14,8 +14,9 @@ from mxspec.compile.check.pair import Vocabulary, check_kinds, check_pair, usabl
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
 from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint, require_folders
-from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
+from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.plan import ModelPlan, plan_model
@@ -94,7 +95,16 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
             known["target"],
             is_encoder_decoder=bool(target.is_encoder_decoder),
         )
-        manifest = made.manifest(recipe, tokenizer, read_sampling(folder), guesses)
+        rules = read_rules(
+            folder,
+            known["target"],
+            eos=tokenizer.eos_token_ids,
+            decoder_start=tokenizer.decoder_start,
+            longest=contexts["target"],
+        )
+        if (warning := not_applied_note(rules, tokenizer.decoder_start)) is not None:
+            stages.note(warning)
+        manifest = made.manifest(recipe, tokenizer, read_sampling(folder), rules, guesses)
         if not manifest.tokenizer.eos_token_ids:
             stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
         writer.publish(manifest)

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from mxspec.compile.weights.write_model import WrittenModel
 from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.formats.manifest import (
     FileEntry,
     GuessesEntry,
@@ -47,6 +48,7 @@ class Publication:
         recipe: Recipe,
         tokenizer: TokenizerEntry,
         sampling: SamplingDefaults | None = None,
+        generation: GenerationRules = NO_RULES,
         guesses: Mapping[GuessesName, GuessesEntry] | None = None,
     ) -> Manifest:
         """What was made of a recipe, and by which versions."""
@@ -58,6 +60,7 @@ class Publication:
             guesses=dict(guesses or {}),
             tokenizer=tokenizer,
             sampling=sampling or SamplingDefaults(),
+            generation=generation,
             files=self.contents,
             versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF},
         )

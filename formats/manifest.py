@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.errors import BundleError
+from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.formats.sampling import BUNDLED, PARAMETERS
 from mxspec.formats.validation import Strict, first_problem, parse_json, with_fields
 from mxspec.formats.weight_format import Activations
@@ -271,6 +272,7 @@ class Manifest(Strict):
     guesses: dict[GuessesName, GuessesEntry] = Field(default_factory=dict)
     tokenizer: TokenizerEntry
     sampling: SamplingDefaults = SamplingDefaults()
+    generation: GenerationRules = NO_RULES
     files: dict[str, FileEntry]
     versions: dict[str, str]
 
@@ -311,7 +313,7 @@ class Manifest(Strict):
             owners[guesses.file] = drafter
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
-        of_texts = (*self.tokenizer.eos_token_ids, *self.tokenizer.decoder_start)
+        of_texts = (*self.tokenizer.eos_token_ids, *self.tokenizer.decoder_start, *self.generation.token_ids)
         for token in (*of_texts, self.tokenizer.bos_token_id or 0):
             if token >= self.tokenizer.vocab_size:
                 raise ValueError(f"tokenizer: id {token} of {self.tokenizer.vocab_size}")
@@ -349,8 +351,9 @@ class Manifest(Strict):
             raise BundleError(f"{MANIFEST}: {first_problem(problems, cls)}") from None
 
     def to_json(self) -> str:
-        """The text of manifest.json."""
-        return self.model_dump_json(indent=1) + "\n"
+        """The text of manifest.json; without `generation` where it says nothing, for readers that do not know it."""
+        left_out = {"generation"} if self.generation == NO_RULES else None
+        return self.model_dump_json(indent=1, exclude=left_out) + "\n"
 
 
 def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[TensorEntry], tokens: int) -> None:

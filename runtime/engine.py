@@ -222,6 +222,9 @@ class Engine:
             traced=request.trace,
             source=source,
         )
+        room = self.target.capacity + 1 - len(prompt)
+        ends_by_itself = not request.ignore_eos and request.grammar is None
+        limit = min(request.max_new_tokens, room) if ends_by_itself else None
 
         def shaper() -> Shaper:
             return Shaper(
@@ -231,6 +234,8 @@ class Engine:
                 eos=eos,
                 min_new_tokens=request.min_new_tokens,
                 grammar=self._matcher(request),
+                rules=manifest.generation,
+                limit=limit,
             )
 
         stream = partial(TextStream, self.tokenizer, prompt, request.stops)

@@ -295,7 +295,8 @@ def tokenizer(place: Path) -> Target:
 
 def generation(place: Path) -> Target:
     """generation_config.json."""
-    from mxspec.compile.checkpoint.special_tokens import read_sampling, read_special_tokens
+    from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
+    from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 
     values = {
         "bos_token_id": 0,
@@ -304,11 +305,17 @@ def generation(place: Path) -> Target:
         "temperature": 0.7,
         "top_k": 50,
         "top_p": 0.9,
+        "suppress_tokens": [3, 7],
+        "bad_words_ids": [[1], [2, 4]],
+        "forced_eos_token_id": 5,
+        "num_beams": 4,
+        "early_stopping": True,
     }
 
     def read() -> None:
         read_special_tokens(place, "0" * 64, 40)
         read_sampling(place)
+        not_applied_note(read_rules(place, 40))
 
     return Target(place / "generation_config.json", read, (json.dumps(values).encode(),))
 

@@ -1,19 +1,14 @@
-"""What the checkpoint's configuration says about generating: the ids that begin and end a text, and how to sample."""
+"""The ids that begin and end a text, as the checkpoint's configuration has them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-
+from mxspec.compile.checkpoint.generation_config import CONFIG, GENERATION_CONFIG, read_object
 from mxspec.formats.errors import CheckpointError
-from mxspec.formats.manifest import SamplingDefaults, TokenizerEntry
-from mxspec.formats.sampling import BUNDLED
-from mxspec.formats.validation import first_problem, parse_json
+from mxspec.formats.manifest import TokenizerEntry
 
-GENERATION_CONFIG = "generation_config.json"
-_FILES = (GENERATION_CONFIG, "config.json")  # the first that has the key decides
+_FILES = (GENERATION_CONFIG, CONFIG)  # the first that has the key decides
 
 
 def read_special_tokens(
@@ -41,34 +36,10 @@ def _decoder_start(folder: Path, vocab_size: int) -> tuple[int, ...]:
     raise CheckpointError(f"{folder}: neither {' nor '.join(_FILES)} has a decoder_start_token_id")
 
 
-def read_sampling(folder: Path) -> SamplingDefaults:
-    """The manifest's sampling defaults: greedy unless `do_sample` is true; a null is as if it were not there.
-
-    What is not stated is off, transformers' own defaults for a missing key (top_k 50) included. Raises
-    CheckpointError for a value that nothing can be sampled with.
-    """
-    path = folder / GENERATION_CONFIG
-    found = _read(path)
-    stated = {name: found[name] for name in BUNDLED if found.get(name) is not None}
-    stated.setdefault("temperature", 1.0)
-    try:
-        defaults: SamplingDefaults = SamplingDefaults.model_validate(stated)
-    except ValidationError as problems:
-        raise CheckpointError(f"{path}: {first_problem(problems, SamplingDefaults)}") from None
-    if found.get("do_sample") is not True:
-        defaults = defaults.model_copy(update={"temperature": 0.0})
-    return defaults
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found = parse_json(path.read_bytes(), str(path), CheckpointError) if path.is_file() else {}
-    return found if isinstance(found, dict) else {}
-
-
 def _ids(folder: Path, key: str, vocab_size: int) -> tuple[int, ...]:
     for name in _FILES:
         path = folder / name
-        value = _read(path).get(key)
+        value = read_object(path).get(key)
         if value is None:
             continue
         ids = tuple(value) if isinstance(value, list) else (value,)

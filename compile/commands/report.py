@@ -13,7 +13,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from mxspec.compile.checkpoint.generation_config import shorten_json
 from mxspec.compile.commands.budget_table import budget_line, budget_table
+from mxspec.formats.generation import GenerationRules
 from mxspec.formats.manifest import LENDER, Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
@@ -103,12 +105,31 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     for drafter, guesses in manifest.guesses.items():
         size = _megabytes(manifest.files[guesses.file].bytes)
         console.print(f"{drafter}: {guesses.tokens:,} tokens of the text {guesses.text_sha256[:12]}, {size} MB")
+    for line in _generation_lines(manifest.generation):
+        console.print(line, highlight=False, soft_wrap=True)
     total = sum(file.bytes for file in manifest.files.values())
     made_by = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     console.print(
         f"{path}: {_megabytes(total)} MB, K up to {manifest.k_max}, {manifest.tokenizer.vocab_size} token ids"
     )
     console.print(f"  made by {made_by}", highlight=False, soft_wrap=True)
+
+
+def _generation_lines(rules: GenerationRules) -> list[str]:
+    """What the checkpoint's generation settings say of single tokens, and which of them are not applied."""
+    said = (
+        (rules.suppressed, "never written: token ids {}"),
+        (rules.suppressed_first, "never written first: token ids {}"),
+        (rules.bad_words, "never written one after another: token ids {}"),
+        (rules.forced_last, "an answer at its limit ends with token id {}"),
+    )
+    lines = [line.format(_first_of(ids)) for ids, line in said if ids]
+    settings = ", ".join(f"{key} {shorten_json(value)}" for key, value in rules.not_applied.items())
+    return [*lines, f"generation settings of the checkpoint that are not applied: {settings}"] if settings else lines
+
+
+def _first_of(ids: Sequence[object]) -> str:
+    return ", ".join(map(str, ids[:8])) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
 
 
 def _referee_line(referee: RefereeEntry) -> str:
@@ -186,6 +207,7 @@ def as_json(path: Path, manifest: Manifest) -> dict[str, Any]:
         "k_max": manifest.k_max,
         "bytes": sum(file.bytes for file in manifest.files.values()),
         "models": {name: _model_json(entry) for name, entry in manifest.models.items()},
+        "generation": manifest.generation.model_dump(mode="json"),
         "guesses": {name: entry.model_dump(mode="json") for name, entry in manifest.guesses.items()},
         "versions": manifest.versions,
     }

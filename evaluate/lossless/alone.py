@@ -21,7 +21,7 @@ class Alone:
 
     def write(self, job: Job) -> list[int]:
         """The tokens after the prompt. Sampled ones are chosen by the noise of sample-and-match."""
-        reader, shaper = self._reader, job.shaper(self._engine)
+        reader, shaper = self._reader, job.shaper(self._engine, ignore_eos=False)
         reader.begin(job.prompt.source)
         row = reader.append(job.prompt.tokens, 1)[0]
         tokens: list[int] = []

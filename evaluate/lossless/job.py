@@ -26,14 +26,21 @@ class Job:
     length: int
     grammar: Grammar | None = None
 
-    def shaper(self, engine: Engine) -> Shaper:
+    def shaper(self, engine: Engine, *, ignore_eos: bool) -> Shaper:
         """How its tokens are chosen: one of its own, which no engine has seen."""
-        entry = engine.bundle.manifest.tokenizer
+        manifest, entry = engine.bundle.manifest, engine.bundle.manifest.tokenizer
         grammar = None
         if self.grammar is not None:
             grammar = self.grammar.compile(engine.tokenizer, entry.eos_token_ids, entry.vocab_size)
+        room = engine.target.capacity + 1 - len(self.prompt.tokens)
         return Shaper(
-            self.sampling, self.prompt.tokens, vocab_size=entry.vocab_size, eos=entry.eos_token_ids, grammar=grammar
+            self.sampling,
+            self.prompt.tokens,
+            vocab_size=entry.vocab_size,
+            eos=entry.eos_token_ids,
+            grammar=grammar,
+            rules=manifest.generation,
+            limit=None if ignore_eos or grammar is not None else min(self.length, room),
         )
 
 

@@ -130,7 +130,7 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
     if entry is None or len(tokens) > entry.context_length + 1 or not _reads(entry, prompt):
         yield from (np.full(vocab, 1 / vocab) for _ in text.tokens)
         return
-    shaper = text.job.shaper(engine)
+    shaper = text.job.shaper(engine, ignore_eos=True)  # where it ends by its grammar, that says where
     rows = chain.from_iterable(engine.score(tokens[:-1], source=prompt.source or None, model=model))
     for token, row in zip(text.tokens, islice(rows, len(prompt.tokens) - 1, None), strict=True):
         yield shaper.distribution(row).probabilities(None, vocab)

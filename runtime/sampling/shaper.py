@@ -1,7 +1,8 @@
 """How the tokens of one sequence are chosen: everything between a row of logits and a choice.
 
-In this order, for target and draft alike: bias, penalties, masks (repeated sequences, minimum length, grammar),
-temperature, top-k, top-p, min-p, typical-p. Each position is treated as if the drafted tokens before it were accepted.
+In this order, for target and draft alike: bias, penalties, masks (repeated sequences, minimum length, the bundle's
+rules about tokens, grammar), temperature, top-k, top-p, min-p, typical-p. Each position is treated as if the drafted
+tokens before it were accepted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from mxspec.formats.errors import GenerationError
+from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import raw_logprob
 from mxspec.runtime.sampling.mask import TokenMask
@@ -20,6 +22,7 @@ from mxspec.runtime.sampling.matcher import Matcher, fill_masks
 from mxspec.runtime.sampling.processors import History, Repeats
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits, argmax_tokens, check_logits, shape
+from mxspec.runtime.sampling.token_rules import TokenRules
 from mxspec.runtime.sampling.truncate import Indices
 
 
@@ -35,8 +38,13 @@ class Shaper:
         eos: Collection[int],
         min_new_tokens: int = 0,
         grammar: Matcher | None = None,
+        rules: GenerationRules = NO_RULES,
+        limit: int | None = None,
     ) -> None:
-        """Raises GenerationError for a bias of a token that the vocabulary does not have."""
+        """`limit`: tokens of the answer at most, where the bundle's `rules` say what it has to end with.
+
+        Raises GenerationError for a bias of a token that the vocabulary does not have.
+        """
         beyond = [token for token in sampling.logit_bias if token >= vocab_size]
         if beyond:
             raise GenerationError(f"logit_bias: got token {beyond[0]}, expected ids from 0 to {vocab_size - 1}")
@@ -49,13 +57,14 @@ class Shaper:
         self._repeats = Repeats(size, prompt) if size else None
         self._eos = np.array(sorted(token for token in eos if token < vocab_size), np.int64)
         self._barred = min_new_tokens if len(self._eos) else 0  # no end before so many tokens
+        self._rules = TokenRules(rules, prompt, vocab_size=vocab_size, limit=limit)
         self._emitted = 0
         self.grammar = grammar
 
     @property
     def plain(self) -> bool:
         """True where nothing touches the logits before the choice, here and at every later position."""
-        changed = len(self._bias_ids) or self._history or self._repeats or self.grammar
+        changed = len(self._bias_ids) or self._history or self._repeats or self.grammar or self._rules.any
         return not changed and self._emitted >= self._barred
 
     @property
@@ -74,6 +83,7 @@ class Shaper:
             self._history.keep(tokens)
         if self._repeats:
             self._repeats.keep(tokens)
+        self._rules.keep(tokens)
         if self.grammar:
             self.grammar.keep(tokens)
 
@@ -106,10 +116,12 @@ class Shaper:
         return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
-        """Whether grammar, minimum length and what stands in the text let it go on with this token."""
+        """Whether grammar, minimum length, the bundle's rules and the text itself let it go on with this token."""
         if self._emitted + len(ahead) < self._barred and token in self._eos:
             return False
         if self._repeats and token in self._repeats.banned(ahead):
+            return False
+        if self._rules.any and not self._rules.allows(token, ahead):
             return False
         mask = self._mask(ahead)
         return mask is None or mask.allows(token)
@@ -141,10 +153,11 @@ class Shaper:
         return row, ids
 
     def _change(self, logits: Logits, ahead: Sequence[int]) -> Logits:
-        """Bias, penalties, repeated sequences and minimum length."""
+        """Bias, penalties, repeated sequences, minimum length and the bundle's rules."""
         barred = self._emitted + len(ahead) < self._barred
         repeated = self._repeats.banned(ahead) if self._repeats else ()
-        if not (len(self._bias_ids) or self._history or len(repeated) or barred):
+        ruled = self._rules.any
+        if not (len(self._bias_ids) or self._history or len(repeated) or barred or ruled):
             return logits
         row = logits.copy()
         row[self._bias_ids] += self._biases
@@ -154,6 +167,8 @@ class Shaper:
             row[repeated] = -np.inf
         if barred:
             row[self._eos] = -np.inf
+        if ruled:
+            self._rules.apply(row, ahead)
         return row
 
     def _mask(self, ahead: Sequence[int]) -> TokenMask | None:
@@ -168,6 +183,8 @@ class Shaper:
             name = "logit_bias"
         elif self._repeats and np.all(np.isin(np.flatnonzero(biased > -np.inf), self._repeats.banned(ahead))):
             name = "no_repeat_ngram_size"
+        elif self._rules.any and self._rules.leave_none_of(np.flatnonzero(biased > -np.inf), ahead):
+            name = "suppress_tokens"
         elif self._change(logits, ahead).max() == -np.inf:
             name = "min_new_tokens"
         else:

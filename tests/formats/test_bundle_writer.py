@@ -19,6 +19,8 @@ from mxspec.formats import rename, work_folder
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import BundleError
+from mxspec.formats.generation import GenerationRules
+from mxspec.formats.manifest import Manifest
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout, read_header
 from mxspec.formats.work_folder import WorkFolder
 
@@ -335,3 +337,10 @@ def test_a_file_that_was_begun_is_gone_on_with_as_far_as_it_is_whole(
     intact = [name for name in "ab" if ends[name] <= there]
     expected = {"header": 0, "a": 0, "b": min(1, len(intact))}.get(damaged or "", len(intact))
     assert writer.kept == expected
+
+
+def test_rules_about_tokens_are_written_where_there_are_any(tmp_path: Path, small_bundle: Callable[..., Path]) -> None:
+    manifest = Bundle.open(small_bundle(tmp_path / "a.bundle")).manifest
+    assert "generation" not in json.loads(manifest.to_json())
+    ruled = manifest.model_copy(update={"generation": GenerationRules(suppressed=(3,), not_applied={"num_beams": 4})})
+    assert Manifest.parse(ruled.to_json().encode()) == ruled

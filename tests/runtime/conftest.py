@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.drafters.model import ModelDrafter
@@ -165,6 +166,7 @@ def make_sequence(
     """A text of the toys."""
     extra = {name: settings.pop(name) for name in ("logprobs", "cache_key", "traced", "source") if name in settings}
     stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
+    rules, limit = settings.pop("rules", NO_RULES), min(max_new_tokens, target.capacity + 1 - len(prompt))
     sampling = Sampling(**settings).seeded()
     return sequence.Sequence(
         Settings(
@@ -181,7 +183,15 @@ def make_sequence(
             eos=frozenset(eos),
             **extra,
         ),
-        Shaper(sampling, prompt, vocab_size=target.real_vocab, eos=eos, min_new_tokens=least),
+        Shaper(
+            sampling,
+            prompt,
+            vocab_size=target.real_vocab,
+            eos=eos,
+            min_new_tokens=least,
+            rules=rules,
+            limit=limit,
+        ),
         TextStream(tokenizer, prompt, stop),
         outbox,
         target.capacity,
@@ -211,6 +221,7 @@ def make_search(
     cache_key: str = "",
     source: tuple[int, ...] = (),
     grammar: Any = None,
+    rules: GenerationRules = NO_RULES,
     **settings: Any,
 ) -> Search:
     """A beam search of the toys."""
@@ -241,6 +252,8 @@ def make_search(
             eos=eos,
             min_new_tokens=min_new_tokens,
             grammar=grammar,
+            rules=rules,
+            limit=min(max_new_tokens, target.capacity + 1 - len(prompt)),
         ),
         lambda: TextStream(tokenizer, prompt, stop),
         outbox,

@@ -25,6 +25,7 @@ from mxspec.compile.checkpoint import fetch
 from mxspec.compile.commands.speccompile import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
+from mxspec.formats.generation import NO_RULES
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.models.session import Part, Session
 from tests.compile.checkpoint.test_adapter import write_adapter
@@ -121,9 +122,15 @@ def test_pickled_weights_are_the_same_weights(compiled: tuple[Path, Result], tmp
     line = failed(speccompile(recipe, "-o", tmp_path / "x.bundle"))
     assert f"{tmp_path / 'target'}: pickled weights only" in line
     assert "--from-pickle" in line
+    generation = {"suppress_tokens": [5], "forced_eos_token_id": 2, "num_beams": 4}  # weights are the same with it
+    (tmp_path / "target" / "generation_config.json").write_text(json.dumps(generation))
     result = speccompile(recipe, "-o", tmp_path / "x.bundle", "--from-pickle")
     assert result.exit_code == 0, result.output
+    assert "generation settings of the checkpoint that are not applied: num_beams 4; to have them" in result.stderr
     manifest, other = Bundle.open(tmp_path / "x.bundle").manifest, Bundle.open(compiled[0]).manifest
+    assert manifest.generation.suppressed == (5,)
+    assert manifest.generation.forced_last == (2,)
+    assert other.generation == NO_RULES
     assert (manifest.recipe["from_pickle"], other.recipe["from_pickle"]) == (True, False)
     for model in ("target", "draft"):
         name = manifest.models[model].weights

@@ -1,0 +1,238 @@
+"""What a checkpoint's generation settings mean for a bundle: what it applies, and what a request has to ask for.
+
+As transformers does, generation_config.json is read where there is one, and config.json else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mxspec.formats.errors import CheckpointError
+from mxspec.formats.generation import GenerationRules
+from mxspec.formats.manifest import SamplingDefaults
+from mxspec.formats.sampling import BUNDLED, DRAWN, PARAMETERS
+from mxspec.formats.validation import first_problem, parse_json, shorten
+
+GENERATION_CONFIG, CONFIG = "generation_config.json", "config.json"
+RULES = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "forced_eos_token_id")
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+BEAMS = ("length_penalty", "early_stopping")  # nothing without num_beams
+OPTIONS = {  # by key: the option that asks for the same
+    "num_beams": "beams",
+    "num_return_sequences": "n",
+    "min_length": "min_new_tokens",
+    "max_length": "max_new_tokens",
+    "stop_strings": "stop",
+} | {name: name for name in (*BEAMS, "min_new_tokens", "max_new_tokens", *PARAMETERS)}
+LENGTHS = ("min_length", "max_length")  # which count what the answer begins with
+UNSUPPORTED = (  # keys that change texts, and that no option asks for
+    "constraints",
+    "diversity_penalty",
+    "dola_layers",
+    "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "exponential_decay_length_penalty",
+    "force_words_ids",
+    "guidance_scale",
+    "num_beam_groups",
+    "penalty_alpha",
+    "renormalize_logits",
+    "sequence_bias",
+    "token_healing",
+    "top_h",
+    "watermarking_config",
+)
+HARMLESS = {  # keys that change no text, or only how fast it comes
+    *SPECIAL,
+    "_commit_hash",
+    "_from_model_config",
+    "_original_object_hash",
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_lookbehind",
+    "cache_config",
+    "cache_implementation",
+    "compile_config",
+    "continuous_batching_config",
+    "disable_compile",
+    "do_sample",
+    "is_assistant",
+    "low_memory",
+    "max_cache_len",
+    "max_matching_ngram_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "prefill_chunk_size",
+    "prompt_lookup_num_tokens",
+    "remove_invalid_values",
+    "return_dict_in_generate",
+    "speculation_type",
+    "target_lookbehind",
+    "transformers_version",
+    "use_cache",
+    "use_mtp",
+}
+OFF_AT_ONE = ("num_beams", "num_return_sequences", "num_beam_groups", "encoder_repetition_penalty", "guidance_scale")
+
+
+def read_sampling(folder: Path) -> SamplingDefaults:
+    """The manifest's sampling defaults: greedy unless `do_sample` is true; a null is as if it were not there.
+
+    What is not stated is off, transformers' own defaults for a missing key (top_k 50) included. Raises
+    CheckpointError for a value that nothing can be sampled with.
+    """
+    path = folder / GENERATION_CONFIG
+    found = read_object(path)
+    stated = {name: found[name] for name in BUNDLED if found.get(name) is not None}
+    stated.setdefault("temperature", 1.0)
+    try:
+        defaults: SamplingDefaults = SamplingDefaults.model_validate(stated)
+    except ValidationError as problems:
+        raise CheckpointError(f"{path}: {first_problem(problems, SamplingDefaults)}") from None
+    if found.get("do_sample") is not True:
+        defaults = defaults.model_copy(update={"temperature": 0.0})
+    return defaults
+
+
+def read_rules(
+    folder: Path,
+    vocab_size: int,
+    *,
+    eos: Iterable[int] = (),
+    decoder_start: tuple[int, ...] = (),
+    longest: int | None = None,
+) -> GenerationRules:
+    """What the manifest says of single tokens, and which settings it does not apply.
+
+    `longest` is the context: a limit beyond it changes nothing. Ids that the tokenizer does not have cannot be written
+    anyway. Raises CheckpointError for what are no token ids, and for an end that the tokenizer does not have.
+    """
+    path = _source(folder)
+    found = read_object(path)
+    ends = {(token,) for token in eos}
+    words = [_word(path, word) for word in _list(path, "bad_words_ids", found.get("bad_words_ids"))]
+    words = [word for word in words if word not in ends and all(0 <= token < vocab_size for token in word)]
+    never = _ids(path, "suppress_tokens", found.get("suppress_tokens"))
+    first = _ids(path, "begin_suppress_tokens", found.get("begin_suppress_tokens"))
+    last = _ids(path, "forced_eos_token_id", found.get("forced_eos_token_id"))
+    if beyond := [token for token in last if not 0 <= token < vocab_size]:
+        raise CheckpointError(
+            f"{path}: forced_eos_token_id: got {beyond[0]}, expected ids from 0 to {vocab_size - 1}, the tokenizer's"
+        )
+    return GenerationRules(
+        suppressed=_known(never, vocab_size),
+        suppressed_first=_known(first, vocab_size),
+        bad_words=tuple(dict.fromkeys(words)),
+        forced_last=last,
+        not_applied=_not_applied(path, found, decoder_start, longest),
+    )
+
+
+def not_applied_note(rules: GenerationRules, decoder_start: tuple[int, ...] = ()) -> str | None:
+    """The line that names the settings that a bundle does not apply, and the options that ask for them."""
+    if not rules.not_applied:
+        return None
+    names = ", ".join(f"{key} {shorten_json(value)}" for key, value in rules.not_applied.items())
+    options = [
+        f"--{OPTIONS[key].replace('_', '-')} {_asked(key, value, decoder_start)}"
+        for key, value in rules.not_applied.items()
+        if key in OPTIONS
+    ]
+    advice = f"; to have them, ask for {' '.join(options)}" if options else "; there is no option for them"
+    return f"warning: generation settings of the checkpoint that are not applied: {names}{advice}"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file, empty where there is none."""
+    found = parse_json(path.read_bytes(), str(path), CheckpointError) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def shorten_json(value: Any) -> str:
+    """A value as generation_config.json has it, at most 60 characters of it."""
+    return json.dumps(value) if isinstance(value, bool | int | float | str) else shorten(value)
+
+
+def _source(folder: Path) -> Path:
+    path = folder / GENERATION_CONFIG
+    return path if path.is_file() else folder / CONFIG
+
+
+def _not_applied(
+    path: Path, found: Mapping[str, Any], decoder_start: tuple[int, ...], longest: int | None
+) -> dict[str, Any]:
+    """Settings that change texts and are not in the bundle, in the file's order."""
+    applied = {*RULES, *HARMLESS, *(BUNDLED if path.name == GENERATION_CONFIG else (*DRAWN, "temperature"))}
+    if decoder_start:
+        applied.add("forced_bos_token_id")
+    changing = {*OPTIONS, *UNSUPPORTED, "forced_bos_token_id"}
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in applied
+        and (path.name == GENERATION_CONFIG or key in changing)
+        and not _off(key, value, found)
+        and not (key in ("max_length", "max_new_tokens") and longest is not None and _beyond(value, longest))
+    }
+
+
+def _off(key: str, value: Any, found: Mapping[str, Any]) -> bool:
+    """Whether the setting changes nothing."""
+    if key in BEAMS and found.get("num_beams") in (None, 1):
+        return True
+    if key in PARAMETERS:
+        return value is None or value == PARAMETERS[key].default
+    if key == "forced_bos_token_id":
+        return value is None
+    if key in OFF_AT_ONE:
+        return value in (None, 0, 1)
+    return value in (None, 1) if key == "length_penalty" else not value
+
+
+def _beyond(value: Any, longest: int) -> bool:
+    return isinstance(value, int) and value >= longest
+
+
+def _asked(key: str, value: Any, decoder_start: tuple[int, ...]) -> str:
+    """What the option has to say: transformers' lengths count what an answer begins with."""
+    if key in LENGTHS and isinstance(value, int):
+        return str(max(value - len(decoder_start), 0)) if decoder_start else "N"
+    return shorten_json(value)
+
+
+def _word(path: Path, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value:
+        raise CheckpointError(f"{path}: bad_words_ids: got {shorten(value)}, expected a list of token ids")
+    return _ids(path, "bad_words_ids", value)
+
+
+def _known(tokens: Iterable[int], vocab_size: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(token for token in tokens if 0 <= token < vocab_size))
+
+
+def _list(path: Path, key: str, value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise CheckpointError(f"{path}: {key}: got {shorten(value)}, expected a list")
+    return value
+
+
+def _ids(path: Path, key: str, value: Any) -> tuple[int, ...]:
+    """A token id or a list of them."""
+    tokens = [value] if type(value) is int else _list(path, key, value)
+    for token in tokens:
+        if type(token) is not int:
+            raise CheckpointError(f"{path}: {key}: got {shorten(token)}, expected a token id")
+    return tuple(tokens)
