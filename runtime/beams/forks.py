@@ -61,7 +61,7 @@ class Forks:
         return above
 
     def place(self, texts: Sequence[tuple[Node, Node]], slots: Sequence[int]) -> list[Place]:
-        """A slot of its own for each text, of at least as many slots, the preferred first; they hold the texts then.
+        """A slot of its own for each text, out of at least as many, preferred ones first; they hold the texts then.
 
         texts: the last node of each, and the first one on the way there whose logits are wanted, which is read though
         it may have been read before. The caller reads what is unread at once.

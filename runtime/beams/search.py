@@ -177,7 +177,7 @@ class Search:
         self.target_forks.hold(self._slots[0].index, [self.root])
 
     def read_draft(self, count: int) -> None:
-        """The draft reads so many more tokens of what all beams begin with, those of the source first."""
+        """The draft reads `count` tokens more of the source, then of what all beams begin with."""
         assert self.draft is not None
         assert self.draft_forks is not None
         slot, trunk = self._slots[0], self._trunk

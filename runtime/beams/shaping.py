@@ -19,8 +19,8 @@ from mxspec.runtime.text.stream import TextStream
 class Shaping:
     """What the beams of a text have in common.
 
-    `stream` makes what turns an answer's tokens into text, where stop strings may end it. `logprobs` is how many of the
-    likeliest tokens stand beside each, of the model's own distribution or (`shaped`) of what beams are chosen by.
+    `stream` makes what turns an answer's tokens into text, where stop strings may end it. `logprobs` is the number of
+    likeliest tokens beside each token, of the model's own distribution or (`shaped`) of what beams are chosen by.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from mxspec.runtime.beams.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """What the draft's search has: `beams`, for `steps`; none of either is a plain step of the target."""
+    """What the draft's search has: `beams`, for `steps`; 0 and 0 are a plain step of the target."""
 
     beams: int = 0
     steps: int = 0
@@ -58,7 +58,7 @@ def leaves(levels: Sequence[Sequence[Node]], most: int) -> list[Leaf]:
 
 
 def _collect(node: Node, before: list[Node], below: dict[Node, list[Node]], found: list[Leaf]) -> None:
-    """Depth first: `before` are nodes above this one whose logits nobody has asked for yet."""
+    """Depth first: `before` are nodes above this one whose logits no leaf asks for yet."""
     asked = [*before, node]
     if not below[node]:
         found.append(Leaf(node, asked))

@@ -10,8 +10,8 @@ from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.distribution import Distribution
 
-# By the bit length of how many tokens matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. What comes true in source code,
-# about; a text's own figures replace it within some 16 guesses.
+# By the bit length of the number of tokens that matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. About what comes true in
+# source code; a text's own figures replace it within some 16 guesses.
 EXPECTED = (0.0, 0.1, 0.3, 0.6, 0.8, 0.9, 0.95)
 RATE = 1 / 16  # weight of the latest
 MARGIN = 1.2  # promised over cost
@@ -37,13 +37,13 @@ class Shares:
 
 
 class Kept:
-    """The share of copied tokens that came true, by how many tokens before them had matched."""
+    """The share of copied tokens that came true, by the number of tokens before them that had matched."""
 
     def __init__(self) -> None:
         self._shares = Shares(EXPECTED)
 
     def share(self, matched: int) -> float:
-        """Of the guesses after so many tokens that matched."""
+        """The share for guesses after `matched` tokens that matched."""
         return self._shares.share(_kind(matched))
 
     def observe(self, matched: int, right: bool) -> None:

@@ -27,7 +27,7 @@ class LookupText:
         self._before = len(before)
 
     def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
-        """What followed the longest of its last that stood there before."""
+        """What followed the longest of the text's endings of up to three tokens that stood before."""
         for token in tokens[len(self._tokens) - self._before :]:
             self._read(token)
         last = [*self._tokens[-LONGEST:], *ahead]
@@ -36,7 +36,7 @@ class LookupText:
         return Guess(list(takewhile(lambda token: token != BREAK, found)), matched, self._kept)
 
     def _find(self, last: Sequence[int]) -> tuple[int, int]:
-        """How many tokens matched, and where they ended; (0, 0) for none."""
+        """Number of tokens that matched, and where they ended; (0, 0) where nothing matched."""
         for length in range(min(LONGEST, len(last)), 0, -1):
             end = self._ends.get(tuple(last[-length:]))
             if end is not None:

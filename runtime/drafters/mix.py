@@ -29,7 +29,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """How many tokens a member would propose, and the tokens gained less those that the time would have given."""
+    """Number of tokens that a member would propose, and the expected gain in tokens, less its cost in tokens."""
 
     member: Drafter | None
     k: int

@@ -72,7 +72,7 @@ class NgramDrafter(ByText):
         return []
 
     def _propose(self, want: Wanted) -> None:
-        """How many depends on the likeliest tokens, not on those that are drawn."""
+        """The number of tokens depends on the likeliest ones, not on those that are drawn."""
         chances = self.chances(want)
         if gain(chances, want.worth) < 0:
             return

@@ -34,7 +34,7 @@ class NgramTables:
     """Tables over the token ids of a vocabulary, for contexts of two tokens, one, and none."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> None:
-        """Raises BundleError where the arrays cannot be such tables; what they hold is looked at as it is used."""
+        """Raises BundleError where the arrays have other names, types or shapes; their content is checked when used."""
         self._arrays, self._vocab = arrays, vocab_size
         for order in ORDERS:
             if (fault := self._fault(order)) is not None:

@@ -11,7 +11,7 @@ class PastAnswers:
     """Two generations of automata by cache key, at most `limit_bytes` together.
 
     An automaton cannot forget, so the older generation is dropped whole when the newer has half of the bytes. A text
-    is only ever shown what texts of its own key have left.
+    sees only the answers of its own key.
     """
 
     def __init__(self, limit_bytes: int) -> None:

@@ -23,7 +23,7 @@ BREAK = -1  # between texts that have nothing to do with one another; no guess g
 
 @dataclass(slots=True)
 class Match:
-    """The longest ending of some text that stands in the automaton's: its state, and how many tokens it has."""
+    """The longest ending of some text that the automaton's text has: its state, and its number of tokens."""
 
     state: int = ROOT
     length: int = 0
@@ -79,7 +79,7 @@ class SuffixAutomaton:
         return self._end[self._settled(match)]
 
     def predict(self) -> tuple[int, int]:
-        """How many last tokens stood before, and the token that followed them there; (0, BREAK) where none did."""
+        """Number of last tokens that stood before, and the token that followed them there; (0, BREAK) for no token."""
         state = self._link[self._last]
         return (self._length[state], self.tokens[self._end[state]]) if state > ROOT else (0, BREAK)
 

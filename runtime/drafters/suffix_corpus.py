@@ -25,17 +25,17 @@ class SuffixCorpus:
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> SuffixCorpus:
-        """Of the arrays of a file, not read yet; raises BundleError where they are not such."""
+        """From the arrays of a file, not read yet; raises BundleError where `tokens` or `ends` are missing."""
         tokens, ends = arrays.get("tokens"), arrays.get("ends")
         if tokens is None or ends is None or not len(tokens) or ends.shape != tokens.shape:
             raise BundleError("corpus: expected tokens and as many ends; compile the bundle again")
         return cls(tokens, ends, vocab_size)
 
     def continuation(self, text: Sequence[int], most: int) -> tuple[int, list[int]]:
-        """How many last tokens of the text stand in the corpus, COMPARED at most, and up to `most` that follow there.
+        """Number of last tokens of the text that the corpus has, at most COMPARED, and up to `most` that follow there.
 
-        Where the longest ending stands several times it is one of those places. Raises BundleError for what follows
-        and is no token.
+        Where the corpus has the longest ending at several places, one of them. Raises BundleError for an id outside
+        the vocabulary.
         """
         wanted = list(text[: -COMPARED - 1 : -1])
         place = bisect_left(range(len(self._ends)), wanted, key=self._before)

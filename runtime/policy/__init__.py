@@ -1,1 +1,1 @@
-"""How many tokens are drafted, by whom, and what is kept: decided by what calls cost and what drafts are worth."""
+"""The number of tokens to draft, the drafter and the verifier: chosen by what calls cost and drafts are worth."""

@@ -1,4 +1,4 @@
-"""How many tokens each text drafts in the next step, by what steps cost: none where drafting does not pay.
+"""The number of tokens that each text drafts in the next step, by what steps cost: 0 where drafting does not pay.
 
 A round that drafts k tokens emits (1 - a^(k+1)) / (1 - a) of them on average, a being the share of drafted tokens that
 is kept (Leviathan et al. 2023, equation 1). A step costs one call of the target over all tokens of all texts, and one
@@ -28,12 +28,12 @@ FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the cost 
 FIRST_ROUNDS = 2  # of each of these K, after one that does not count
 MOST_FIRST_ROUNDS = 8  # where prompts are read in every step, no step is just of this size
 FORGET = 0.98  # weight of the acceptance seen so far, a round later,
-LEAST_WEIGHT = 0.01  # down to so many evaluated tokens: then anything new decides
+LEAST_WEIGHT = 0.01  # evaluated tokens below which nothing is forgotten any more: anything new decides then
 PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
 PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance counts for
 KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
 TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change with the text's length and the machine
-WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; what promises less is tried after so many steps
+WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; a K that promises less is tried after RARELY steps
 TRIED_ROUNDS = 4  # of texts, where drafting is tried again after steps of plain decoding
 
 
@@ -120,7 +120,7 @@ class KByLoad:
     _plain_steps: int = 0
     _tried: int = 0
     _tries: Tries = field(default_factory=Tries)
-    _seen: dict[int, int] = field(default_factory=dict)  # by tokens of a call, the last step that had so many
+    _seen: dict[int, int] = field(default_factory=dict)  # by tokens of a call, the last step with such a call
     _first: dict[int, int] = field(default_factory=dict)  # by tokens of a call, how often it was a first try
     _choice: list[int] = field(default_factory=list)
     _stands_until: int = 0
@@ -150,7 +150,7 @@ class KByLoad:
         self._plain_steps = 0 if cost.drafted else self._plain_steps + 1
 
     def _choose(self, loads: Sequence[Load]) -> tuple[list[int], int]:
-        """K of each text, and for how many steps."""
+        """K of each text, and the number of steps that the choice stands."""
         uniform = _uniform(loads, self.most)
         for k in FIRST_TRIES:
             ks = uniform[min(k, self.most)]
@@ -214,7 +214,7 @@ class KByLoad:
         return others[max(may_pay)[2]] if may_pay else best
 
     def _unseen(self, tokens: int) -> int:
-        """Number of steps since a call had so many tokens."""
+        """Number of steps since a call had this number of tokens."""
         seen = self._seen.get(tokens)
         return RARELY if seen is None else self._steps - seen
 

@@ -35,7 +35,7 @@ ALL_WANTED = Worth()
 
 
 def worth_of_row(costs: Costs, texts: int) -> float:
-    """The probability from which a token is worth its row in a call for so many texts.
+    """The probability from which a token is worth its row in a call for `texts` texts.
 
     A row more costs some seconds; a token saves those that a text takes for one. What is not known yet is tried.
     """

@@ -53,7 +53,7 @@ class SequencePlanner:
     def propose(
         self, reads: abc.Sequence[tuple[Sequence, int]], works: abc.Sequence[SequenceWork], texts: int
     ) -> list[tuple[str, int, float]]:
-        """Each drafter reads and proposes for all its texts together, in a step of so many `texts`."""
+        """Each drafter reads and proposes for all its texts together, in a step of `texts` texts."""
         calls: list[tuple[str, int, float]] = []
         works = [work for work in works if work.k]
         concerned = (*(text for text, _ in reads), *(work.text for work in works))

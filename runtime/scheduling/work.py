@@ -148,7 +148,7 @@ class Planner(Protocol):
     def propose(
         self, reads: Sequence[tuple[Any, int]], works: Sequence[Any], texts: int
     ) -> list[tuple[str, int, float]]:
-        """Drafters read so many tokens of texts and guess for works, in a step of so many `texts`.
+        """Drafters read the given numbers of tokens of texts, and guess for works, in a step of `texts` texts.
 
         Returns their calls: whose, texts in the call, and seconds.
         """

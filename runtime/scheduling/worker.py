@@ -74,7 +74,7 @@ class Worker:
     def _work(self) -> None:
         try:
             self._run()
-        except BaseException as error:  # a library's panic, a mistake of ours: nobody is left waiting for an event
+        except BaseException as error:  # a library's panic or our own mistake: every reader gets an error
             with self._changed:
                 self._error = GenerationError(f"engine: failed, make another: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
