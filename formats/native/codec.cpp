@@ -142,8 +142,8 @@ const char* mxspec_status_text(int32_t status) {
   static constexpr const char* texts[] = {
       "ok",
       "null pointer",
-      "bad shape: rows and columns must be at least 1, their product at most 2^40, and a line at least as long as its "
-      "stride allows",
+      ("bad shape: rows and columns must be at least 1, their product at most 2^40, and a line at least as long as its "
+       "stride allows"),
       "unknown element, rounding or type",
       "bad row range: it must lie in the matrix and start and end on a multiple of 16 rows (or end at the last row)",
       "the output has not the size of the tiles",
