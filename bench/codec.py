@@ -6,23 +6,21 @@ python bench/codec.py [--rows N] [--columns K] [--threads T] [--repetitions R] [
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
+from results import CodecResult, Speed
 
-from mxspec.evaluate.record import write_record
+from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.options import Run, run_options
 from mxspec.formats import pack_values, packed_shape
 from mxspec.formats.arrays import all_threads
 from mxspec.formats.native import available_isas
 from mxspec.formats.weight_format import WEIGHT_FORMATS
-from mxspec.runtime.cli.command import Command, print_json, report_console
+from mxspec.runtime.cli.command import Command
 
 SOURCES = ("float32", "float16", "bfloat16")
 
@@ -72,60 +70,41 @@ def measure(cases: list[Case], rows: int, columns: int, threads: int, repetition
     return trials
 
 
-def speed(case: Case, weights: int, trials: list[Trial]) -> dict[str, Any]:
-    """What is printed of a case."""
-    median = statistics.median(trial.seconds for trial in trials)
-    return {
-        "isa": case.isa,
-        "format": case.weight_format,
-        "source": case.source,
-        "weights_per_s": weights / median,
-        "weights_per_core_s": weights / statistics.median(trial.core_seconds for trial in trials),
-        "read_bytes_per_s": weights * (4 if case.source == "float32" else 2) / median,
-        "seconds": [trial.seconds for trial in trials],
-        "core_seconds": [trial.core_seconds for trial in trials],
-    }
-
-
-def table(result: dict[str, Any]) -> Table:
-    title = f"{result['rows']} x {result['columns']}, {result['threads']} threads, median of {result['repetitions']}"
-    made = Table("instruction set", "to", "from", "million weights/s", "a core second", "GB/s read", title=title)
-    for row in result["speeds"]:
-        rates = (row["weights_per_s"], row["weights_per_core_s"])
-        speeds = [f"{rate / 1e6:,.0f}" for rate in rates]
-        made.add_row(row["isa"], row["format"], row["source"], *speeds, f"{row['read_bytes_per_s'] / 1e9:.2f}")
-    return made
+def speed(case: Case, weights: int, trials: list[Trial]) -> Speed:
+    """Medians of a case, and its trials."""
+    seconds, core_seconds = [trial.seconds for trial in trials], [trial.core_seconds for trial in trials]
+    return Speed(
+        isa=case.isa,
+        format=case.weight_format,
+        source=case.source,
+        weights_per_s=weights / median(seconds),
+        weights_per_core_s=weights / median(core_seconds),
+        read_bytes_per_s=weights * (4 if case.source == "float32" else 2) / median(seconds),
+        seconds=tuple(seconds),
+        core_seconds=tuple(core_seconds),
+    )
 
 
 @click.command(cls=Command)
 @click.option("--rows", type=click.IntRange(1), default=4096, show_default=True)
 @click.option("--columns", type=click.IntRange(1), default=4096, show_default=True)
-@click.option("--threads", type=click.IntRange(1), default=None, help="All cores by default.")
 @click.option("--repetitions", type=click.IntRange(1), default=9, show_default=True)
 @click.option("--isa", "isas", multiple=True, help="Instruction sets to run; all that this machine has by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--record", type=click.Path(path_type=Path), help="Write a benchmark record.")
-def main(
-    rows: int,
-    columns: int,
-    threads: int | None,
-    repetitions: int,
-    isas: tuple[str, ...],
-    as_json: bool,
-    record: Path | None,
-) -> None:
+@run_options
+def main(rows: int, columns: int, repetitions: int, isas: tuple[str, ...], run: Run) -> None:
     """Weights a second that the codec quantises and packs."""
-    threads = threads or all_threads()
+    threads = run.threads or all_threads()
     cases = [Case(isa, f, source) for isa in isas or available_isas() for f in WEIGHT_FORMATS for source in SOURCES]
     trials = measure(cases, rows, columns, threads, repetitions)
-    result: dict[str, Any] = {"rows": rows, "columns": columns, "threads": threads, "repetitions": repetitions}
-    result["speeds"] = [speed(case, rows * columns, made) for case, made in trials.items()]
-    if record:
-        write_record(record, result)
-    if as_json:
-        print_json(result)
-    else:
-        report_console().print(table(result))
+    run.finish(
+        CodecResult(
+            rows=rows,
+            columns=columns,
+            threads=threads,
+            repetitions=repetitions,
+            speeds=tuple(speed(case, rows * columns, made) for case, made in trials.items()),
+        )
+    )
 
 
 if __name__ == "__main__":

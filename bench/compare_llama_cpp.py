@@ -25,13 +25,13 @@ from llama_cpp import shape, speculative
 from llama_cpp.build import PACKAGE, build_peer
 from llama_cpp.files import grown_pair, held_out_text
 from llama_cpp.random_gguf import peer_model
+from llama_cpp.result import ShapeResult
 from rich.console import Console
 
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
 from mxspec.evaluate.finish import report
-from mxspec.evaluate.record import write_record
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import Command
@@ -127,10 +127,8 @@ def by_calls(
         model = peer_model(work, of_shape, weights)
         runners[name] = lambda point, model=model: shape.peer_seconds(binaries, model, point, threads)
     trials = shape.measure(runners, shape.POINTS, repetitions)
-    rows = shape.summarise(trials, shape.POINTS, peers)
-    CONSOLE.print(shape.as_table(rows, list(runners)))
-    if record is not None:
-        write_record(record, {"shape": shape_name, "threads": threads, "peer": PACKAGE, "points": rows})
+    rows = shape.rows_of(trials, shape.POINTS, peers)
+    report(ShapeResult(shape=shape_name, threads=threads, peer=PACKAGE, points=rows), False, record)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from typing import Any
 
 import click
 import numpy as np
+from results import CompileResult
 from rich.console import Console
 from safetensors.numpy import save_file
 
@@ -34,7 +35,8 @@ from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.shapes.known import SHAPES, Shape, draft_shape
 from mxspec.evaluate.bench.shapes.random_bundle import config_of, write_tokenizer
 from mxspec.evaluate.bench.shapes.random_weights import random_halves
-from mxspec.evaluate.record import write_record
+from mxspec.evaluate.options import Run, record_options
+from mxspec.runtime.cli.command import Command
 
 CONSOLE = Console(stderr=True)
 CGROUPS = Path("/sys/fs/cgroup/memory")
@@ -127,14 +129,14 @@ def rounding_keys(work: Path, shape: Shape, tokens: int | None) -> str:
     return f'rounding = "gptq"\ncalibrate = "./text.txt"\ncalibration_tokens = {tokens}\n'
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--shape", type=click.Choice(sorted(SHAPES)), default="llama-2-7b", show_default=True)
 @click.option("--limit", type=int, help="Bytes of a memory cgroup to run in.")
 @click.option("--layers", type=click.IntRange(min=1), help="Fewer layers than the shape has.")
 @click.option("--gptq", type=click.IntRange(min=2), metavar="TOKENS", help="Round with gptq on so many tokens.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/compile_memory"), show_default=True)
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
-def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, work: Path, record: Path | None) -> None:
+@record_options
+def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, work: Path, run: Run) -> None:
     """Compile a pair of random weights, and say what it took."""
     CONSOLE.print(f"writing a checkpoint of {shape}")
     whole = SHAPES[shape]
@@ -153,30 +155,23 @@ def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, wo
         report, peak = watch([speccompile, str(recipe), "-o", str(bundle), "--force", "--json"], group)
     shutil.rmtree(bundle)
     stages = report["stage_seconds"]
-    result = {
-        "shape": shape,
-        "layers": cut.layers,
-        "gptq_tokens": gptq,
-        "weights": weights,
-        "seconds": report["seconds"],
-        "stage_seconds": stages,
-        "weights_per_second": weights / stages["pack target"],
-        "anonymous_bytes": peak,
-        "cgroup_bytes": limit,
-    }
-    CONSOLE.print(
-        f"{shape}: {result['seconds']:.0f} s (export {stages['export target']:.0f} s, packing "
-        f"{result['weights_per_second'] / 1e6:,.0f} million weights/s); {peak / 1e6:,.0f} MB of anonymous memory"
-    )
+    whole_seconds = None  # the head's share counts too often
     if gptq is not None:
-        seconds = stages["round target"]
-        result["rounding_seconds_of_whole"] = seconds * whole.layers / cut.layers  # the head's share counts too often
-        CONSOLE.print(
-            f"rounding on {gptq:,} tokens: {seconds:.0f} s for {cut.layers} layers and the head, at most "
-            f"{result['rounding_seconds_of_whole'] / 60:.0f} min for {whole.layers}"
+        whole_seconds = stages["round target"] * whole.layers / cut.layers
+    run.finish(
+        CompileResult(
+            shape=shape,
+            layers=cut.layers,
+            gptq_tokens=gptq,
+            weights=weights,
+            seconds=report["seconds"],
+            stage_seconds=stages,
+            weights_per_second=weights / stages["pack target"],
+            anonymous_bytes=peak,
+            cgroup_bytes=limit,
+            rounding_seconds_of_whole=whole_seconds,
         )
-    if record is not None:
-        write_record(record, result)
+    )
 
 
 if __name__ == "__main__":

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import keyword
 import re
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.console import Console
+from results import EditsResult, EditTrial
 
-from mxspec.evaluate.record import write_record
+from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.options import Run, record_options
 from mxspec.runtime import ops
+from mxspec.runtime.cli.command import Command
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round
@@ -29,7 +29,6 @@ from mxspec.runtime.models.session import Part
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.shape import Logits
 
-CONSOLE = Console(stderr=True)
 SHORTEST, LONGEST = 700, 1500  # characters of a function
 BETWEEN = "\n\n# the same with another name\n"
 LIKELIEST = 1e4  # a logit
@@ -74,16 +73,16 @@ def seconds_a_token(engine: Engine, request: Request) -> tuple[float, float]:
     return sum(r.seconds for r in rounds) / emitted, emitted / len(rounds)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("source", type=click.Path(path_type=Path, exists=True))
 @click.option("--drafter", type=click.Choice(NAMES), default="suffix", show_default=True)
 @click.option("--functions", "count", type=click.IntRange(min=1), default=6, show_default=True)
 @click.option("--repetitions", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
-def main(bundle: Path, source: Path, drafter: str, count: int, repetitions: int, record: Path | None) -> None:
+@record_options
+def main(bundle: Path, source: Path, drafter: str, count: int, repetitions: int, run: Run) -> None:
     """Write edits with and without DRAFTER, alternating."""
-    trials: list[dict[str, Any]] = []
+    trials: list[EditTrial] = []
     with Engine(bundle, slots=1) as engine:
         imposed, context = Imposed(engine), engine.target.capacity
         for repetition in range(repetitions):
@@ -103,29 +102,25 @@ def main(bundle: Path, source: Path, drafter: str, count: int, repetitions: int,
                 guided = replace(asked, k="auto", drafter=drafter, cache_key=f"guided {repetition}")
                 guessing, tokens_a_round = seconds_a_token(engine, guided)
                 trials.append(
-                    {
-                        "prompt_tokens": len(prompt),
-                        "new_tokens": asked.max_new_tokens,
-                        "plain_seconds_a_token": plain,
-                        "seconds_a_token": guessing,
-                        "tokens_a_round": tokens_a_round,
-                        "speedup": plain / guessing,
-                    }
+                    EditTrial(
+                        prompt_tokens=len(prompt),
+                        new_tokens=len(imposed.text) - len(prompt),
+                        plain_seconds_a_token=plain,
+                        seconds_a_token=guessing,
+                        tokens_a_round=tokens_a_round,
+                        speedup=plain / guessing,
+                    )
                 )
-                CONSOLE.print(f"{len(prompt)} + {asked.max_new_tokens} tokens: {plain / guessing:.2f} x")
-    result = {
-        "bundle": bundle.name,
-        "drafter": drafter,
-        "threads": ops.threads(),
-        "speedup": statistics.median(trial["speedup"] for trial in trials),
-        "tokens_a_round": statistics.median(trial["tokens_a_round"] for trial in trials),
-        "trials": trials,
-    }
-    CONSOLE.print(
-        f"{drafter}: {result['speedup']:.2f} x plain, {result['tokens_a_round']:.2f} tokens a round (medians)"
+    run.finish(
+        EditsResult(
+            bundle=bundle.name,
+            drafter=drafter,
+            threads=ops.threads(),
+            speedup=median([trial.speedup for trial in trials]),
+            tokens_a_round=median([trial.tokens_a_round for trial in trials]),
+            trials=tuple(trials),
+        )
     )
-    if record is not None:
-        write_record(record, result)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,20 @@ encoders take included.
 from __future__ import annotations
 
 import runpy
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from results import ExactResult, ExactRow
 
-from mxspec.evaluate.record import write_record
+from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.options import Run, record_options
 from mxspec.runtime import ops
+from mxspec.runtime.cli.command import Command
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.request import Request
 
-CONSOLE = Console(stderr=True)
 SCRIPT = Path(__file__).resolve().parents[1] / "recipes" / "seq2seq" / "train.py"
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {"k": 0},
@@ -51,11 +51,11 @@ def held_out() -> list[tuple[str, str]]:
     return [(function.source, function.text) for function in script["held_out_functions"]()]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
-def main(bundle: Path, repetitions: int, record: Path | None) -> None:
+@record_options
+def main(bundle: Path, repetitions: int, run: Run) -> None:
     """Answer every held-out function in every way."""
     questions, totals = held_out(), {way: Total() for way in WAYS}
     speeds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -78,26 +78,24 @@ def main(bundle: Path, repetitions: int, record: Path | None) -> None:
                 totals[way].seconds += seconds[way]
                 speeds[way].append(seconds["plain"] / seconds[way])
     answers = len(questions) * repetitions
-    rows = [
-        {
-            "way": way,
-            "exact": total.right / answers,
-            "tokens_a_call": total.tokens / total.calls,
-            "tokens_per_second": total.tokens / total.seconds,
-            "speedup": statistics.median(speeds[way]),
-            "trials_speedup": speeds[way],
-        }
-        for way, total in totals.items()
-    ]
-    for row in rows:
-        CONSOLE.print(
-            f"{row['way']:18} right {row['exact']:.1%}, {row['tokens_a_call']:.2f} tokens a call, "
-            f"{row['tokens_per_second']:,.0f} tok/s, {row['speedup']:.2f} x plain"
+    run.finish(
+        ExactResult(
+            bundle=bundle.name,
+            threads=ops.threads(),
+            questions=len(questions),
+            rows=tuple(
+                ExactRow(
+                    way=way,
+                    exact=total.right / answers,
+                    tokens_a_call=total.tokens / total.calls,
+                    tokens_per_second=total.tokens / total.seconds,
+                    speedup=median(speeds[way]),
+                    trials_speedup=tuple(speeds[way]),
+                )
+                for way, total in totals.items()
+            ),
         )
-    if record is not None:
-        write_record(
-            record, {"bundle": bundle.name, "threads": ops.threads(), "questions": len(questions), "rows": rows}
-        )
+    )
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from rich.table import Table
+from results import HarnessResult
 
-from mxspec.evaluate.finish import finish
+from mxspec.evaluate.finish import report
 from mxspec.evaluate.tasks.lm_eval_model import MxspecLM
 
 Loads = dict[str, list[tuple[Any, ...]]]
@@ -88,14 +88,14 @@ def main() -> None:
         for turn in range(asked.repetitions):
             for name in list(models) if turn % 2 == 0 else list(models)[::-1]:
                 trials[kind][name].append(seconds_of(models[name], kind, arguments)[0])
-    result = {
-        "bundle": Path(asked.bundle).name,
-        "batch": asked.batch,
-        "new_tokens": asked.new_tokens,
-        "requests": {kind: len(arguments) for kind, arguments in loads.items()},
-        "seconds": trials,
-    }
-    finish(result, [table(result)], asked.json, asked.record)
+    finished = HarnessResult(
+        bundle=Path(asked.bundle).name,
+        batch=asked.batch,
+        new_tokens=asked.new_tokens,
+        requests={kind: len(arguments) for kind, arguments in loads.items()},
+        seconds={kind: {name: tuple(seconds) for name, seconds in by_name.items()} for kind, by_name in trials.items()},
+    )
+    report(finished, asked.json, asked.record)
     models["mxspec"].close()
 
 
@@ -107,23 +107,6 @@ def assisted(model: HFLM, draft: str) -> HFLM:
     generate: Callable[..., Any] = model.model.generate
     model.model.generate = lambda *given, **settings: generate(*given, assistant_model=helper, **settings)
     return model
-
-
-def table(result: dict[str, Any]) -> Table:
-    """Requests a second by the median of the repetitions."""
-    names = list(next(iter(result["seconds"].values())))
-    shown = Table(title="requests a second (mxspec over it)", title_justify="left")
-    for column in ("requests", *names):
-        shown.add_column(column, justify="left" if column == "requests" else "right")
-    for kind, by_name in result["seconds"].items():
-        middle = {name: sorted(seconds)[len(seconds) // 2] for name, seconds in by_name.items()}
-        rates = {name: result["requests"][kind] / seconds for name, seconds in middle.items()}
-        cells = [
-            f"{rates[name]:.2f}" + (f" ({rates['mxspec'] / rates[name]:.2f} x)" if name != "mxspec" else "")
-            for name in names
-        ]
-        shown.add_row(kind, *cells)
-    return shown
 
 
 if __name__ == "__main__":

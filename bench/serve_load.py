@@ -19,18 +19,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
+from results import LoadResult
 
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.serve.server import specserve
-from mxspec.evaluate.finish import finish
+from mxspec.evaluate.options import Run, record_options
+from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command
 
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
@@ -266,8 +267,7 @@ def wait_until_idle(address: tuple[str, int]) -> float:
 @click.option("--queue", default=64, show_default=True)
 @click.option("--distinct", default=400, show_default=True, help="Different requests, drawn from by all clients.")
 @click.option("--longest", default=200, show_default=True, help="Characters of a prompt and tokens of a text together.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--json", "json_output", is_flag=True)
+@record_options
 def main(
     bundle: Path,
     requests: int,
@@ -276,8 +276,7 @@ def main(
     queue: int,
     distinct: int,
     longest: int,
-    record: Path | None,
-    json_output: bool,
+    run: Run,
 ) -> None:
     """Load a server, and compare what it answers."""
     with specserve(bundle, "--slots", slots, "--queue", queue) as server:
@@ -291,18 +290,25 @@ def main(
         for one in written
         if (one.text, one.reason) != expected[one.key]
     ]
-    result = summary(counts, written, pool, seconds, left)
-    result |= {"bundle": bundle.name, "clients": clients, "slots": slots, "queue": queue, "distinct": distinct}
-    result |= {"exit_code": server.process.returncode, "said": server.said.splitlines()}
-    finish(result, [table(result)], json_output, record)
-    if counts.wrong or counts.stuck or left:
-        sys.exit(2)
+    result = LoadResult(
+        **summary(counts, written, pool),
+        seconds=seconds,
+        left_running=left,
+        bundle=bundle.name,
+        clients=clients,
+        slots=slots,
+        queue=queue,
+        distinct=distinct,
+        exit_code=server.process.returncode,
+        said=tuple(server.said.splitlines()),
+    )
+    run.finish(result)
+    if not result.passed:
+        raise CheckFailed(f"{result.wrong} answers are wrong, {result.stuck} stuck, {left:g} left running")
 
 
-def summary(
-    counts: Counts, written: list[ReadAnswer], pool: dict[str, Body], seconds: float, left: float
-) -> dict[str, Any]:
-    """What a record keeps."""
+def summary(counts: Counts, written: list[ReadAnswer], pool: dict[str, Body]) -> dict[str, Any]:
+    """What was counted, by the names of a result's fields."""
     times = sorted(counts.seconds)
     kinds = Counter("greedy" if pool[one.key]["temperature"] == 0 else "sampled" for one in written)
     return {
@@ -316,32 +322,10 @@ def summary(
         "wrong": len(counts.wrong),
         "wrong_ones": counts.wrong[:10],
         "stuck": counts.stuck,
-        "left_running": left,
-        "seconds": seconds,
         "median_seconds": times[len(times) // 2] if times else None,
         "p95_seconds": times[int(len(times) * 0.95)] if times else None,
         "anonymous_bytes": counts.memory,
     }
-
-
-def by_quarters(memory: Sequence[tuple[float, int]]) -> list[int]:
-    """Bytes at the end of each quarter of the run; of seconds and bytes, one after the other."""
-    return [memory[len(memory) * quarter // 4 - 1][1] for quarter in range(1, 5)] if memory else []
-
-
-def table(result: dict[str, Any]) -> Table:
-    """What became of them, and memory by quarters."""
-    shown = Table(title="requests to a server", title_justify="left")
-    shown.add_column("what")
-    shown.add_column("how many", justify="right")
-    for name in ("requests", "whole", "compared_greedy", "compared_sampled", "cancelled", "malformed", "asked_again"):
-        shown.add_row(name.replace("_", " "), f"{result[name]:,}")
-    for name in ("wrong", "stuck"):
-        shown.add_row(name, f"{result[name]:,}")
-    for quarter, size in enumerate(by_quarters(result["anonymous_bytes"]), 1):
-        shown.add_row(f"MB after {quarter} of 4 parts", f"{size / 1e6:.1f}")
-    shown.add_row("seconds", f"{result['seconds']:.1f}")
-    return shown
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from results import SoakResult
 
 from mxspec import Engine, MxspecError, Request
 from mxspec.evaluate.bench.memory import anonymous_bytes
-from mxspec.evaluate.record import write_record
+from mxspec.evaluate.options import Run, record_options
+from mxspec.runtime.cli.command import Command
 
 THREADS = 12
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
@@ -96,13 +98,13 @@ def ask(engine: Engine, alone: Engine, seed: int, requests: int, counts: Counts,
             counts.tokens += len(answer.token_ids)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--requests", default=1000, show_default=True, help="In all; a multiple of the threads is asked.")
 @click.option("--slots", default=8, show_default=True)
 @click.option("--rounds", default=5, show_default=True, help="The requests are asked so many times over.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
-def main(bundle: Path, requests: int, slots: int, rounds: int, record: Path | None) -> None:
+@record_options
+def main(bundle: Path, requests: int, slots: int, rounds: int, run: Run) -> None:
     """Ask for many texts at once and compare each with itself alone."""
     counts, memory = Counts(), []
     began = time.perf_counter()
@@ -116,17 +118,16 @@ def main(bundle: Path, requests: int, slots: int, rounds: int, record: Path | No
             for thread in threads:
                 thread.join()
             memory.append(anonymous_bytes())
-    result = {
-        **{name: getattr(counts, name) for name in Counts.__dataclass_fields__ if name != "lock"},
-        "lost": counts.lost,
-        "slots": slots,
-        "asking_threads": THREADS,
-        "seconds": time.perf_counter() - began,
-        "anonymous_bytes_after_each_round": memory,
-    }
-    click.echo(result)
-    if record is not None:
-        write_record(record, result)
+    counted = {name: getattr(counts, name) for name in SoakResult.model_fields if hasattr(counts, name)}
+    run.finish(
+        SoakResult(
+            **counted,
+            slots=slots,
+            asking_threads=THREADS,
+            seconds=time.perf_counter() - began,
+            anonymous_bytes_after_each_round=tuple(memory),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -7,25 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.console import RenderableType
 
 from mxspec.evaluate.record import write_record
+from mxspec.evaluate.render import renderables
 from mxspec.evaluate.result import Result
 from mxspec.runtime.cli.command import print_json, report_console
 
 
 def report(result: Result, json_output: bool, record: Path | None) -> None:
     """Write the record, and print the result."""
-    plain = json.loads(result.model_dump_json())  # null for what is not finite
-    finish(plain, [] if json_output else result.tables(), json_output, record)
+    width = report_console().width
+    shown = [] if json_output else [part for sheet in result.sheets() for part in renderables(sheet, width)]
+    finish(json.loads(result.model_dump_json()), shown, json_output, record)  # null for what is not finite
 
 
-def finish(result: Mapping[str, Any], tables: Sequence[Table], json_output: bool, record: Path | None) -> None:
-    """Likewise, of a result that has no type of its own yet."""
+def finish(result: Mapping[str, Any], shown: Sequence[RenderableType], json_output: bool, record: Path | None) -> None:
+    """Write the record, and print one JSON object, or what a person reads."""
     if record is not None:
         write_record(record, result)
     if json_output:
         print_json(result)
     else:
-        for table in tables:
-            report_console().print(table)
+        for part in shown:
+            report_console().print(part)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import get_args
 
 import click
-from rich.table import Table
 
 from mxspec.evaluate.accuracy.command import checkpoint_recipe
 from mxspec.evaluate.options import Run, record_options
 from mxspec.evaluate.result import Result
+from mxspec.evaluate.sheet import Sheet
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelName
@@ -41,21 +41,18 @@ class LogitsResult(Result):
     tolerance: float
     passed: bool
 
-    def tables(self) -> Sequence[Table]:
-        table = Table(title=f"logits of the {self.model} against transformers in float32", title_justify="left")
-        table.add_column("measure")
-        table.add_column("value", justify="right")
-        rows = {
-            "format": self.format,
-            "tokens compared": f"{self.tokens:,}",
-            f"largest error, weights as stored (at most {self.tolerance:g})": f"{self.error_stored_weights:.1e}",
-            "where": self.worst_reading,
-            "largest error, weights of the checkpoint": f"{self.error_checkpoint_weights:.1e}",
-            "verdict": "passed" if self.passed else "failed",
-        }
-        for name, value in rows.items():
-            table.add_row(name, value)
-        return [table]
+    def sheets(self) -> Sequence[Sheet]:
+        largest = f"largest error, weights as stored (at most {self.tolerance:g})"
+        figures = [
+            ("format", self.format),
+            ("tokens compared", f"{self.tokens:,}"),
+            (largest, f"{self.error_stored_weights:.1e}"),
+            ("where", self.worst_reading),
+            ("largest error, weights of the checkpoint", f"{self.error_checkpoint_weights:.1e}"),
+            ("verdict", "passed" if self.passed else "failed"),
+        ]
+        note = "An error is a share of the largest logit."
+        return [Sheet.of_figures(f"logits of the {self.model} against transformers in float32", figures, [note])]
 
 
 @click.command(cls=Command)

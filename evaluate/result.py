@@ -1,11 +1,12 @@
-"""What a measurement or a check found: a frozen value that prints itself as tables, and is a record as JSON."""
+"""What a measurement or a check found: a frozen value that reads as tables, and is a record as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
-from rich.table import Table
+
+from mxspec.evaluate.sheet import Sheet
 
 
 class Value(BaseModel):
@@ -17,6 +18,6 @@ class Value(BaseModel):
 class Result(Value):
     """The base of every result; as JSON it is what --json prints and a record holds (null for what is not finite)."""
 
-    def tables(self) -> Sequence[Table]:
+    def sheets(self) -> Sequence[Sheet]:
         """What a person reads."""
         raise NotImplementedError

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from llama_cpp.answer import K
+from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Cell, Column, Sheet
 
 PEER, OURS = "llama.cpp", "mxspec"
-COLUMNS = ("tok/s", "K", "kept of drafted", "same text as plain", "perplexity over fp16")
 
 
 class Trial(Value):
@@ -51,7 +49,7 @@ class Row(Value):
     @property
     def tokens_per_second(self) -> float:
         """The median of the repetitions."""
-        return statistics.median(self.speeds)
+        return median(self.speeds)
 
     @property
     def kept(self) -> float | None:
@@ -61,7 +59,7 @@ class Row(Value):
 
     def over(self, other: Row) -> float:
         """How many times as fast: the median over the repetitions."""
-        return statistics.median(mine / its for mine, its in zip(self.speeds, other.speeds, strict=True))
+        return median_ratio(self.speeds, other.speeds)
 
 
 def _speed(trials: Sequence[Trial]) -> float:
@@ -102,33 +100,64 @@ class SpeculativeResult(Result):
                 best[name] = row
         return best
 
-    @property
-    def header(self) -> list[str]:
-        return ["", *COLUMNS, *(f"over {name}" for name in self.references)]
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("program and target"),
+            Column("tok/s", ".1f"),
+            Column("K"),
+            Column("kept of drafted", ".1%"),
+            Column("same text as plain"),
+            Column("perplexity over fp16", ".4f"),
+            *(Column(f"over {name}") for name in self.references),
+        )
+        title = (
+            f"greedy, {self.prompts} prompts of {self.prompt_tokens} tokens, {self.new_tokens} new ones, "
+            f"{self.threads} threads"
+        )
+        notes = (
+            f"Perplexity is of {self.perplexity_tokens:,} tokens, the second halves of windows of 512, over that of "
+            "the same program's 16-bit target. Over: how many times as fast as the peer's, by repetitions.",
+        )
+        return [Sheet(title, columns, tuple(map(self._cells, self.rows)), notes)]
 
-    @property
-    def lines(self) -> list[list[str]]:
-        """The cells of the table."""
-        return [self._line(row) for row in self.rows]
-
-    def _line(self, row: Row) -> list[str]:
+    def _cells(self, row: Row) -> tuple[Cell, ...]:
         told = [trial.same_text for trial in row.trials if trial.same_text is not None]
-        over = [f"{row.over(other):.2f} x" if row.program == OURS else "" for other in self.references.values()]
-        return [
+        return (
             row.name,
-            f"{row.tokens_per_second:.1f}",
-            str(row.k) if row.draft else "",
-            "" if row.kept is None else f"{row.kept:.1%}",
-            f"{sum(told)} of {len(told)}" if told else "",
-            f"{row.perplexity_ratio:.4f}",
-            *over,
-        ]
+            row.tokens_per_second,
+            str(row.k) if row.draft else None,
+            row.kept,
+            f"{sum(told)} of {len(told)}" if told else None,
+            row.perplexity_ratio,
+            *(f"{row.over(other):.2f} x" if row.program == OURS else None for other in self.references.values()),
+        )
 
-    def tables(self) -> Sequence[Table]:
-        first, *others = self.header
-        table = Table(first, title="greedy, tokens/s", title_justify="left")
-        for column in others:
-            table.add_column(column, justify="right")
-        for line in self.lines:
-            table.add_row(*line)
-        return [table]
+
+class PointRow(Value):
+    """One kind of call: tokens a second of each runner, and ours over each peer."""
+
+    point: str
+    tokens: int
+    cached: int
+    tokens_per_second: dict[str, float]
+    speedup: dict[str, dict[str, float]]
+    trials_seconds: dict[str, tuple[float, ...]]
+
+
+class ShapeResult(Result):
+    """Calls of a model of random weights."""
+
+    shape: str
+    threads: int
+    peer: str
+    points: tuple[PointRow, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        runners = list(self.points[0].tokens_per_second)
+        rows = []
+        for row in self.points:
+            over = {name: ", ".join(f"{s:.2f} x" for s in peers.values()) for name, peers in row.speedup.items()}
+            shown = {name: f" ({text})" for name, text in over.items() if text}
+            rows.append((row.point, *(f"{row.tokens_per_second[name]:.1f}{shown.get(name, '')}" for name in runners)))
+        columns = (Column("tok/s (over the peer)"), *map(Column, runners))
+        return [Sheet(f"{self.shape}, {self.threads} threads, {self.peer}", columns, tuple(rows))]

@@ -5,22 +5,21 @@ A server is open only while it is timed, and the servers alternate within each r
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from llama_cpp.build import PACKAGE
 from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
 from llama_cpp.result import OURS, PEER
 from llama_cpp.server import GREEDY, Server
+from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
 from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
 
 TOOLS = ("llama-server", "llama-quantize")
 CLIENTS = 8
@@ -48,8 +47,7 @@ class Row(Value):
 
     def over(self, other: Row) -> float:
         """How many times as fast: the median over the repetitions."""
-        pairs = zip(self.trials_tokens_per_second, other.trials_tokens_per_second, strict=True)
-        return statistics.median(mine / its for mine, its in pairs)
+        return median_ratio(self.trials_tokens_per_second, other.trials_tokens_per_second)
 
 
 class ServingResult(Result):
@@ -63,31 +61,22 @@ class ServingResult(Result):
     new_tokens: int
     rows: tuple[Row, ...]
 
-    @property
-    def header(self) -> list[str]:
-        return ["", "tok/s", *(f"over {row.target}" for row in self.rows if row.program == PEER)]
-
-    @property
-    def lines(self) -> list[list[str]]:
-        """The cells of the table."""
+    def sheets(self) -> Sequence[Sheet]:
         peers = [row for row in self.rows if row.program == PEER]
-        return [
-            [
+        columns = (Column("server"), Column("tok/s", ".1f"), *(Column(f"over {row.target}") for row in peers))
+        rows = tuple(
+            (
                 row.name,
-                f"{row.tokens_per_second:.1f}",
-                *(f"{row.over(peer):.2f} x" if row.program == OURS else "" for peer in peers),
-            ]
+                row.tokens_per_second,
+                *(f"{row.over(peer):.2f} x" if row.program == OURS else None for peer in peers),
+            )
             for row in self.rows
-        ]
-
-    def tables(self) -> Sequence[Table]:
-        first, *others = self.header
-        table = Table(first, title=f"{self.clients} clients, greedy, tokens/s", title_justify="left")
-        for column in others:
-            table.add_column(column, justify="right")
-        for line in self.lines:
-            table.add_row(*line)
-        return [table]
+        )
+        title = (
+            f"{self.clients} clients, {self.answers} greedy texts of each one after the other, {self.new_tokens} new "
+            f"tokens after {self.prompt_tokens}, {self.threads} threads"
+        )
+        return [Sheet(title, columns, rows)]
 
 
 def compare(
@@ -115,7 +104,7 @@ def compare(
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         rows=tuple(
-            Row(program=name[0], target=name[1], tokens_per_second=statistics.median(t), trials_tokens_per_second=t)
+            Row(program=name[0], target=name[1], tokens_per_second=median(t), trials_tokens_per_second=t)
             for name, t in trials.items()
         ),
     )

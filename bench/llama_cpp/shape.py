@@ -4,17 +4,16 @@ both programs read every byte of every weight once a call."""
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from llama_cpp.result import PointRow
 from mxspec.evaluate.bench.batch.bench import BatchBench
+from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.bench.model.calls import ModelBench
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
 
@@ -55,7 +54,7 @@ def peer_seconds(binaries: Path, model: Path, point: Point, threads: int) -> flo
     command = [str(binaries / "llama-bench"), "-m", str(model), "-t", str(threads), "-o", "json", *work]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (result,) = json.loads(output)
-    return point.tokens / statistics.median(result["samples_ts"])
+    return point.tokens / median(result["samples_ts"])
 
 
 def peer_batch_seconds(binaries: Path, model: Path, point: Point, threads: int) -> float:
@@ -100,45 +99,28 @@ def measure(
         for point in points:
             for name, run in runners.items():
                 trials[point.name][name].append(run(point))
-            medians = {n: statistics.median(t) for n, t in trials[point.name].items()}
+            medians = {n: median(t) for n, t in trials[point.name].items()}
             shown = ", ".join(f"{n} {point.tokens / s:.1f} tok/s" for n, s in medians.items())
             CONSOLE.print(f"[{repetition + 1}/{repetitions}] {point.name}: {shown}")
     return trials
 
 
-def summarise(
+def rows_of(
     trials: dict[str, dict[str, list[float]]], points: tuple[Point, ...], peers: list[str]
-) -> list[dict[str, Any]]:
+) -> tuple[PointRow, ...]:
     """Medians; `speedup` is ours over each peer, of the trials of one repetition, the median of these ratios."""
-    rows = []
-    for point in points:
-        taken = trials[point.name]
-        ours = [name for name in taken if name not in peers]
-        rows.append(
-            {
-                "point": point.name,
-                "tokens": point.tokens,
-                "cached": point.cached,
-                "tokens_per_second": {n: point.tokens / statistics.median(s) for n, s in taken.items()},
-                "speedup": {n: {peer: ratio(taken[peer], taken[n]) for peer in peers} for n in ours},
-                "trials_seconds": taken,
-            }
+    return tuple(
+        PointRow(
+            point=point.name,
+            tokens=point.tokens,
+            cached=point.cached,
+            tokens_per_second={name: point.tokens / median(seconds) for name, seconds in taken.items()},
+            speedup={
+                name: {peer: median_ratio(taken[peer], seconds) for peer in peers}
+                for name, seconds in taken.items()
+                if name not in peers
+            },
+            trials_seconds={name: tuple(seconds) for name, seconds in taken.items()},
         )
-    return rows
-
-
-def ratio(longer: list[float], shorter: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(longer, shorter, strict=True))
-
-
-def as_table(rows: list[dict[str, Any]], runners: list[str]) -> Table:
-    table = Table(title="tokens/s (ours: over the peer)", title_justify="left")
-    for column in ("", *runners):
-        table.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        cells = []
-        for name in runners:
-            over = ", ".join(f"{speedup:.2f} x" for speedup in row["speedup"].get(name, {}).values())
-            cells.append(f"{row['tokens_per_second'][name]:.1f}" + (f" ({over})" if over else ""))
-        table.add_row(row["point"], *cells)
-    return table
+        for point, taken in ((point, trials[point.name]) for point in points)
+    )

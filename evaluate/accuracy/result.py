@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
-
-from rich.table import Table
 
 from mxspec.evaluate.accuracy.interval import CONFIDENCE
 from mxspec.evaluate.accuracy.ranks import TensorError
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Cell, Column, Sheet
 from mxspec.formats.weight_format import Activations
 
 Verdict = Literal["passed", "failed", "too short"]
@@ -72,33 +70,33 @@ class Accuracy(Figures, Result):
     reasons: tuple[str, ...]
     passed: bool
 
-    def tables(self) -> list[Table]:
+    def sheets(self) -> list[Sheet]:
         """The target; other formats, the worst tensors and advice where there are any."""
-        tables = [_table("accuracy of the packed target", ("measure", "value"), self._rows())]
+        sheets = [Sheet.of_figures("accuracy of the packed target", list(self._figures()), LEGEND)]
         if self.beside:
-            tables.append(_table("other formats of the same target", _BESIDE, map(_beside, (self, *self.beside))))
+            sheets.append(formats_sheet("other formats of the same target", (self, *self.beside)))
         if self.tensors:
-            tables.append(_table("packed tensors furthest from the checkpoint", _TENSORS, map(_tensor, self.tensors)))
+            rows = tuple(map(_tensor, self.tensors))
+            sheets.append(Sheet("packed tensors furthest from the checkpoint", _TENSORS, rows))
         if self.advice:
-            tables.append(_table("what may help", ("",), ((line,) for line in self.advice)))
-        return tables
+            sheets.append(Sheet("what may help", (), (), self.advice, keys=0))
+        return sheets
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def _figures(self) -> Iterator[tuple[str, str | None]]:
         yield "format", _name(self)
         lead = f" with {' '.join(self.windows_begin_with)} first" if self.windows_begin_with else ""
         yield "tokens scored", f"{self.tokens:,} of {_count(self.documents, 'document')}"
-        yield "windows", f"{self.window:,} tokens{lead}, {self.stride:,} further each"
-        if self.skipped_files:
-            yield "files that are no UTF-8, left out", f"{self.skipped_files:,}"
+        yield "windows", f"{self.window:,} tokens{lead}, one every {self.stride:,} tokens"
+        yield "files left out, not UTF-8", f"{self.skipped_files:,}" if self.skipped_files else None
         yield "perplexity, packed", _number(self.target_perplexity, 4)
         yield "perplexity, fp16", _number(self.baseline_perplexity, 4)
         if self.referee is not None:
             yield "perplexity, transformers in float32", _number(self.referee.perplexity, 4)
-            yield f"fp16 over it (at most {self.referee.most_off:.1%} off)", _number(self.referee.ratio, 5)
-        yield f"ratio (at most {self.max_ratio:g})", _number(self.ratio, 5)
-        yield f"its {self.confidence:.0%} interval", f"{_number(self.ratio_low, 5)} to {_number(self.ratio_high, 5)}"
-        if self.predicted_ratio is not None:
-            yield "ratio predicted", f"{self.predicted_ratio:.5f}"
+            yield f"fp16 over it (at most {self.referee.most_off:.1%} off 1)", _number(self.referee.ratio, 5)
+        yield f"ratio, packed over fp16 (at most {self.max_ratio:g})", _number(self.ratio, 5)
+        interval = f"{_number(self.ratio_low, 5)} to {_number(self.ratio_high, 5)}"
+        yield f"{self.confidence:.0%} interval of the ratio", interval
+        yield "ratio predicted", None if self.predicted_ratio is None else f"{self.predicted_ratio:.5f}"
         yield "mean KL divergence (nats)", _number(self.mean_kl_divergence, 6)
         yield "KL, 99th percentile", _number(self.kl_divergence_p99, 6)
         yield f"KL, worst ({self.worst_at})", _number(self.worst_kl_divergence, 6)
@@ -106,26 +104,45 @@ class Accuracy(Figures, Result):
         yield "verdict", self.verdict
 
 
-_BESIDE = ("format", "perplexity", "ratio", "±", "KL", "99%", "worst", "same top")
-_TENSORS = ("tensor", "format", "error", "more MB in fp16")
+LEGEND = (
+    "Each token is scored once, in the first window that holds it. KL divergence: from the fp16 to the packed "
+    "distribution of the next token. Same top token: how often both find the same token likeliest.",
+)
+_TENSORS = (Column("tensor"), Column("format"), Column("error"), Column("more MB in fp16", ".2f", 1e-6))
 
 
-def _beside(each: Figures) -> tuple[str, ...]:
-    return (
-        _name(each),
-        _number(each.target_perplexity, 4),
-        _number(each.ratio, 4),
-        _number((each.ratio_high - each.ratio_low) / 2, 4),
-        _number(each.mean_kl_divergence, 5),
-        _number(each.kl_divergence_p99, 4),
-        _number(each.worst_kl_divergence, 3),
-        f"{each.same_top_share:.1%}",
+def formats_sheet(title: str, figures: Sequence[Figures]) -> Sheet:
+    """A row for each format."""
+    columns = (
+        Column("format"),
+        Column("perplexity", ".4f"),
+        Column("ratio", ".4f"),
+        Column("±", ".4f"),
+        Column("KL (nats)", ".5f"),
+        Column("KL, 99 %", ".4f"),
+        Column("KL, worst", ".3f"),
+        Column("same top token", ".1%"),
     )
+    rows = tuple(
+        (
+            _name(each),
+            each.target_perplexity,
+            each.ratio,
+            (each.ratio_high - each.ratio_low) / 2,
+            each.mean_kl_divergence,
+            each.kl_divergence_p99,
+            each.worst_kl_divergence,
+            each.same_top_share,
+        )
+        for each in figures
+    )
+    note = f"ratio: perplexity over that of fp16; ±: half of its {CONFIDENCE:.0%} interval."
+    return Sheet(title, columns, rows, (note, *LEGEND))
 
 
-def _tensor(each: TensorError) -> tuple[str, ...]:
+def _tensor(each: TensorError) -> tuple[Cell, ...]:
     loss = "" if each.predicted_loss is None else f", loses {each.predicted_loss:.1e} nats"
-    return each.name, each.format, f"{each.error:.2%}{loss}", f"{each.added_bytes / 1e6:.2f}"
+    return each.name, each.format, f"{each.error:.2%}{loss}", each.added_bytes
 
 
 def _name(each: Figures) -> str:
@@ -137,14 +154,4 @@ def _count(number: int, noun: str) -> str:
 
 
 def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if math.isfinite(value) else "not finite"
-
-
-def _table(title: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    for index, column in enumerate(columns):
-        narrow = column == "format"  # a name that is folded cannot be copied
-        table.add_column(column, justify="right" if index else "left", overflow="fold", no_wrap=narrow)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return Column("", f".{digits}f").text(value)

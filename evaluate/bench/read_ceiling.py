@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.bench.medians import Quartiles, median, quartiles
 from mxspec.evaluate.result import Value
 from mxspec.runtime.ops.timing import read_loops, time_read
 
 PIECE_BYTES = 8 << 20  # about a matrix of a model of a billion weights
 PASSES = 2  # over all pieces by every loop, before one is chosen
-
-Quartiles = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +66,6 @@ def pieces_of_file(path: Path) -> NDArray[np.uint8]:
     return data[: data.size // count * count].reshape(count, -1)
 
 
-def median(values: Sequence[float] | NDArray[np.float64]) -> float:
-    return float(np.median(values))
-
-
-def quartiles(values: Sequence[float] | NDArray[np.float64]) -> Quartiles:
-    """The two that the middle half lies between."""
-    low, high = np.quantile(values, (0.25, 0.75))
-    return float(low), float(high)
-
-
 class PairedTimes(Value):
     """Pairs of all repetitions: medians, quartiles, and the median of each repetition."""
 
@@ -100,9 +89,3 @@ def describe_pairs(repetitions: Sequence[Sequence[Pair]]) -> PairedTimes:
         trials_seconds=tuple(median(trial) for trial in seconds),
         trials_share_of_read=tuple(median(trial) for trial in shares),
     )
-
-
-def spread(median: float, quartiles: Quartiles, unit: float, form: str) -> str:
-    """`142.3 (138.0 to 150.9)`, for a table."""
-    low, high = quartiles
-    return f"{median * unit:{form}} ({low * unit:{form}} to {high * unit:{form}})"

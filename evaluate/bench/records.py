@@ -25,6 +25,13 @@ class Record:
     versions: dict[str, str]
     result: Result
 
+    @property
+    def where(self) -> str:
+        """Machine and commit; the oldest records do not say the instruction set."""
+        isa = self.machine.get("instruction_set")
+        cpu = self.machine["cpu"] + (f" ({isa})" if isa else "")
+        return f"{cpu}, {self.machine['cores']} cores, commit {self.commit}"
+
 
 def read_record(path: Path) -> Record:
     """A record that specbench wrote. Raises MxspecError for any other file, or one of another version."""

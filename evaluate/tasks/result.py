@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.table import Table
-
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Cell, Column, Sheet
 
 
 class Interval(Value):
@@ -81,59 +80,49 @@ class TaskParity(Result):
     reasons: tuple[str, ...]
     passed: bool
 
-    def tables(self) -> list[Table]:
+    def sheets(self) -> list[Sheet]:
         """Ids, then scores where there are any."""
-        tables = [_table("greedy answers with and without speculation", _WAYS, self._ways())]
+        sheets = [Sheet("greedy answers with and without speculation", _WAYS, tuple(self._ways()), (), keys=2)]
         if any(task.scores for task in self.tasks):
             title = f"scores, with intervals of {self.level:.4g} by bootstrap over items"
-            tables.append(_table(title, _SCORES, self._scores()))
-        verdict = [("same answers", "yes" if self.passed else "no")]
-        if self.isolation is not None:
-            verdict.append(("code ran with", self.isolation))
-        tables.append(_table("verdict", ("", ""), iter(verdict)))
-        return tables
+            note = "p: of the paired randomisation test that the scores with and without speculation do not differ."
+            sheets.append(Sheet(title, _SCORES, tuple(self._scores()), (note,), keys=2))
+        verdict = [("same answers", "yes" if self.passed else "no"), ("code ran with", self.isolation)]
+        return [*sheets, Sheet.of_figures("verdict", verdict)]
 
-    def _ways(self) -> Iterator[tuple[str, ...]]:
+    def _ways(self) -> Iterator[tuple[Cell, ...]]:
         for task in self.tasks:
             plain = task.ways[0]
             for way in task.ways:
                 yield (
                     task.name,
                     way.drafter,
-                    f"{task.items}",
-                    f"{way.different}" if way is not plain else "",
-                    "" if way.acceptance is None else f"{way.acceptance:.0%}",
-                    f"{way.milliseconds_a_token:.2f}",
-                    f"{plain.seconds / way.seconds:.2f} x" if way is not plain and way.seconds else "",
+                    task.items,
+                    None if way is plain else way.different,
+                    way.acceptance,
+                    way.milliseconds_a_token,
+                    f"{plain.seconds / way.seconds:.2f} x" if way is not plain and way.seconds else None,
                 )
 
-    def _scores(self) -> Iterator[tuple[str, ...]]:
+    def _scores(self) -> Iterator[tuple[Cell, ...]]:
         for task in self.tasks:
             for each in task.scores:
                 how = "greedy" if each.temperature == 0 else f"temperature {each.temperature:g}, {each.seeds} seeds"
-                yield (
-                    task.name,
-                    how,
-                    task.metric,
-                    _interval(each.plain),
-                    _interval(each.speculating),
-                    _interval(each.difference),
-                    f"{each.p_value:.3f}",
-                )
+                intervals = map(_interval, (each.plain, each.speculating, each.difference))
+                yield (task.name, how, task.metric, *intervals, each.p_value)
 
 
-_WAYS = ("task", "drafter", "items", "other ids", "accepted", "ms a token", "speedup")
-_SCORES = ("task", "answers", "metric", "without", "with", "difference", "p")
+_WAYS = (
+    Column("task"),
+    Column("drafter"),
+    Column("items"),
+    Column("other ids"),
+    Column("accepted", ".0%"),
+    Column("ms a token", ".2f"),
+    Column("speedup"),
+)
+_SCORES = (*map(Column, ("task", "answers", "metric", "without", "with", "difference")), Column("p", ".3f"))
 
 
 def _interval(value: Interval) -> str:
     return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"
-
-
-def _table(title: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index > 1 else "left", overflow="fold", no_wrap=index < 3)
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rich.table import Table
-
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
 
 
 @dataclass(slots=True)
@@ -71,54 +70,46 @@ class BatchResult(Result):
     second_turn: SecondTurn
     shaping: Shaping
 
-    def tables(self) -> Sequence[Table]:
-        return [texts_table(self), single_figures(self)]
-
-
-def texts_table(result: BatchResult) -> Table:
-    table = Table(
-        "texts",
-        "tok/s",
-        "over one text",
-        "of what the call allows",
-        "outside the models, greedy",
-        "sampled",
-        "best fixed K",
-        "K by load over the best",
-        "over K = 0",
-        title=(
-            f"{result.bundle}, {result.threads} threads; {result.new_tokens:,} tokens after {result.cached:,} cached "
-            "in each text"
-        ),
-        title_justify="left",
-    )
-    for row in result.rows:
-        table.add_row(
-            str(row.texts),
-            f"{row.tokens_per_second:.1f}",
-            f"{row.over_one_text:.2f}",
-            f"{row.of_what_the_call_allows:.1%}",
-            f"{row.outside_models:.1%}",
-            f"{row.outside_models_sampled:.1%}",
-            str(row.best_k),
-            f"{row.by_load_over_best_k:.2f}",
-            f"{row.by_load_over_plain:.2f}",
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("texts"),
+            Column("tok/s", ".1f"),
+            Column("over one text", ".2f"),
+            Column("of what the call allows", ".0%"),
+            Column("outside the models, greedy", ".1%"),
+            Column("sampled", ".1%"),
+            Column("best fixed K, tok/s"),
+            Column("K by load, tok/s", ".1f"),
+            Column("over the best", ".2f"),
+            Column("over K = 0", ".2f"),
         )
-    return table
+        rows = tuple(
+            (
+                str(row.texts),
+                row.tokens_per_second,
+                row.over_one_text,
+                row.of_what_the_call_allows,
+                row.outside_models,
+                row.outside_models_sampled,
+                f"{row.tokens_per_second_by_k[str(row.best_k)]:.1f} (K = {row.best_k})",
+                row.tokens_per_second_by_k["auto"],
+                row.by_load_over_best_k,
+                row.by_load_over_plain,
+            )
+            for row in self.rows
+        )
+        size = f"{self.new_tokens:,} tokens after {self.cached:,} cached in each text"
+        return [Sheet(f"{self.bundle}, {self.threads} threads; {size}", columns, rows, (single_figures(self),))]
 
 
-def single_figures(result: BatchResult) -> Table:
-    """What does not depend on how many texts there are."""
+def single_figures(result: BatchResult) -> str:
+    """What does not depend on the number of texts."""
     turn, shaping = result.second_turn, result.shaping
     first, more = turn.tokens
-    table = Table("whatever the number of texts", "")
-    table.add_row("time of one text over a bare loop over calls", f"{result.rows[0].time_over_plain_loop:.3f}")
-    table.add_row(
-        f"first token of a second turn, {more} tokens after {first:,}",
-        f"{turn.seconds * 1e3:.0f} ms, {turn.ratio:.3f} of reading all again",
+    return (
+        f"One text takes {result.rows[0].time_over_plain_loop:.3f} x as long through the engine as in a bare loop over "
+        f"calls. The first token of a second turn, {more} tokens after {first:,}, comes after {turn.ratio:.3f} of the "
+        f"time that reading all again takes ({turn.seconds * 1e3:.0f} ms). Shaping a row of {shaping.vocabulary:,} "
+        f"entries to a nucleus of about {shaping.nucleus:,} takes {shaping.seconds_a_row * 1e6:.0f} us, for eight "
+        f"texts {shaping.share_of_a_step:.1%} of a step."
     )
-    table.add_row(
-        f"shaping a row of {shaping.vocabulary:,} to a nucleus of about {shaping.nucleus:,}",
-        f"{shaping.seconds_a_row * 1e6:.0f} us; for 8 texts {shaping.share_of_a_step:.1%} of a call",
-    )
-    return table

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxspec.evaluate.bench.columns.result import ColumnResult, ColumnsResult, ColumnTrial, Percentiles
+from mxspec.evaluate.bench.columns.result import ColumnResult, ColumnsResult, ColumnTrial
 from mxspec.evaluate.bench.energy import EnergyMeter
+from mxspec.evaluate.bench.medians import Percentiles, median
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model.calls import matrix_bytes
-from mxspec.evaluate.bench.read_ceiling import ReadCeiling, median, pieces_of_file
+from mxspec.evaluate.bench.read_ceiling import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
 from mxspec.runtime import ops
 from mxspec.runtime.columns import Column, Recording, write_column

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from rich.table import Table
-
+from mxspec.evaluate.bench.medians import Percentiles
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
 from mxspec.evaluate.result import Result, Value
-
-
-class Percentiles(Value):
-    """Seconds."""
-
-    median: float
-    p90: float
-    p99: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Percentiles:
-        middle, high, highest = np.percentile(values, (50, 90, 99)).tolist()
-        return cls(median=middle, p90=high, p99=highest)
+from mxspec.evaluate.sheet import Column, Sheet
 
 
 class ColumnTrial(Value):
@@ -86,41 +72,41 @@ class ColumnsResult(Result):
     same_texts: int  # answers of the last column that are those of the column before
     columns: list[ColumnResult]
 
-    def tables(self) -> Sequence[Table]:
-        table = Table(
-            "",
-            "tok/s",
-            f"over {self.columns[0].column}",
-            "first token, ms",
-            "a token, ms: median",
-            "90 %",
-            "99 %",
-            f"{ANSWER_TOKENS} tokens, s",
-            "tokens a round",
-            "acceptance",
-            "GB/s",
-            "of a read",
-            "J a token",
-            title=(
-                f"{self.bundle}, {self.threads} threads; K = {self.k}, {self.drafter}, {self.verifier}; a plain read "
-                f"{self.read_bytes_per_second / 1e9:.1f} GB/s; anonymous memory {self.anonymous_bytes / 1e6:.0f} MB"
-            ),
-            title_justify="left",
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column(f"T = {self.temperature:g}" if self.temperature else "greedy"),
+            Column("tok/s", ".1f"),
+            Column(f"over {self.columns[0].column}", ".2f"),
+            Column("first token, ms", ".0f", 1e3),
+            Column("ms a token: median / 90 % / 99 %"),
+            Column(f"{ANSWER_TOKENS} tokens, s", ".1f"),
+            Column("tokens a round", ".2f"),
+            Column("acceptance", ".3f"),
+            Column("GB/s", ".1f", 1e-9),
+            Column("of a read", ".0%"),
+            Column("J a token", ".2f"),
         )
-        for column in self.columns:
-            table.add_row(
-                column.column,
-                f"{column.tokens_per_second:.1f}",
-                f"{column.over_first:.2f}",
-                f"{column.first_token_seconds.median * 1e3:.0f}",
-                f"{column.token_seconds.median * 1e3:.1f}",
-                f"{column.token_seconds.p90 * 1e3:.1f}",
-                f"{column.token_seconds.p99 * 1e3:.1f}",
-                f"{column.answer_seconds.median:.2f}",
-                f"{column.tokens_per_round:.2f}",
-                "" if column.acceptance is None else f"{column.acceptance:.3f}",
-                f"{column.bytes_per_second / 1e9:.1f}",
-                f"{column.share_of_read:.0%}",
-                "" if column.joules_per_token is None else f"{column.joules_per_token:.2f}",
+        rows = tuple(
+            (
+                each.column,
+                each.tokens_per_second,
+                each.over_first,
+                each.first_token_seconds.median,
+                " / ".join(f"{seconds * 1e3:.0f}" for _, seconds in each.token_seconds),
+                each.answer_seconds.median,
+                each.tokens_per_round,
+                each.acceptance,
+                each.bytes_per_second,
+                each.share_of_read,
+                each.joules_per_token,
             )
-        return [table]
+            for each in self.columns
+        )
+        same = f"{self.same_texts} of {len(self.columns[0].trials)} answers are the same with and without speculation. "
+        notes = (
+            f"{'' if self.temperature else same}A plain read of the packed weights gave "
+            f"{self.read_bytes_per_second / 1e9:.1f} GB/s in the same minutes; anonymous memory "
+            f"{self.anonymous_bytes / 1e6:.0f} MB.",
+        )
+        what = f"K = {self.k}, drafter {self.drafter}, verifier {self.verifier}"
+        return [Sheet(f"{self.bundle}, {self.threads} threads; {what}", columns, rows, notes)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from rich.table import Table
-
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
 
 Verdict = Literal["faster", "slower", "changed", "within noise", "cannot tell", "no trials"]
 
@@ -36,16 +35,24 @@ class CompareResult(Result):
     def slower(self) -> list[ComparedFigure]:
         return [figure for figure in self.figures if figure.verdict == "slower"]
 
-    def tables(self) -> Sequence[Table]:
-        table = Table("figure", "old", "new", "new / old (95 %)", "verdict")
-        table.title, table.title_justify = f"{self.old} → {self.new}", "left"
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("figure"),
+            Column("old", ".5g"),
+            Column("new", ".5g"),
+            Column("new / old (95 %)"),
+            Column("verdict"),
+        )
         judged = [figure for figure in self.figures if figure.verdict != "no trials"]
-        notes = [f"{len(self.figures) - len(judged)} figures without trials: see --json"] * (judged != [*self.figures])
+        rows = tuple((each.figure, each.old, each.new, _ratio(each), each.verdict) for each in judged)
+        without = len(self.figures) - len(judged)
+        notes = [f"{without} figures without trials: see --json"] if without else []
         notes += [f"warning: {line}" for line in self.warnings]
-        table.caption, table.caption_justify = "\n".join(notes), "left"
-        for figure in judged:
-            ratio = "" if figure.ratio is None else f"{figure.ratio:.3f}"
-            if figure.interval is not None:
-                ratio += " ({:.3f} to {:.3f})".format(*figure.interval)
-            table.add_row(figure.figure, f"{figure.old:.5g}", f"{figure.new:.5g}", ratio, figure.verdict)
-        return [table]
+        return [Sheet(f"{self.old} → {self.new}", columns, rows, tuple(notes))]
+
+
+def _ratio(figure: ComparedFigure) -> str | None:
+    if figure.ratio is None:
+        return None
+    interval = "" if figure.interval is None else " ({:.3f} to {:.3f})".format(*figure.interval)
+    return f"{figure.ratio:.3f}{interval}"

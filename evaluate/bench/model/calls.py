@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, median
+from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS

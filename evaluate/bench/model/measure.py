@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model import calls
 from mxspec.evaluate.bench.model.calls import ModelBench
 from mxspec.evaluate.bench.model.result import CallTimes, ModelResult
-from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, median, pieces_of_file
+from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, pieces_of_file
 from mxspec.runtime import ops
 
 STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring

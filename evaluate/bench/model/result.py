@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from mxspec.evaluate.bench.read_ceiling import PairedTimes, spread
+from mxspec.evaluate.bench.read_ceiling import PairedTimes
 from mxspec.evaluate.result import Result
+from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
 
 
 class CallTimes(PairedTimes):
@@ -34,28 +33,32 @@ class ModelResult(Result):
     anonymous_share: float
     calls: tuple[CallTimes, ...]
 
-    def tables(self) -> Sequence[Table]:
-        table = Table(
-            "tokens a call",
-            "ms",
-            "tok/s",
-            "GB/s",
-            "of a read",
-            "over one token",
-            title=(
-                f"{self.bundle}, {self.threads} threads; weights {self.weight_bytes / 1e6:.0f} MB, a plain read "
-                f"{self.read_bytes_per_second / 1e9:.1f} GB/s, load {self.load_seconds:.2f} s, anonymous memory "
-                f"{self.anonymous_bytes / 1e6:.0f} MB ({self.anonymous_share:.2f} of the weights file)"
-            ),
-            title_justify="left",
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("tokens a call"),
+            Column("ms", ".2f", 1e3),
+            Column("tok/s", ".1f"),
+            Column("GB/s", ".1f", 1e-9),
+            Column("of a read", ".0%"),
+            Column("over one token", ".2f"),
         )
-        for call in self.calls:
-            table.add_row(
+        rows = tuple(
+            (
                 f"{call.tokens} after {call.cached:,} cached",
-                spread(call.seconds, call.seconds_quartiles, 1e3, ".2f"),
-                f"{call.tokens_per_second:.1f}",
-                f"{call.bytes_per_second / 1e9:.2f}",
-                spread(call.share_of_read, call.share_quartiles, 1, ".0%"),
-                f"{call.over_one_token:.2f}",
+                Spread.of(call.seconds, call.seconds_quartiles),
+                call.tokens_per_second,
+                call.bytes_per_second,
+                Spread.of(call.share_of_read, call.share_quartiles),
+                call.over_one_token,
             )
-        return [table]
+            for call in self.calls
+        )
+        notes = (
+            f"Weights {self.weight_bytes / 1e6:.0f} MB, a plain read {self.read_bytes_per_second / 1e9:.1f} GB/s, "
+            f"opened in {self.load_seconds:.2f} s, anonymous memory {self.anonymous_bytes / 1e6:.0f} MB "
+            f"({self.anonymous_share:.2f} of the weights file).",
+            "Of a read: the share of a call that a plain read of the weights takes. Over one token: the time of the "
+            "call over that of one token.",
+            SPREAD,
+        )
+        return [Sheet(f"{self.bundle}, {self.threads} threads", columns, rows, notes)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from rich.table import Table
-
-from mxspec.evaluate.bench.read_ceiling import PairedTimes, Quartiles, spread
+from mxspec.evaluate.bench.medians import Quartiles
+from mxspec.evaluate.bench.read_ceiling import PairedTimes
 from mxspec.evaluate.result import Result
+from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
 
 HEADS, KV_HEADS, HEAD_SIZE = 32, 4, 64  # of TinyLlama-1.1B
+MICROSECONDS = Column("us a call", ".0f", 1e6)
 
 
 class ProductTimes(PairedTimes):
@@ -44,54 +45,45 @@ class OpsResult(Result):
     products: tuple[ProductTimes, ...]
     attention: tuple[AttentionTimes, ...]
 
-    def tables(self) -> Sequence[Table]:
-        return [products_table(self), attention_table(self)]
+    def sheets(self) -> Sequence[Sheet]:
+        """Of each instruction set times and rates of the products, and attention."""
+        isas = dict.fromkeys([*(p.isa for p in self.products), *(a.isa for a in self.attention)])
+        return [
+            sheet for isa in isas for sheet in (*products_sheets(self, isa), attention_sheet(self, isa)) if sheet.rows
+        ]
 
 
-def products_table(result: OpsResult) -> Table:
-    table = Table(
-        "format",
-        "activations",
-        "instructions",
-        "rows",
-        "us a call",
-        "GB/s",
-        "of a read",
-        "G multiply-adds/s",
-        title=(
-            f"a[rows, {result.k}] x packed[{result.n}, {result.k}], {result.threads} threads; "
-            f"a plain read: {result.read_bytes_per_second / 1e9:.1f} GB/s"
-        ),
-        title_justify="left",
+def products_sheets(result: OpsResult, isa: str) -> tuple[Sheet, Sheet]:
+    """A row for each format and kind of activations, a column for each number of rows."""
+    products = {(p.format, p.activations, p.rows): p for p in result.products if p.isa == isa}
+    counts = dict.fromkeys(rows for _, _, rows in products)
+    names = dict.fromkeys((weights, activations) for weights, activations, _ in products)
+    shape = f"a[rows, {result.k}] x packed[{result.n}, {result.k}], {isa}, {result.threads} threads"
+    columns = (*map(Column, ("weights", "activations")), *(Column(f"{m} row{'s' * (m > 1)}") for m in counts))
+
+    def rows(cell: Callable[[ProductTimes], str]) -> tuple[tuple[str, ...], ...]:
+        return tuple((*name, *(cell(p) if (p := products.get((*name, m))) else "" for m in counts)) for name in names)
+
+    read = f"A plain read gives {result.read_bytes_per_second / 1e9:.1f} GB/s."
+    times = rows(lambda p: f"{MICROSECONDS.text(Spread.of(p.seconds, p.seconds_quartiles))} ({p.share_of_read:.0%})")
+    rates = rows(lambda p: f"{p.bytes_per_second / 1e9:.1f} / {p.multiply_adds_per_second / 1e9:.0f}")
+    title = f"microseconds a call (and the share of it that a plain read of the weights takes): {shape}"
+    return (
+        Sheet(title, columns, times, (read, SPREAD), keys=2),
+        Sheet(f"GB/s of weights / billion multiply-adds a second: {shape}", columns, rates, keys=2),
     )
-    for product in result.products:
-        table.add_row(
-            product.format,
-            product.activations,
-            product.isa,
-            str(product.rows),
-            spread(product.seconds, product.seconds_quartiles, 1e6, ".1f"),
-            f"{product.bytes_per_second / 1e9:.2f}",
-            spread(product.share_of_read, product.share_quartiles, 1, ".0%"),
-            f"{product.multiply_adds_per_second / 1e9:.1f}",
-        )
-    return table
 
 
-def attention_table(result: OpsResult) -> Table:
-    table = Table(
-        "attention",
-        "rows",
-        "us a call",
-        "over reading the cache",
-        title=f"{HEADS} heads, {KV_HEADS} of keys, of {HEAD_SIZE}; fp16 caches, alternating",
-        title_justify="left",
-    )
-    for call in result.attention:
-        table.add_row(
-            call.isa,
+def attention_sheet(result: OpsResult, isa: str) -> Sheet:
+    columns = (Column("rows"), MICROSECONDS, Column("over reading the cache", ".2f"))
+    rows = tuple(
+        (
             f"{call.rows} after {call.cached:,} cached",
-            spread(call.seconds, call.seconds_quartiles, 1e6, ".1f"),
-            spread(call.over_read, call.over_read_quartiles, 1, ".2f"),
+            Spread.of(call.seconds, call.seconds_quartiles),
+            Spread.of(call.over_read, call.over_read_quartiles),
         )
-    return table
+        for call in result.attention
+        if call.isa == isa
+    )
+    heads = f"{HEADS} heads, {KV_HEADS} of keys, of {HEAD_SIZE}; fp16 caches"
+    return Sheet(f"attention, {heads}; {isa}, {result.threads} threads", columns, rows, (SPREAD,))

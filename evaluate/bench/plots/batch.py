@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mxspec.evaluate.bench.batch.result import BatchResult
-from mxspec.evaluate.bench.plots.lines import Line, draw_lines, quartiles
+from mxspec.evaluate.bench.plots.lines import Line, draw_lines, middle_halves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def speed(result: BatchResult, axes: Axes) -> None:
     texts = [row.texts for row in result.rows]
     trials = [row.trials.tokens_per_second_by_k.get("auto", []) for row in result.rows]
-    low, high = quartiles(trials) if all(trials) else (None, None)
+    low, high = middle_halves(trials) if all(trials) else (None, None)
     lines = [
         Line("K by load", texts, [row.tokens_per_second_by_k["auto"] for row in result.rows], low, high),
         Line("best fixed K", texts, [row.tokens_per_second_by_k[str(row.best_k)] for row in result.rows]),

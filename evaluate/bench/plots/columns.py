@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mxspec.evaluate.bench.columns.result import ColumnsResult
-from mxspec.evaluate.bench.plots.lines import quartiles
+from mxspec.evaluate.bench.plots.lines import middle_halves
 from mxspec.evaluate.bench.plots.style import COLOURS, INK, QUIET
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def bars(result: ColumnsResult, axes: Axes) -> None:
     """Tokens a second, from the first column down, each with how many times the first it is."""
     names = [column.column for column in result.columns][::-1]
     speeds = [column.tokens_per_second for column in result.columns][::-1]
-    low, high = quartiles([[trial.tokens_per_second for trial in column.trials] for column in result.columns[::-1]])
+    low, high = middle_halves([[trial.tokens_per_second for trial in column.trials] for column in result.columns[::-1]])
     colours = [QUIET, COLOURS[0], COLOURS[1], *COLOURS[2:]][: len(names)][::-1]
     axes.barh(names, speeds, height=0.55, color=colours)
     widest = max(max(speeds), max(high))

@@ -26,7 +26,7 @@ def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
     if isinstance(result, SweepResult):
         return sweep.pictures(result)
     if isinstance(result, SpeculateResult):
-        return {name: partial(draw, result) for name, draw in speculate.PICTURES.items()}
+        return speculate.pictures(result)
     if isinstance(result, ColumnsResult):
         return {"columns": partial(columns.bars, result)}
     if isinstance(result, BatchResult):

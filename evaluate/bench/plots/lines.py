@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from mxspec.evaluate.bench.medians import quartiles
 from mxspec.evaluate.bench.plots.style import COLOURS, QUIET
 
 if TYPE_CHECKING:
@@ -27,9 +26,9 @@ class Line:
     quiet: bool = False  # what the others are compared with
 
 
-def quartiles(trials: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+def middle_halves(trials: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
     """Between which two values the middle half of each lies."""
-    low, high = zip(*(np.percentile(each, (25, 75)).tolist() for each in trials), strict=True)
+    low, high = zip(*map(quartiles, trials), strict=True)
     return list(low), list(high)
 
 

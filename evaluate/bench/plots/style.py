@@ -75,6 +75,4 @@ def save(path: Path, record: Record, draw: Callable[[Axes], None], kinds: tuple[
 
 
 def caption(record: Record) -> str:
-    machine = record.machine
-    where = f"{machine['cpu']} ({machine.get('instruction_set')}), {machine['cores']} cores, commit {record.commit}"
-    return "\n".join([*textwrap.wrap(record.command, CAPTION), where])
+    return "\n".join([*textwrap.wrap(record.command, CAPTION), record.where])

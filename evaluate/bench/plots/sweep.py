@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mxspec.evaluate.bench.plots.lines import Line, draw_lines, draw_one, quartiles
+from mxspec.evaluate.bench.plots.lines import Line, draw_lines, draw_one, middle_halves
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
 from mxspec.evaluate.bench.sweep.result import Point, SweepPoint, SweepResult
 
@@ -33,7 +33,7 @@ def pictures(result: SweepResult) -> dict[str, Callable[[Axes], None]]:
 def speedup(result: SweepResult, axes: Axes) -> None:
     lines = []
     for name, points in _groups(result.points, "k").items():
-        low, high = quartiles([[trial.speedup for trial in point.trials] for point in points])
+        low, high = middle_halves([[trial.speedup for trial in point.trials] for point in points])
         theory = [point.predicted or 0.0 for point in points]
         lines.append(Line(name or "measured", _x(points, "k"), [p.speedup for p in points], low, high, theory))
     draw_one(axes)
@@ -48,7 +48,7 @@ def answer_seconds(result: SweepResult, axes: Axes) -> None:
         x, medians = _x(points, "k"), [s.median for s in seconds]
         of = f"{name}, " if name else ""
         lines.append(Line(f"{of}median, to 90th percentile", x, medians, medians, [s.p90 for s in seconds]))
-        lines.append(Line(f"{of}99th percentile", x, [s.p99 for s in seconds]))
+        lines.append(Line(f"{of}99th percentile", x, [s.p99 for s in seconds if s.p99 is not None]))
         base = [point.plain_answer_seconds.median for point in points]
         plain.append(Line(f"{of}plain, median", x, base, quiet=True))
     draw_lines(axes, [*lines, *plain], LABELS["k"], "seconds", f"Time for {ANSWER_TOKENS} tokens by K")
@@ -70,7 +70,7 @@ def positions(result: SweepResult, axes: Axes) -> None:
 def speed_over(result: SweepResult, axis: str, axes: Axes) -> None:
     lines, plain = [], []
     for name, points in _groups(result.points, axis).items():
-        low, high = quartiles([[trial.tokens_per_second for trial in point.trials] for point in points])
+        low, high = middle_halves([[trial.tokens_per_second for trial in point.trials] for point in points])
         x = _x(points, axis)
         drafted = f"{name}, " if name else ""
         lines.append(Line(f"{drafted}speculating", x, [p.tokens_per_second for p in points], low, high))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Column, Table
-
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Cell, Column, Sheet
 
 
 class Line(Value):
@@ -57,46 +56,41 @@ class ProfileResult(Result):
     read_loop: str
     calls: tuple[CallProfile, ...]
 
-    def tables(self) -> Sequence[Table]:
-        return [call_table(call, self) for call in self.calls]
+    def sheets(self) -> Sequence[Sheet]:
+        return [call_sheet(call, self) for call in self.calls]
 
 
-def call_table(call: CallProfile, result: ProfileResult) -> Table:
+def call_sheet(call: CallProfile, result: ProfileResult) -> Sheet:
     """Lines of profiled calls, and below them the calls without the profiler."""
-    table = Table(
-        Column(f"{call.tokens} after {call.cached:,} cached", overflow="fold"),
-        "n x k",
-        "nodes",
-        "us a call",
-        "share",
-        "GB/s",
-        "us beyond reading",
-        title=call_title(call, result),
-        title_justify="left",
+    columns = (
+        Column(f"{call.tokens} after {call.cached:,} cached"),
+        Column("n x k"),
+        Column("nodes", ","),
+        Column("us a call", ",.0f", 1e6),
+        Column("share", ".1%"),
+        Column("GB/s", ".1f", 1e-9),
+        Column("us beyond reading", ",.0f", 1e6),
     )
-    for line in call.lines:
-        table.add_row(
+    rows: list[tuple[Cell, ...]] = [
+        (
             line.name,
-            "{} x {}".format(*line.shape) if line.shape else "",
-            str(line.nodes or ""),
-            f"{line.seconds * 1e6:,.1f}",
-            f"{line.share:.1%}",
-            f"{line.bytes_per_second / 1e9:.1f}" if line.bytes_per_second else "",
-            f"{line.beyond_read_seconds * 1e6:,.1f}",
+            "{} x {}".format(*line.shape) if line.shape else None,
+            line.nodes or None,
+            line.seconds,
+            line.share,
+            line.bytes_per_second,
+            line.beyond_read_seconds,
         )
-    table.add_section()
+        for line in call.lines
+    ]
     for name, seconds in (("all", call.profiled_seconds), ("without the profiler", call.seconds)):
-        gigabytes = f"{call.read_bytes / seconds / 1e9:.1f}"
-        beyond = f"{(seconds - call.ideal_seconds) * 1e6:,.1f}"
-        table.add_row(name, "", str(call.nodes), f"{seconds * 1e6:,.1f}", "", gigabytes, beyond)
-    return table
-
-
-def call_title(call: CallProfile, result: ProfileResult) -> str:
+        beyond = seconds - call.ideal_seconds
+        rows.append((name, None, call.nodes, seconds, None, call.read_bytes / seconds, beyond))
     read, ideal = call.read_bytes_per_second / 1e9, call.ideal_seconds * 1e6
     added, cheapest = call.profiler_seconds_per_node * 1e6, call.cheapest_node_seconds * 1e6
-    return (
-        f"{result.bundle}, {result.threads} threads; reading {call.read_bytes / 1e6:,.1f} MB at {read:.1f} GB/s takes "
-        f"{ideal:,.0f} us, {call.share_of_read:.1%} of the call; the profiler adds {added:.1f} us a node, "
-        f"the cheapest node takes {cheapest:.1f} us"
+    notes = (
+        f"Reading {call.read_bytes / 1e6:,.1f} MB at {read:.1f} GB/s takes {ideal:,.0f} us, "
+        f"{call.share_of_read:.1%} of the call. The profiler adds {added:.1f} us a node; the cheapest node takes "
+        f"{cheapest:.1f} us.",
     )
+    return Sheet(f"{result.bundle}, {result.threads} threads", columns, tuple(rows), notes)

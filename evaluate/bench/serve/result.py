@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
 
 
 class ClientsRow(Value):
@@ -44,37 +43,24 @@ class ServeResult(Result):
     rows: tuple[ClientsRow, ...]
     joining: Joining
 
-    def tables(self) -> Sequence[Table]:
-        return [clients_table(self), single_figures(self)]
-
-
-def clients_table(result: ServeResult) -> Table:
-    table = Table(
-        "clients",
-        "engine, tok/s",
-        "server, tok/s",
-        "server over engine",
-        title=f"{result.bundle}, {result.threads} threads; texts of {result.new_tokens:,} tokens, greedy",
-        title_justify="left",
-    )
-    for row in result.rows:
-        table.add_row(
-            str(row.clients),
-            f"{row.engine_tokens_per_second:.1f}",
-            f"{row.server_tokens_per_second:.1f}",
-            f"{row.ratio:.3f}",
+    def sheets(self) -> Sequence[Sheet]:
+        joining = self.joining
+        columns = (
+            Column("clients"),
+            Column("engine, tok/s", ".1f"),
+            Column("server, tok/s", ".1f"),
+            Column("server over engine", ".3f"),
         )
-    return table
-
-
-def single_figures(result: ServeResult) -> Table:
-    """What a start takes, and what a long prompt does to others."""
-    joining = result.joining
-    table = Table("", "")
-    table.add_row("from the start to ready", f"{result.ready_seconds:.2f} s")
-    table.add_row(
-        f"next token of eight texts, 95 %, while {joining.prompt_tokens:,} tokens join",
-        f"{joining.during_seconds * 1e3:.0f} ms after {joining.before_seconds * 1e3:.0f} ms, {joining.ratio:.2f} x",
-    )
-    table.add_row("first token of the one that joins", f"{joining.first_token_seconds * 1e3:,.0f} ms")
-    return table
+        rows = tuple(
+            (f"{row.clients}", row.engine_tokens_per_second, row.server_tokens_per_second, row.ratio)
+            for row in self.rows
+        )
+        notes = (
+            f"The server is ready {self.ready_seconds:.1f} s after its start.",
+            f"While {joining.prompt_tokens:,} tokens join eight texts, the 95th percentile of the time to a text's "
+            f"next token is {joining.during_seconds * 1e3:.0f} ms, {joining.before_seconds * 1e3:.0f} ms before "
+            f"({joining.ratio:.2f} x); the text that joins has its first token after "
+            f"{joining.first_token_seconds:.2f} s.",
+        )
+        title = f"{self.bundle}, {self.threads} threads; greedy texts of {self.new_tokens:,} tokens"
+        return [Sheet(title, columns, rows, notes)]

@@ -14,12 +14,10 @@ import operator
 import statistics
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
+from mxspec.evaluate.bench.medians import Percentiles
 from mxspec.evaluate.bench.speculate.bench import Run, SpeculateBench
 from mxspec.evaluate.bench.speculate.result import (
     ANSWER_TOKENS,
-    AnswerSeconds,
     Encoded,
     Measured,
     MeasuredK,
@@ -163,7 +161,5 @@ def _speedup(run: Run, before: Run) -> float:
     return (before.seconds / before.emitted) / (run.seconds / run.emitted)
 
 
-def _answer_seconds(runs: Sequence[Run]) -> AnswerSeconds:
-    trials = [run.seconds / run.emitted * ANSWER_TOKENS for run in runs if run.emitted]
-    median, high = np.percentile(trials, (50, 90)).tolist()
-    return AnswerSeconds(median=median, p90=high)
+def _answer_seconds(runs: Sequence[Run]) -> Percentiles:
+    return Percentiles.of([run.seconds / run.emitted * ANSWER_TOKENS for run in runs if run.emitted])

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
+from mxspec.evaluate.bench.medians import Percentiles
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
 
 ANSWER_TOKENS = 128  # whose time Chen et al. (2023) show in figure 1
-
-
-class AnswerSeconds(Value):
-    """What ANSWER_TOKENS tokens take, the prompt read: median and 90th percentile over the answers."""
-
-    median: float
-    p90: float
+ANSWER = f"{ANSWER_TOKENS} tokens, s: median over the answers, then the 90th percentile."
+PREDICTED = "predicted: (1 - α^(K+1)) / ((1 - α)(cK + v)), the formula of Leviathan et al. with the cost v of scoring."
+COSTS = (
+    "c and v: what a drafted token and a scored round cost over a plain step. ideal: the formula's tokens a round. "
+    "auto: K chosen for each round by its cost, with the mean of drafted tokens."
+)
 
 
 class Plain(Value):
     """Plain decoding, which all is compared with."""
 
     seconds_per_token: float
-    answer_seconds: AnswerSeconds
+    answer_seconds: Percentiles | None = None  # of ANSWER_TOKENS tokens, the prompt read; old records do not say
 
 
 class Encoded(Value):
@@ -63,12 +62,12 @@ class Measured(Value):
 
     acceptance: float
     drafted_per_round: float
-    c: float
-    v: float
+    c: float | None = None  # old records do not say it of K chosen by cost
+    v: float | None = None
     tokens_per_round: float
     speedup: float
     outside_models: float
-    answer_seconds: AnswerSeconds
+    answer_seconds: Percentiles | None = None
     trials_speedup: tuple[float, ...]
 
 
@@ -76,7 +75,7 @@ class MeasuredK(Measured):
     """The same at a fixed K, beside the formula."""
 
     k: int
-    ideal_tokens_per_round: float
+    ideal_tokens_per_round: float | None = None
     predicted: float
     measured_over_predicted: float
 
@@ -101,65 +100,67 @@ class SpeculateResult(Result):
     drafters: dict[str, OfDrafter]
     encoded: Encoded | None = None  # of models with encoders
 
-    def tables(self) -> Sequence[Table]:
-        of_drafters = [speculate_table(self.bundle, name, found) for name, found in self.drafters.items()]
-        turns = [] if self.turns is None else [turns_table(self.turns)]
-        encoded = [] if self.encoded is None else [encoded_table(self.encoded)]
-        return [plain_table(self), *encoded, *of_drafters, *turns]
+    def sheets(self) -> Sequence[Sheet]:
+        return [drafter_sheet(self, name, found) for name, found in self.drafters.items()]
 
 
-def plain_table(result: SpeculateResult) -> Table:
-    table = Table("plain, tok/s", f"{ANSWER_TOKENS} tokens, s", "90th percentile", "threads")
-    seconds, speed = result.plain.answer_seconds, 1 / result.plain.seconds_per_token
-    table.add_row(f"{speed:.1f}", f"{seconds.median:.3f}", f"{seconds.p90:.3f}", str(result.threads))
-    return table
-
-
-def encoded_table(found: Encoded) -> Table:
-    """What the encoder takes of an answer."""
-    table = Table("a source, tokens", "ms", f"of {ANSWER_TOKENS} tokens, plain")
-    table.add_row(str(found.source_tokens), f"{found.seconds * 1e3:.1f}", f"{found.share:.1%}")
-    return table
-
-
-def speculate_table(bundle: str, drafter: str, found: OfDrafter) -> Table:
-    """A line for each K, and one for K chosen by cost."""
-    columns = ("acceptance", "c", "v", "tokens a round", "ideal", "speedup", "predicted", "measured/predicted")
-    answer = (f"{ANSWER_TOKENS} tokens, s", "90th percentile", "outside the models")
-    table = Table("K", *columns, *answer, title=f"{bundle}, drafter {drafter}", title_justify="left")
-    for row in found.rows:
-        over = (f"{row.predicted:.2f}", f"{row.measured_over_predicted:.2f}")
-        _add(table, str(row.k), row, f"{row.ideal_tokens_per_round:.2f}", over)
-    table.add_section()
-    if found.auto is not None:
-        _add(table, f"auto ({found.auto.drafted_per_round:.1f})", found.auto, "", ("", ""))
-    return table
-
-
-def _add(table: Table, k: str, row: Measured, ideal: str, over: tuple[str, str]) -> None:
-    table.add_row(
-        k,
-        f"{row.acceptance:.3f}",
-        f"{row.c:.4f}",
-        f"{row.v:.2f}",
-        f"{row.tokens_per_round:.2f}",
-        ideal,
-        f"{row.speedup:.2f}",
-        *over,
-        f"{row.answer_seconds.median:.3f}",
-        f"{row.answer_seconds.p90:.3f}",
-        f"{row.outside_models:.1%}",
+def drafter_sheet(result: SpeculateResult, drafter: str, found: OfDrafter) -> Sheet:
+    """A row for each K, and one for K chosen by cost."""
+    columns = (
+        Column("K"),
+        Column("acceptance (α)", ".3f"),
+        Column("c", ".4f"),
+        Column("v", ".2f"),
+        Column("tokens a round", ".2f"),
+        Column("ideal", ".2f"),
+        Column("speedup", ".2f"),
+        Column("predicted", ".2f"),
+        Column(f"{ANSWER_TOKENS} tokens, s", ".3f"),
+        Column("90 %", ".3f"),
+        Column("outside the models", ".1%"),
     )
+    auto = () if found.auto is None else ((f"auto ({found.auto.drafted_per_round:.1f})", found.auto),)
+    rows = tuple(
+        (
+            k,
+            row.acceptance,
+            row.c,
+            row.v,
+            row.tokens_per_round,
+            row.ideal_tokens_per_round if isinstance(row, MeasuredK) else None,
+            row.speedup,
+            row.predicted if isinstance(row, MeasuredK) else None,
+            row.answer_seconds and row.answer_seconds.median,
+            row.answer_seconds and row.answer_seconds.p90,
+            row.outside_models,
+        )
+        for k, row in (*((str(row.k), row) for row in found.rows), *auto)
+    )
+    timed = [] if result.plain.answer_seconds is None else [ANSWER]
+    title = f"{result.bundle}, {result.threads} threads, drafter {drafter}"
+    if result.imposed_acceptance is not None:
+        title += f", an acceptance of {result.imposed_acceptance:g} imposed"
+    return Sheet(title, columns, rows, (PREDICTED, COSTS, *timed, plain_note(result)))
 
 
-def turns_table(turns: Turns) -> Table:
-    """What alternating on the same threads costs both models."""
-    table = Table("a step, alternating", "us", "over alone")
-    both = turns.target_seconds + turns.draft_seconds
-    for name, seconds, over in (
-        ("target", turns.target_seconds, turns.target_over_alone),
-        ("draft", turns.draft_seconds, turns.draft_over_alone),
-        ("both", both, turns.over_alone),
-    ):
-        table.add_row(name, f"{seconds * 1e6:.1f}", f"{over:.3f}")
-    return table
+def plain_note(result: SpeculateResult) -> str:
+    """Plain decoding, and what an encoder and alternating on the same threads take."""
+    plain, encoded, turns = result.plain, result.encoded, result.turns
+    said = f"Plain decoding writes {1 / plain.seconds_per_token:,.1f} tok/s"
+    if plain.answer_seconds is not None:
+        said += (
+            f", {ANSWER_TOKENS} tokens in {plain.answer_seconds.median:.3f} s (90 %: {plain.answer_seconds.p90:.3f})"
+        )
+    said += "."
+    if encoded is not None:
+        said += (
+            f" The encoder reads a source of {encoded.source_tokens} tokens in {encoded.seconds:.2f} s, "
+            f"{encoded.share:.0%} of a plain answer of {ANSWER_TOKENS} tokens."
+        )
+    if turns is not None:
+        said += (
+            f" Alternating, a step of the target takes {turns.target_seconds * 1e6:,.0f} us "
+            f"({turns.target_over_alone:.2f} x alone), one of the draft {turns.draft_seconds * 1e6:,.0f} us "
+            f"({turns.draft_over_alone:.2f} x), both together {turns.over_alone:.2f} x as long as alone."
+        )
+    return said

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.evaluate.bench.batch.bench import Answered, write_together
-from mxspec.evaluate.bench.columns.result import Percentiles
+from mxspec.evaluate.bench.medians import Percentiles, median
 from mxspec.evaluate.bench.prompts import prompts_of
-from mxspec.evaluate.bench.read_ceiling import median
 from mxspec.evaluate.bench.speculate.bench import Run
 from mxspec.evaluate.bench.speculate.measure import measured, measured_at
 from mxspec.evaluate.bench.sweep.result import Point, SweepPoint, SweepTrial

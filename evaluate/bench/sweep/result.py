@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from mxspec.evaluate.bench.columns.result import Percentiles
-from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
+from mxspec.evaluate.bench.medians import Percentiles
+from mxspec.evaluate.bench.speculate.result import ANSWER, ANSWER_TOKENS, PREDICTED
 from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
 
 
 class SweepTrial(Value):
@@ -65,8 +64,8 @@ class SweepPoint(Point):
     predicted: float | None  # by the formula, for a fixed K
     acceptance: float
     tokens_per_round: float  # of a text
-    c: float
-    v: float
+    c: float | None
+    v: float | None
     answer_seconds: Percentiles
     plain_answer_seconds: Percentiles
     evaluated_by_position: tuple[int, ...]  # of the first drafted token of a round, of the second …
@@ -86,30 +85,35 @@ class SweepResult(Result):
     repetitions: int
     points: tuple[SweepPoint, ...]
 
-    def tables(self) -> Sequence[Table]:
-        table = Table(
-            *Point.model_fields,
-            "tok/s",
-            "plain",
-            "speedup",
-            "predicted",
-            "acceptance",
-            "tokens a round",
-            f"{ANSWER_TOKENS} tokens, s",
-            "90 %",
-            title=f"{self.prompts} prompts, {self.new_tokens} tokens each, {self.repetitions} repetitions",
-            title_justify="left",
+    def sheets(self) -> Sequence[Sheet]:
+        """What varies is in the rows, what does not in the title."""
+        settings = {name: [str(getattr(point, name)) for point in self.points] for name in Point.model_fields}
+        varied = [name for name, values in settings.items() if len(set(values)) > 1] or ["k"]
+        columns = (
+            *map(Column, varied),
+            Column("tok/s", ".1f"),
+            Column("plain", ".1f"),
+            Column("speedup", ".2f"),
+            Column("predicted", ".2f"),
+            Column("acceptance (α)", ".3f"),
+            Column("tokens a round", ".2f"),
+            Column(f"{ANSWER_TOKENS} tokens, s", ".3f"),
+            Column("90 %", ".3f"),
         )
-        for point in self.points:
-            table.add_row(
-                *(str(value) for _, value in point.point),
-                f"{point.tokens_per_second:.1f}",
-                f"{point.plain_tokens_per_second:.1f}",
-                f"{point.speedup:.2f}",
-                "" if point.predicted is None else f"{point.predicted:.2f}",
-                f"{point.acceptance:.3f}",
-                f"{point.tokens_per_round:.2f}",
-                f"{point.answer_seconds.median:.3f}",
-                f"{point.answer_seconds.p90:.3f}",
+        rows = tuple(
+            (
+                *(settings[name][number] for name in varied),
+                point.tokens_per_second,
+                point.plain_tokens_per_second,
+                point.speedup,
+                point.predicted,
+                point.acceptance,
+                point.tokens_per_round,
+                point.answer_seconds.median,
+                point.answer_seconds.p90,
             )
-        return [table]
+            for number, point in enumerate(self.points)
+        )
+        same = [f"{name} {values[0]}" for name, values in settings.items() if name not in varied]
+        sizes = [f"{self.prompts} prompts", f"{self.new_tokens} new tokens each", f"{self.repetitions} repetitions"]
+        return [Sheet(", ".join([*same, *sizes]), columns, rows, (PREDICTED, ANSWER), keys=len(varied))]

@@ -79,11 +79,12 @@ def test_of_each_target_the_fastest_row_is_what_ours_are_compared_with(result: S
 
 
 def test_lines_say_what_was_kept_and_whether_the_text_is_the_plain_one(result: SpeculativeResult) -> None:
-    cells = {line[0]: line[1:] for line in result.lines}
+    (sheet,) = result.sheets()
+    cells = {line[0]: line[1:] for line in sheet.lines}
     assert cells["llama.cpp F16, demo"] == ["21.0", "3", "75.0%", "6 of 6", "1.0000", "", "", ""]
     assert cells["llama.cpp Q6_K, demo"] == ["25.0", "3", "75.0%", "0 of 6", "1.0010", "", "", ""]
     assert cells["mxspec mxfp6_e2m3, demo"] == ["60.0", "3", "70.0%", "6 of 6", "1.0030", "4.00 x", "2.73 x", "2.00 x"]
-    assert len(result.header) == len(result.lines[0])
+    assert len(sheet.headers) == len(sheet.lines[0])
 
 
 def test_a_record_makes_the_table_of_the_documents(
@@ -93,11 +94,12 @@ def test_a_record_makes_the_table_of_the_documents(
         "command": "compare",
         "commit": "abc",
         "machine": {"cpu": "a cpu", "instruction_set": "avx2", "cores": 2},
+        "versions": {},
         "result": json.loads(result.model_dump_json()),
     }
     (tmp_path / "avx2").mkdir()
     (tmp_path / "avx2" / "llama_cpp_speculative.json").write_text(json.dumps(record))
     monkeypatch.setattr(tables, "RECORDS", tmp_path)
-    made = tables.TABLES["speculative_avx2"]()
+    made = tables.Table(("avx2/llama_cpp_speculative",)).markdown()
     assert "| mxspec mxfp6_e2m3, demo | 60.0 | 3 | 70.0% | 6 of 6 | 1.0030 | 4.00 x | 2.73 x | 2.00 x |" in made
     assert "From `compare` on a cpu (avx2), 2 cores, commit abc." in made

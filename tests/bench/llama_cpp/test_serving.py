@@ -44,5 +44,6 @@ def test_ours_are_set_beside_each_of_the_peers() -> None:
         Row(program="mxspec", target="E2M3", tokens_per_second=30, trials_tokens_per_second=(32, 24)),
     )
     result = ServingResult(peer="p", threads=2, clients=8, answers=2, prompt_tokens=64, new_tokens=5, rows=rows)
-    assert result.header == ["", "tok/s", "over Q6_K"]
-    assert result.lines == [["llama.cpp Q6_K", "10.0", ""], ["mxspec E2M3", "30.0", "3.00 x"]]
+    (sheet,) = result.sheets()
+    assert sheet.headers == ["server", "tok/s", "over Q6_K"]
+    assert sheet.lines == [["llama.cpp Q6_K", "10.0", ""], ["mxspec E2M3", "30.0", "3.00 x"]]

@@ -1,0 +1,290 @@
+"""What the scripts of this folder find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
+
+
+class FormatResult(Result):
+    """speccheck accuracy, as the records of the demo pair's formats hold it."""
+
+    format: str
+    rounding: str
+    tokens: int
+    target_perplexity: float
+    baseline_perplexity: float
+    ratio: float
+    predicted_ratio: float | None = None
+    max_ratio: float
+    mean_kl_divergence: float
+    same_top_share: float
+    passed: bool
+
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("format, rounding"),
+            Column("tokens", ","),
+            Column("perplexity, fp16", ".3f"),
+            Column("packed", ".3f"),
+            Column("ratio", ".4f"),
+            Column("KL (nats)", ".5f"),
+            Column("same top token", ".1%"),
+        )
+        row = (
+            f"{self.format}, {self.rounding}",
+            self.tokens,
+            self.baseline_perplexity,
+            self.target_perplexity,
+            self.ratio,
+            self.mean_kl_divergence,
+            self.same_top_share,
+        )
+        note = (
+            "KL: divergence of the packed distribution of the next token from the fp16 one, a mean over tokens. Same "
+            "top token: how often both find the same token likeliest."
+        )
+        return [Sheet("", columns, (row,), (note,))]
+
+
+class Speed(Value):
+    """What one instruction set packs of one source into one format, and the seconds of every trial."""
+
+    isa: str
+    format: str
+    source: str
+    weights_per_s: float
+    weights_per_core_s: float
+    read_bytes_per_s: float
+    seconds: tuple[float, ...]
+    core_seconds: tuple[float, ...]
+
+
+class CodecResult(Result):
+    """bench/codec.py: matrices of rows x columns, quantised and packed."""
+
+    rows: int
+    columns: int
+    threads: int
+    repetitions: int
+    speeds: tuple[Speed, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        found = {(s.isa, s.format, s.source): s for s in self.speeds}
+        sources = list(dict.fromkeys(s.source for s in self.speeds))
+        names = dict.fromkeys((s.isa, s.format) for s in self.speeds)
+        columns = (
+            *map(Column, ("instruction set", "to")),
+            *(Column(f"from {source}", ",.0f", 1e-6) for source in sources),
+        )
+        title = f"million weights a second, {self.rows:,} x {self.columns:,}"
+        return [
+            Sheet(f"{title}, {self.threads} threads", columns, tuple(
+                (*name, *(found[*name, source].weights_per_s for source in sources)) for name in names
+            ), (f"Medians of {self.repetitions} repetitions.",), keys=2),
+            Sheet(f"{title} of one core", columns, tuple(
+                (*name, *(found[*name, source].weights_per_core_s for source in sources)) for name in names
+            ), keys=2),
+        ]  # fmt: skip
+
+
+class CompileResult(Result):
+    """bench/compile_memory.py: a pair of random weights, compiled in a process that was watched."""
+
+    shape: str
+    layers: int
+    gptq_tokens: int | None
+    weights: int
+    seconds: float
+    stage_seconds: dict[str, float]
+    weights_per_second: float
+    anonymous_bytes: int
+    cgroup_bytes: int | None
+    rounding_seconds_of_whole: float | None = None
+
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("shape"),
+            Column("million weights", ",.0f", 1e-6),
+            Column("seconds", ".0f"),
+            Column("of which export", ".0f"),
+            Column("rounding", ".0f"),
+            Column("packing, M weights/s", ",.0f", 1e-6),
+            Column("anonymous memory, MB", ",.0f", 1e-6),
+            Column("of a cgroup of, MB", ",.0f", 1e-6),
+        )
+        cut = "" if self.gptq_tokens is None else f", {self.layers} layers, gptq"
+        row = (
+            self.shape + cut,
+            self.weights,
+            self.seconds,
+            self.stage_seconds["export target"],
+            self.stage_seconds.get("round target"),
+            self.weights_per_second,
+            self.anonymous_bytes,
+            self.cgroup_bytes,
+        )
+        notes = ()
+        if self.gptq_tokens is not None and self.rounding_seconds_of_whole is not None:
+            notes = (
+                f"Rounding on {self.gptq_tokens:,} tokens would take at most {self.rounding_seconds_of_whole / 60:.0f} "
+                "minutes for all layers of that shape; the time grows with the layers, the memory does not.",
+            )
+        return [Sheet("", columns, (row,), notes)]
+
+
+class EditTrial(Value):
+    """One edit, written with a drafter and without."""
+
+    prompt_tokens: int
+    new_tokens: int
+    plain_seconds_a_token: float
+    seconds_a_token: float
+    tokens_a_round: float
+    speedup: float
+
+
+class EditsResult(Result):
+    """bench/edits.py: medians over the edits."""
+
+    bundle: str
+    drafter: str
+    threads: int
+    speedup: float
+    tokens_a_round: float
+    trials: tuple[EditTrial, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("prompt tokens"),
+            Column("new tokens"),
+            Column("tokens a round", ".2f"),
+            Column("speedup", ".2f"),
+        )
+        rows = tuple((str(t.prompt_tokens), t.new_tokens, t.tokens_a_round, t.speedup) for t in self.trials)
+        medians = ("median", None, self.tokens_a_round, self.speedup)
+        return [Sheet(f"{self.bundle}, {self.threads} threads, drafter {self.drafter}", columns, (*rows, medians))]
+
+
+class ExactRow(Value):
+    """All answers of one way to write: the share that is right to the last character, and speeds."""
+
+    way: str
+    exact: float
+    tokens_a_call: float
+    tokens_per_second: float
+    speedup: float
+    trials_speedup: tuple[float, ...]
+
+
+class ExactResult(Result):
+    """bench/exact_answers.py: a pair's answers to held-out questions."""
+
+    bundle: str
+    threads: int
+    questions: int
+    rows: tuple[ExactRow, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("way"),
+            Column("right", ".1%"),
+            Column("tokens a call", ".2f"),
+            Column("tok/s", ",.0f"),
+            Column("over plain", ".2f"),
+        )
+        rows = tuple((r.way, r.exact, r.tokens_a_call, r.tokens_per_second, r.speedup) for r in self.rows)
+        return [Sheet(f"{self.bundle}, {self.threads} threads, {self.questions} questions", columns, rows)]
+
+
+class HarnessResult(Result):
+    """bench/harness.py: seconds of each repetition of each kind of request, by who answered."""
+
+    bundle: str
+    batch: int
+    new_tokens: int
+    requests: dict[str, int]
+    seconds: dict[str, dict[str, tuple[float, ...]]]
+
+    def sheets(self) -> Sequence[Sheet]:
+        names = list(next(iter(self.seconds.values())))
+        rows = []
+        for kind, by_name in self.seconds.items():
+            rates = {name: self.requests[kind] / median(seconds) for name, seconds in by_name.items()}
+            over = {name: f" ({rates['mxspec'] / rates[name]:.2f} x)" for name in names if name != "mxspec"}
+            rows.append((kind, *(f"{rates[name]:.2f}{over.get(name, '')}" for name in names)))
+        columns = (Column("requests"), *map(Column, names))
+        return [Sheet("requests a second, by medians (mxspec over it)", columns, tuple(rows))]
+
+
+class SoakResult(Result):
+    """bench/soak.py: what became of random requests to an engine."""
+
+    asked: int
+    whole: int
+    cancelled: int
+    refused: int
+    wrong: int
+    reused_tokens: int
+    tokens: int
+    lost: int
+    slots: int
+    asking_threads: int
+    seconds: float
+    anonymous_bytes_after_each_round: tuple[int, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        names = ("asked", "whole", "cancelled", "refused", "lost", "wrong")
+        columns = (*map(Column, names), Column("anonymous memory over time, MB"))
+        row = (*(f"{getattr(self, name):,}" for name in names), _megabytes(self.anonymous_bytes_after_each_round))
+        title = f"requests of {self.asking_threads} threads, {self.slots} slots, {self.seconds:.0f} s"
+        return [Sheet(title, columns, (row,))]
+
+
+class LoadResult(Result):
+    """bench/serve_load.py: what became of the requests of many clients to a server."""
+
+    bundle: str
+    clients: int
+    slots: int
+    queue: int
+    distinct: int
+    requests: int
+    whole: int
+    compared_greedy: int
+    compared_sampled: int
+    cancelled: int
+    malformed: int
+    asked_again: int
+    wrong: int
+    wrong_ones: tuple[str, ...]
+    stuck: int
+    left_running: float
+    seconds: float
+    median_seconds: float | None
+    p95_seconds: float | None
+    anonymous_bytes: tuple[tuple[float, int], ...]  # seconds since the start, bytes
+    exit_code: int | None
+    said: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not (self.wrong or self.stuck or self.left_running)
+
+    def sheets(self) -> Sequence[Sheet]:
+        names = ("requests", "whole", "cancelled", "malformed", "stuck", "wrong", "asked_again")
+        compared = ("compared_greedy", "compared_sampled")
+        columns = [Column(name.replace("_", " ")) for name in (*names, *compared)]
+        columns.append(Column("anonymous memory at each quarter, MB"))
+        counts = [f"{getattr(self, name):,}" for name in (*names, *compared)]
+        memory, samples = self.anonymous_bytes, len(self.anonymous_bytes)
+        quarters = [memory[samples * quarter // 4 - 1][1] for quarter in range(1, 5)] if memory else []
+        title = f"requests of {self.clients} clients, {self.slots} slots, {self.seconds:.0f} s"
+        return [Sheet(title, tuple(columns), ((*counts, _megabytes(quarters)),))]
+
+
+def _megabytes(sizes: Sequence[int]) -> str:
+    return ", ".join(f"{size / 1e6:.0f}" for size in sizes)
