@@ -6,7 +6,7 @@ from mxspec.runtime.cli.interrupts import leave_on_interrupt, raising_interrupts
 
 
 def speccheck() -> None:
-    """Run the command; what it leaves on disk is removed when it is interrupted."""
+    """Run `speccheck`; what it leaves on disk is removed when it is interrupted."""
     leave_on_interrupt()
     from mxspec.evaluate.speccheck import main
 
@@ -15,7 +15,7 @@ def speccheck() -> None:
 
 
 def specbench() -> None:
-    """Likewise."""
+    """Run `specbench`; what it leaves on disk is removed when it is interrupted."""
     leave_on_interrupt()
     from mxspec.evaluate.bench.cli import main
 
@@ -24,7 +24,7 @@ def specbench() -> None:
 
 
 def mxspec_eval() -> None:
-    """Likewise."""
+    """Run `mxspec-eval`; what it leaves on disk is removed when it is interrupted."""
     leave_on_interrupt()
     from mxspec.evaluate.tasks.lm_eval_command import main
 

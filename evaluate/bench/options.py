@@ -24,7 +24,7 @@ work_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(tempfile.gettempdir()) / "mxspec-shapes",
     show_default=True,
-    help="Bundles of random weights are kept here.",
+    help="Folder of the bundles of random weights.",
 )
 
 
@@ -91,10 +91,21 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("bundle", required=False, type=click.Path(path_type=Path))
     @click.option(
-        "--shape", type=click.Choice(sorted(SHAPES | SOURCE_SHAPES)), help="A bundle of random weights, in its place."
+        "--shape",
+        type=click.Choice(sorted(SHAPES | SOURCE_SHAPES)),
+        help="Measure a bundle of random weights of this shape, in place of BUNDLE.",
     )
-    @click.option("--format", "weight_format", type=click.Choice(USER_NAMES), help="Of its matrices. [mxfp6_e3m2]")
-    @click.option("--activations", type=click.Choice(ACTIVATIONS), help="Of its products. [int16]")
+    @click.option(
+        "--format",
+        "weight_format",
+        type=click.Choice(USER_NAMES),
+        help="Format of the matrices of that shape.  [default: mxfp6_e3m2]",
+    )
+    @click.option(
+        "--activations",
+        type=click.Choice(ACTIVATIONS),
+        help="Activations of the products of that shape.  [default: int16]",
+    )
     @work_option
     @functools.wraps(command)
     def with_choice(

@@ -38,7 +38,7 @@ CONFIDENCE = 0.99
     type=click.FloatRange(0.5, 0.9999),
     default=CONFIDENCE,
     show_default=True,
-    help="Of all intervals of differences together.",
+    help="Confidence of all intervals of differences together.",
 )
 @click.option("--run-code", is_flag=True, help="Run the code that the model writes: docs/tasks.md says how.")
 @click.option("--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Texts at a time.")

@@ -13,8 +13,14 @@ from mxspec.runtime.cli.command import Command
 
 @click.command("batch", cls=Command)
 @choice_options
-@click.option("--new-tokens", default=64, show_default=True, type=click.IntRange(min=2), help="Of each text.")
-@click.option("--acceptance", default=0.75, show_default=True, type=click.FloatRange(0, 1), help="Imposed on drafts.")
+@click.option("--new-tokens", default=64, show_default=True, type=click.IntRange(min=2), help="Length of each text.")
+@click.option(
+    "--acceptance",
+    default=0.75,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Acceptance imposed on the draft.",
+)
 @repetitions_option(3)
 @run_options
 def bench_batch(choice: Choice, new_tokens: int, acceptance: float, repetitions: int, run: Run) -> None:

@@ -26,10 +26,21 @@ from mxspec.runtime.drafters import NAMES
 )
 @click.option("--prompts", default=4, show_default=True, type=click.IntRange(min=1))
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
-@click.option("--k", callback=parse_k, metavar="INTEGER|auto", default="auto", show_default=True, help="Speculating.")
-@click.option("--drafter", type=click.Choice(NAMES), help="Likewise.  [default: model, or suffix without a draft]")
+@click.option(
+    "--k",
+    callback=parse_k,
+    metavar="INTEGER|auto",
+    default="auto",
+    show_default=True,
+    help="Tokens drafted in a round, by the third column.",
+)
+@click.option(
+    "--drafter",
+    type=click.Choice(NAMES),
+    help="Drafter of the third column.  [default: model, or suffix without a draft]",
+)
 @click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0))
-@click.option("--verifier", type=click.Choice(VERIFIERS), help="Of sampled text.")
+@click.option("--verifier", type=click.Choice(VERIFIERS), help="Verifier of sampled text.")
 @repetitions_option(3)
 @run_options
 def bench_columns(

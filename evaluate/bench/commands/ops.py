@@ -16,10 +16,12 @@ from mxspec.runtime.cli.command import Command
 
 
 @click.command("ops", cls=Command)
-@click.option("--isa", "isas", multiple=True, type=click.Choice(ISAS), help="Only this one (may be repeated).")
-@click.option("--format", "formats", multiple=True, type=click.Choice(FORMATS), help="Likewise.")
-@click.option("--activations", multiple=True, type=click.Choice(ACTIVATIONS), help="Likewise.")
-@click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Likewise.")
+@click.option("--isa", "isas", multiple=True, type=click.Choice(ISAS), help="Only this instruction set; repeatable.")
+@click.option("--format", "formats", multiple=True, type=click.Choice(FORMATS), help="Only this format; repeatable.")
+@click.option(
+    "--activations", multiple=True, type=click.Choice(ACTIVATIONS), help="Only these activations; repeatable."
+)
+@click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Only this number of rows; repeatable.")
 @repetitions_option(5)
 @run_options
 def bench_ops(

@@ -12,10 +12,13 @@ from mxspec.runtime.cli.command import Command
 
 @click.command("profile", cls=Command)
 @choice_options
+@click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Tokens a call; repeatable.  [default: 1, 8]")
 @click.option(
-    "--rows", multiple=True, type=click.IntRange(min=1), help="Tokens a call (may be repeated).  [default: 1, 8]"
+    "--cached",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="Tokens in the cache before the call; repeatable.  [default: 128, 1000]",
 )
-@click.option("--cached", multiple=True, type=click.IntRange(min=0), help="After so many.  [default: 128, 1000]")
 @repetitions_option(5)
 @run_options
 def bench_profile(choice: Choice, rows: tuple[int, ...], cached: tuple[int, ...], repetitions: int, run: Run) -> None:

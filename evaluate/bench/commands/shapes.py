@@ -14,7 +14,7 @@ from mxspec.runtime.cli.command import Command, print_json, report_console
 
 @click.command("shapes", cls=Command)
 @work_option
-@click.option("--remove", is_flag=True, help="Remove them.")
+@click.option("--remove", is_flag=True, help="Remove the bundles.")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
 def bench_shapes(*, work: Path, remove: bool, json_output: bool) -> None:
     """List the bundles of random weights that --shape made, with their sizes, or remove them."""

@@ -28,15 +28,32 @@ MOST_K = 8
 )
 @click.option("--prompts", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option(
-    "--source-tokens", default=PROMPT_TOKENS, show_default=True, type=click.IntRange(min=1), help="Of random sources."
+    "--source-tokens",
+    default=PROMPT_TOKENS,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Length of random sources.",
 )
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
-@click.option("--acceptance", type=click.FloatRange(0, 1), help="Impose it: random weights agree on nothing.")
 @click.option(
-    "--drafter", "drafters", multiple=True, type=click.Choice(SPEAKING), help="May be repeated.  [default: model]"
+    "--acceptance",
+    type=click.FloatRange(0, 1),
+    help="Impose this acceptance on the draft: random weights agree on nothing.",
 )
 @click.option(
-    "--k", "ks", multiple=True, callback=parse_ks, metavar="INTEGER|auto", help="Likewise.  [default: 1 to 8, auto]"
+    "--drafter",
+    "drafters",
+    multiple=True,
+    type=click.Choice(SPEAKING),
+    help="Drafter to time; repeatable.  [default: model]",
+)
+@click.option(
+    "--k",
+    "ks",
+    multiple=True,
+    callback=parse_ks,
+    metavar="INTEGER|auto",
+    help="Tokens drafted in a round; repeatable.  [default: 1 to 8, auto]",
 )
 @repetitions_option(3)
 @run_options

@@ -30,16 +30,28 @@ from mxspec.runtime.request import K
 @click.option("--temperature", multiple=True, default=(0.0,), show_default=True, type=click.FloatRange(min=0))
 @click.option("--drafter", multiple=True, default=("model",), show_default=True, type=click.Choice(SPEAKING))
 @click.option(
-    "--verifier", multiple=True, default=("auto",), show_default=True, type=click.Choice(VERIFIERS), help="If sampled."
+    "--verifier",
+    multiple=True,
+    default=("auto",),
+    show_default=True,
+    type=click.Choice(VERIFIERS),
+    help="Verifier of sampled text.",
 )
 @click.option("--threads", multiple=True, type=click.IntRange(min=1), help="[default: all cores]")
 @click.option(
-    "--context", multiple=True, default=(PROMPT_TOKENS,), show_default=True, type=click.IntRange(min=1), help="Tokens."
+    "--context",
+    multiple=True,
+    default=(PROMPT_TOKENS,),
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Tokens of a prompt.",
 )
 @click.option(
     "--batch", multiple=True, default=(1,), show_default=True, type=click.IntRange(min=1), help="Texts at once."
 )
-@click.option("--prompts", default=4, show_default=True, type=click.IntRange(min=1), help="At least, for each point.")
+@click.option(
+    "--prompts", default=4, show_default=True, type=click.IntRange(min=1), help="Least number of prompts at each point."
+)
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
 @repetitions_option(3)
 @click.option(

@@ -53,7 +53,7 @@ class Streamed:
         self._address, self._path, self._body = address, path, body
 
     def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
-        """Likewise; raises MxspecError for an answer that is none."""
+        """The pieces of an answer; raises MxspecError for an error in its place."""
         connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=ANSWER_SECONDS)
         try:
             headers = {"Content-Type": "application/json"}

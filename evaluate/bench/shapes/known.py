@@ -50,7 +50,7 @@ class SourceShape:
     source_length: int = 512
 
 
-# Likewise.
+# From the models' own config.json files.
 SOURCE_SHAPES = {
     shape.name: shape
     for shape in (
