@@ -22,7 +22,6 @@ from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
-from mxspec.runtime.policy.strategy import choose_strategy
 from mxspec.runtime.request import Request, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
@@ -30,6 +29,7 @@ from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.sequence import Sequence as TextSequence
 from mxspec.runtime.scheduling.settings import Settings
+from mxspec.runtime.scheduling.strategy import choose_strategy
 from mxspec.runtime.scheduling.work import ScheduledText
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate

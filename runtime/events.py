@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from mxspec.runtime.round_trace import RoundTrace
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.runtime.trace.round_trace import RoundTrace
 
 FinishReason = Literal["eos", "stop", "grammar", "max_new_tokens", "context_end", "cancelled", "error"]
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import SamplingParameters
-from mxspec.runtime.beams.settings import Beams, EarlyStopping
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
+from mxspec.runtime.sampling.beam_settings import Beams, EarlyStopping
 from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.text.stop import check_stops
 

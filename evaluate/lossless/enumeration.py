@@ -23,13 +23,13 @@ from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Token
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.policy.strategy import choose_strategy
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.sequence import Sequence
 from mxspec.runtime.scheduling.settings import Settings
+from mxspec.runtime.scheduling.strategy import choose_strategy
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.measured import Measured
 

@@ -9,8 +9,8 @@ from itertools import groupby
 import numpy as np
 
 from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.slots import common_prefix
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.scheduling.slots import common_prefix
 
 Tokens = tuple[int, ...]
 

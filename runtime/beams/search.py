@@ -12,20 +12,20 @@ import numpy as np
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.beams.forks import Forks
 from mxspec.runtime.beams.node import Node, common_ancestor
-from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
 from mxspec.runtime.beams.trellis import PLAIN, Width
 from mxspec.runtime.drafters.model import encode_sources
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.slots import Slot, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
+from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.settings import Settings
-from mxspec.runtime.scheduling.slots import Slot, Taken
+from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.scheduling.work import Outbox, ScheduledText
-from mxspec.runtime.statistics import Tally
 from mxspec.runtime.text.stream import TextStream
 
 Ended = tuple[Node, FinishReason]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_work import SearchWork
-from mxspec.runtime.scheduling.slots import Slots
+from mxspec.runtime.models.slots import Slots
 from mxspec.runtime.scheduling.work import alone
 
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.beams.settings import Beams
+from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits, check_peaks
 from mxspec.runtime.sampling.truncate import largest
 

@@ -8,12 +8,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import ALL_WANTED, Worth
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.slots import Slot
 
 ProposalKind = Literal["sampled", "greedy"]
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.drafters.drafter import Drafter, Wanted
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.scheduling.slots import Slot
 
 Result = TypeVar("Result")
 

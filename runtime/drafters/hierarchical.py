@@ -18,11 +18,11 @@ from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffix_text import SuffixText
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.policy.worth import Worth, worth_of_row
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.scheduling.slots import Slot
 
 
 class HierarchicalDrafter(ByText):

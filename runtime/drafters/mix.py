@@ -10,9 +10,9 @@ from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
 from mxspec.runtime.drafters.guess import SaysChances, gain
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.choose_k import Acceptance
 from mxspec.runtime.policy.tries import Tries
-from mxspec.runtime.scheduling.slots import Slot
 
 RECENT = 0.1  # weight of the latest call's seconds
 

@@ -12,8 +12,8 @@ from mxspec.runtime.drafters.sureness import Sureness
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.scheduling.slots import Slot
 
 
 class ModelDrafter(ByText):

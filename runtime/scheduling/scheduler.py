@@ -17,12 +17,12 @@ import numpy as np
 from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Session
+from mxspec.runtime.models.slots import Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.scheduling.sequence_planner import SequencePlanner
-from mxspec.runtime.scheduling.slots import Slots, Taken
 from mxspec.runtime.scheduling.work import Planner, ScheduledText, Timing, Work, alone, draft_piece
 
 FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known

@@ -14,6 +14,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.guarded import GuardedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
+from mxspec.runtime.models.slots import Slot, Taken
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
 from mxspec.runtime.policy.worth import ALL_WANTED, Worth
 from mxspec.runtime.sampling.distribution import Distribution
@@ -22,11 +23,10 @@ from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.settings import Settings
-from mxspec.runtime.scheduling.slots import Slot, Taken
+from mxspec.runtime.scheduling.tally import Tally
+from mxspec.runtime.scheduling.tracer import Tracer, why_k
 from mxspec.runtime.scheduling.work import Outbox, ScheduledText, Timing
-from mxspec.runtime.statistics import Tally
 from mxspec.runtime.text.stream import TextStream
-from mxspec.runtime.trace.tracer import Tracer, why_k
 from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored

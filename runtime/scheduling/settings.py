@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxspec.runtime.policy.strategy import Strategy
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.scheduling.strategy import Strategy
 from mxspec.runtime.verifiers.measured import Measured
 
 

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from mxspec.runtime.events import Event, FinishReason
 from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.slots import Slot, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.settings import Settings
-from mxspec.runtime.scheduling.slots import Slot, Taken
-from mxspec.runtime.statistics import Tally
+from mxspec.runtime.scheduling.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)

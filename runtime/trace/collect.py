@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mxspec.runtime.events import Event, Finished, Round, Token
-from mxspec.runtime.trace.round_trace import Guess, Next
+from mxspec.runtime.round_trace import Guess, Next
 
 VERSION = 1
 

@@ -14,17 +14,17 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
-from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
 from mxspec.runtime.models.session import Part
-from mxspec.runtime.policy.strategy import Strategy
+from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling import sequence
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.settings import Settings
+from mxspec.runtime.scheduling.strategy import Strategy
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verifier import Verifier

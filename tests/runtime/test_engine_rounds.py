@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime import statistics
 from mxspec.runtime.events import Event, Finished, Round, Token
 from mxspec.runtime.scheduling import scheduler, sequence
 

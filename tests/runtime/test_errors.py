@@ -15,9 +15,8 @@ import mxspec
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters import drafter
 from mxspec.runtime.models import binding, caches, encoder, reader, session
-from mxspec.runtime.policy import strategy
 from mxspec.runtime.sampling import settings
-from mxspec.runtime.scheduling import worker
+from mxspec.runtime.scheduling import strategy, worker
 from mxspec.runtime.text import chat, tokenizer
 
 

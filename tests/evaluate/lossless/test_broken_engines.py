@@ -20,12 +20,12 @@ from mxspec.evaluate.speccheck import main
 from mxspec.runtime.drafters.drafter import Choice, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.models.session import Part, Session
-from mxspec.runtime.policy.strategy import Strategy
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling import sequence
-from mxspec.runtime.scheduling.slots import Slot
+from mxspec.runtime.scheduling.strategy import Strategy
 from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verdict import Verdict

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.beams.settings import Beams
 from mxspec.runtime.beams.step import Continuation, Hypotheses, continuations, log_softmax, looked_at, select
+from mxspec.runtime.sampling.beam_settings import Beams
 
 RNG = np.random.default_rng(7)
 

@@ -13,11 +13,11 @@ from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import ALL_WANTED, Worth
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.slots import Slot
 
 VOCAB, PERIOD = 12, 5
 CHOICES = {

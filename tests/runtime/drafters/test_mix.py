@@ -16,11 +16,11 @@ from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.slots import Slot
 
 VOCAB = 30
 

@@ -11,12 +11,12 @@ from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.sureness import Sureness, peak_probability
 from mxspec.runtime.events import Round
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.slots import Slot
 
 VOCAB = 12
 TEXT = [1, 2, 3]

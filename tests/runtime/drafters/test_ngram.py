@@ -14,11 +14,11 @@ from mxspec.formats.errors import BundleError
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.ngram import NgramDrafter
 from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.slots import Slot
 
 VOCAB = 10
 TAUGHT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 3]

@@ -16,11 +16,11 @@ from mxspec.runtime.drafters.past_answers import PastAnswers
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffix_automaton import BREAK, BYTES_PER_TOKEN
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.slots import Slot
 
 VOCAB = 100
 SAID = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4]  # goes on with 5, 6, …

@@ -12,8 +12,8 @@ import pytest
 
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.events import Event, Finished, Round, Token
+from mxspec.runtime.models.slots import Slots, common_prefix
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.runtime.scheduling.slots import Slots, common_prefix
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mxspec.runtime.events import Round, Statistics
-from mxspec.runtime.policy.strategy import Strategy
+from mxspec.runtime.scheduling.strategy import Strategy
 
 
 @dataclass(slots=True)

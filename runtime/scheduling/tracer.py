@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import Proposal
-from mxspec.runtime.policy.strategy import Strategy
-from mxspec.runtime.trace.round_trace import Decision, Guess, Next, NextKind, RoundTrace, Why
+from mxspec.runtime.round_trace import Decision, Guess, Next, NextKind, RoundTrace, Why
+from mxspec.runtime.scheduling.strategy import Strategy
 from mxspec.runtime.verifiers.verdict import Verdict
 
 

@@ -11,10 +11,10 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime import verifiers
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.random import RandomDrafter
-from mxspec.runtime.policy.strategy import Strategy, choose_strategy
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.scheduling.strategy import Strategy, choose_strategy
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.measured import ENOUGH, Measured
 
