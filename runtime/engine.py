@@ -16,6 +16,7 @@ from mxspec.formats.manifest import ModelName
 from mxspec.formats.sampling import PARAMETERS
 from mxspec.runtime import ops
 from mxspec.runtime.beams.search import Search
+from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.handle import Answer, Handle, Mailbox
@@ -80,7 +81,7 @@ class Engine:
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
         self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
         self._measured = Measured()
-        scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms)
+        scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner])
         costs = table_path(self.bundle, model)
         if (table := read_table(costs)) is not None:
             table.teach(scheduler.load)

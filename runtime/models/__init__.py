@@ -1,1 +1,1 @@
-"""Graphs made ready to run: sessions, their bound buffers and caches, encoders."""
+"""Graphs made ready to run: sessions, their bound buffers, caches and slots, encoders."""

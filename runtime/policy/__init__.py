@@ -1,1 +1,1 @@
-"""The number of tokens to draft, the drafter and the verifier: chosen by what calls cost and drafts are worth."""
+"""The number of tokens to draft: decided by what calls cost and what drafts are worth."""

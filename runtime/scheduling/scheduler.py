@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slots, Taken
@@ -42,16 +41,24 @@ class Plan:
 class Scheduler:
     """Owns the slots, and alone calls the sessions; one thread calls it.
 
-    `prefill_ms` is how much longer a step may take to read prompts while other texts wait for their next token.
+    `prefill_ms` is how much longer a step may take to read prompts while other texts wait for their next token;
+    `planners` make those of further kinds of texts, over the slots.
     """
 
-    def __init__(self, target: Session, draft: Session | None, k_max: int, prefill_ms: float) -> None:
+    def __init__(
+        self,
+        target: Session,
+        draft: Session | None,
+        k_max: int,
+        prefill_ms: float,
+        planners: abc.Sequence[abc.Callable[[Slots], Planner]] = (),
+    ) -> None:
         self.load = KByLoad(k_max)
         self._target, self._draft = target, draft
         self._prefill_seconds = prefill_ms / 1e3
         self._slots = Slots(target.slots)
-        planners: list[Planner] = [SequencePlanner(self.load, k_max), SearchPlanner(self._slots)]
-        self._planners = {planner.kind: planner for planner in planners}
+        known: list[Planner] = [SequencePlanner(self.load, k_max), *(planner(self._slots) for planner in planners)]
+        self._planners = {planner.kind: planner for planner in known}
         self._encode_costs = Costs()
         self._waiting: deque[ScheduledText] = deque()
         self._running: list[ScheduledText] = []

@@ -1,1 +1,1 @@
-"""What was decided in every round of a text, written down."""
+"""Traces for people: what was decided in every round, collected and shown as a page."""

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
+from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
@@ -264,7 +265,7 @@ def make_search(
 
 
 def make_scheduler(target: ToySession, draft: ToySession | None, k_max: int = 8, prefill_ms: float = 50) -> Scheduler:
-    return Scheduler(target, draft, k_max, prefill_ms)  # type: ignore[arg-type]
+    return Scheduler(target, draft, k_max, prefill_ms, [SearchPlanner])  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.events import Event, Finished, Round, Token
-from mxspec.runtime.scheduling import scheduler, sequence
+from mxspec.runtime.scheduling import scheduler, sequence, tally
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]
@@ -211,7 +211,7 @@ def test_the_readers_own_time_is_in_no_statistic(toys: Any, monkeypatch: pytest.
             return self.now
 
     clock = Clock()
-    for module in (scheduler, sequence, statistics):
+    for module in (scheduler, sequence, tally):
         monkeypatch.setattr(module, "time", clock)
     target, draft = make_pair(toys, 0.5)
     for model, seconds in ((target, 2.0), (draft, 0.5)):
