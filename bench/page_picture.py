@@ -1,6 +1,6 @@
-"""The picture of the server's page in the README: the three columns at their ends, and the round of a token.
+"""The picture of the server's page in docs/serve.md: the three columns at their ends, and the round of a token.
 
-    python bench/page_picture.py build/grown/e3m2.bundle docs/images/page.png
+    python bench/page_picture.py smollm2.bundle docs/images/page.png
 
 It needs Playwright and Debian's chromium. The speeds that it shows are those of the machine in that minute.
 """
@@ -19,11 +19,9 @@ from mxspec.runtime.cli.command import Command
 
 RUN = {
     "tab": "compare",
-    "prompt": 'class Stack:\n    """A stack of values."""\n\n    def __init__(self):\n',
-    "max_tokens": "112",
-    "temperature": "0.7",
-    "seed": "7",
-    "verifier": "match",
+    "prompt": "Write a Python class called Stack with push, pop, peek, is_empty and size methods.",
+    "max_tokens": "150",
+    "temperature": "0",
 }
 SIZE = {"width": 1280, "height": 1000}
 PATIENCE = 600_000  # milliseconds
@@ -43,7 +41,7 @@ def draw(page: Page) -> None:
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--k", default="4", help="Guesses a round, or auto.  [default: 4]")
+@click.option("--k", default="auto", help="Guesses a round, or auto.  [default: auto]")
 @click.option("--scheme", type=click.Choice(["light", "dark"]), default="light")
 def main(bundle: Path, output: Path, k: str, scheme: str) -> None:
     """Serve BUNDLE, which holds a baseline, and draw its page to OUTPUT."""
