@@ -8,15 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.cli.command import EXIT_BAD_INPUT, print_json
-from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED, raising_interrupts
+from mxspec.runtime.cli.interrupts import raising_interrupts
 from mxspec.runtime.commands.batch_answer import Answerer, requests_at_a_time
 from mxspec.runtime.commands.batch_lines import Defaults, Line, read_lines
-from mxspec.runtime.commands.batch_output import BatchOutput
-from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
+from mxspec.runtime.commands.batch_output import BatchOutput, other_job
+from mxspec.runtime.commands.batch_progress import BatchProgress, Counts, end_interrupted, end_job
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
@@ -39,15 +36,15 @@ class Batch:
         """Answer what has not been answered; where this is interrupted, what was written stays."""
         requests = requests_at_a_time(self._engine.target.slots)
         pool = ThreadPoolExecutor(requests, "mxspec-batch")
-        pending: deque[tuple[Line, Future[dict[str, Any]]]] = deque()
+        pending: deque[Future[dict[str, Any]]] = deque()
         try:
             with self._progress:
                 for line in self._unanswered():
-                    pending.append((line, pool.submit(self._answerer.answer, line)))
-                    while pending and (pending[0][1].done() or len(pending) >= BACKLOG * requests):
-                        self._write(*pending.popleft())
+                    pending.append(pool.submit(self._answerer.answer, line))
+                    while pending and (pending[0].done() or len(pending) >= BACKLOG * requests):
+                        self._write(pending.popleft())
                 while pending:
-                    self._write(*pending.popleft())
+                    self._write(pending.popleft())
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             self._engine.close()  # ends what the threads wait for
@@ -58,21 +55,15 @@ class Batch:
         for answered in self._output.answered():
             line = next(lines, None)
             if line is None or (line.number, self._answerer.hash.of(line)) != (answered.number, answered.hash):
-                raise MxspecError(
-                    f"--out: its answer to line {answered.number} is of another line, bundle or settings; "
-                    "give another file, or what it was begun with"
-                )
+                raise other_job("--out", f"line {answered.number}", "line", "file")
             self.counts.add_line(line.number, bad=answered.bad)
         yield from lines
 
-    def _write(self, line: Line, answer: Future[dict[str, Any]]) -> None:
+    def _write(self, answer: Future[dict[str, Any]]) -> None:
         """Write the next line, as soon as it is there."""
         report = answer.result()
         self._output.write(report)
-        self.counts.add_answer(report)
-        self._progress.update()
-        if "error" in report:
-            self._progress.note(f"error: {self._prompts} line {line.number}: {report['error']}")
+        self._progress.add(report, self._prompts)
 
 
 def run_batch(engine: Engine, prompts: Path, out: Path, defaults: Defaults, *, json_output: bool) -> int:
@@ -85,10 +76,5 @@ def run_batch(engine: Engine, prompts: Path, out: Path, defaults: Defaults, *, j
             with raising_interrupts():
                 batch.run()
         except KeyboardInterrupt:
-            click.echo(f"{batch.counts.closing_line()} · interrupted: the same command goes on from here", err=True)
-            return EXIT_INTERRUPTED
-    if json_output:
-        print_json(batch.counts.as_json())
-    else:
-        click.echo(batch.counts.closing_line(), err=True)
-    return EXIT_BAD_INPUT if batch.counts.bad else 0
+            return end_interrupted(batch.counts)
+    return end_job(batch.counts, json_output=json_output)

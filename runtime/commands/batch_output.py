@@ -43,6 +43,14 @@ class Answered:
             raise ValueError(error) from None
 
 
+def other_job(output: str, answered: str, unit: str, place: str) -> MxspecError:
+    """What to raise where `output` has an answer that another job wrote."""
+    return MxspecError(
+        f"{output}: its answer to {answered} is of another {unit}, bundle or settings; "
+        f"give another {place}, or the settings that the job was started with"
+    )
+
+
 class BatchOutput:
     """The file of the answers; a context manager. Raises MxspecError where it cannot be opened, or is being written."""
 

@@ -1,10 +1,11 @@
-"""How far a batch job is: a bar with tokens a second where standard error is a terminal, and a line at the end."""
+"""The progress of a batch job: a bar with tokens a second where standard error is a terminal, and its end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +13,8 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from mxspec.runtime.cli.command import EXIT_BAD_INPUT, print_json
+from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED
 from mxspec.runtime.cli.plain_console import visible
 from mxspec.runtime.cli.progress import error_console, watched
 
@@ -103,9 +106,12 @@ class BatchProgress:
         if self._watched:
             self._bar.stop()
 
-    def update(self) -> None:
-        """A line more."""
+    def add(self, report: Mapping[str, Any], source: Path) -> None:
+        """Count an answer that was written, and say so where its line of `source` is bad."""
+        self._counts.add_answer(report)
         self._bar.update(self._task, completed=self._counts.answered + len(self._counts.bad))
+        if "error" in report:
+            self.note(f"error: {source} line {report['line']}: {report['error']}")
 
     def note(self, text: str) -> None:
         """A line of its own, above the bar."""
@@ -113,6 +119,21 @@ class BatchProgress:
             self._bar.console.print(text, highlight=False, soft_wrap=True)
         else:
             click.echo(visible(text), err=True)
+
+
+def end_job(counts: Counts, *, json_output: bool) -> int:
+    """Report a job that was done to its end; the exit code."""
+    if json_output:
+        print_json(counts.as_json())
+    else:
+        click.echo(counts.closing_line(), err=True)
+    return EXIT_BAD_INPUT if counts.bad else 0
+
+
+def end_interrupted(counts: Counts) -> int:
+    """Report a job that Ctrl-C ended; the exit code."""
+    click.echo(f"{counts.closing_line()} · interrupted: the same command goes on from here", err=True)
+    return EXIT_INTERRUPTED
 
 
 class _Speed(ProgressColumn):

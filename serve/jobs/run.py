@@ -17,16 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.cli.command import EXIT_BAD_INPUT, print_json
-from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED
 from mxspec.runtime.commands.batch_answer import Answerer, LineHash, requests_at_a_time
 from mxspec.runtime.commands.batch_lines import Defaults, Line
-from mxspec.runtime.commands.batch_output import Answered
-from mxspec.runtime.commands.batch_progress import BatchProgress, Counts
+from mxspec.runtime.commands.batch_output import Answered, other_job
+from mxspec.runtime.commands.batch_progress import BatchProgress, Counts, end_interrupted, end_job
 from mxspec.serve.jobs.cluster import Layout, ray_messages, ray_of
 from mxspec.serve.jobs.parts import Parts
 from mxspec.serve.jobs.rows import KINDS, Rows, name_of, row_name
@@ -85,20 +81,12 @@ def run_job(bundle: Path, rows: Rows, output: Path, defaults: Defaults, layout: 
                     job = (bundle, defaults, layout.slots, cpus, line_hash.of(NO_LINE))
                     for report in _answers(lines, job, replicas, layout):
                         parts.write(report)
-                        counts.add_answer(report)
-                        progress.update()
-                        if "error" in report:
-                            progress.note(f"error: {rows.path} line {report['line']}: {report['error']}")
+                        progress.add(report, rows.path)
         except KeyboardInterrupt:
             parts.finish()
-            click.echo(f"{counts.closing_line()} · interrupted: the same command goes on from here", err=True)
-            return EXIT_INTERRUPTED
+            return end_interrupted(counts)
         parts.finish()
-    if json_output:
-        print_json(counts.as_json())
-    else:
-        click.echo(counts.closing_line(), err=True)
-    return EXIT_BAD_INPUT if counts.bad else 0
+    return end_job(counts, json_output=json_output)
 
 
 def _unanswered(rows: Rows, parts: Parts, line_hash: LineHash, counts: Counts) -> list[Line]:
@@ -117,20 +105,16 @@ def _unanswered(rows: Rows, parts: Parts, line_hash: LineHash, counts: Counts) -
         if found is None:
             unanswered.append(line)
         elif found.hash != line_hash.of(line):
-            raise _stranger(name)
+            raise _of_another_job(name)
         else:
             counts.add_line(line.number, bad=found.bad)
     for name in answered:
-        raise _stranger(name)
+        raise _of_another_job(name)
     return unanswered
 
 
-def _stranger(name: str) -> MxspecError:
-    what = name if name.startswith("line ") else f"key {name}"
-    return MxspecError(
-        f"OUTPUT: its answer to {what} is of another row, bundle or settings; "
-        "give another folder, or what it was begun with"
-    )
+def _of_another_job(name: str) -> MxspecError:
+    return other_job("OUTPUT", name if name.startswith("line ") else f"key {name}", "row", "folder")
 
 
 def _answers(lines: Sequence[Line], job: tuple[Any, ...], replicas: int, layout: Layout) -> Iterator[dict[str, Any]]:
