@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from mxspec.formats.errors import MxspecError
 from mxspec.serve.body import read_body
 from mxspec.serve.errors import SERVER, ApiError
-from mxspec.serve.flight import Cut, Flight, Gone
+from mxspec.serve.flight import AbortReason, ClientDisconnected, Flight
 from mxspec.serve.generation import Generation
 from mxspec.serve.log import entry_of
 from mxspec.serve.respond import send_json
@@ -50,8 +50,8 @@ class TextRoute:
                     await self._answer(generation, flight, send)
                 finally:
                     watcher.cancel()
-            except (Gone, ClientDisconnect):
-                entry.cut = Cut.DISCONNECTED if flight.cut is None else flight.cut
+            except (ClientDisconnected, ClientDisconnect):
+                entry.cut = AbortReason.DISCONNECTED if flight.cut is None else flight.cut
             else:
                 entry.cut = flight.cut
 
@@ -77,8 +77,8 @@ class TextRoute:
             async with asyncio.timeout(stall):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            flight.end(Cut.STALLED)
-            raise Gone from None  # the server closes a connection whose answer is not whole
+            flight.end(AbortReason.STALLED)
+            raise ClientDisconnected from None  # the server closes a connection whose answer is not whole
 
     async def _stream(self, generation: Generation, flight: Flight) -> AsyncIterator[bytes]:
         try:
@@ -114,7 +114,7 @@ async def _watch(receive: Receive, flight: Flight) -> None:
     """End the flight when the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    flight.end(Cut.DISCONNECTED)
+    flight.end(AbortReason.DISCONNECTED)
 
 
 def _event(data: Any) -> bytes:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from mxspec.serve.service import Served
 
 
-class Cut(Enum):
-    """Why a request was ended before its time."""
+class AbortReason(Enum):
+    """Why a request was aborted."""
 
     DISCONNECTED = "disconnected"
     STALLED = "stalled"
@@ -31,7 +31,7 @@ class Flight:
     def __init__(self, time_seconds: float) -> None:
         self.served: Served | None = None  # whose texts are counted
         self.texts = 0
-        self.cut: Cut | None = None
+        self.cut: AbortReason | None = None
         self.handles: list[Handle] = []
         self._time_seconds = time_seconds
         self._timer: asyncio.TimerHandle | None = None
@@ -39,7 +39,7 @@ class Flight:
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._time_seconds, self.end, Cut.TIME)
+        self._timer = loop.call_later(self._time_seconds, self.end, AbortReason.TIME)
         return self
 
     def __exit__(
@@ -55,7 +55,7 @@ class Flight:
         if self.cut is not None:
             self._cancel()
 
-    def end(self, why: Cut) -> None:
+    def end(self, why: AbortReason) -> None:
         """Give the slots back within a step."""
         if self.cut is None:
             self.cut = why
@@ -72,12 +72,12 @@ class Flight:
 
     def require_going_on(self) -> None:
         """Raise ApiError where it was ended before its time."""
-        if self.cut is Cut.TIME:
+        if self.cut is AbortReason.TIME:
             raise ApiError(504, f"server: took longer than {self._time_seconds:g} s", kind=SERVER, code="timeout")
-        if self.cut is Cut.SHUTDOWN:
+        if self.cut is AbortReason.SHUTDOWN:
             raise ApiError(503, "server: shutting down", kind=SERVER, code="draining", retry_after=1)
         if self.cut is not None:
-            raise Gone
+            raise ClientDisconnected
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
         """Events of all its texts as they come, with the number of the prompt; raises what a text ends in."""
@@ -111,5 +111,5 @@ class Flight:
                 reader.cancel()
 
 
-class Gone(Exception):
-    """The client is not there any more: there is nobody to answer."""
+class ClientDisconnected(Exception):
+    """The client has closed the connection: there is nobody to answer."""

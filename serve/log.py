@@ -19,7 +19,7 @@ from mxspec.serve.metrics import Metrics
 from mxspec.serve.respond import send_error
 
 if TYPE_CHECKING:
-    from mxspec.serve.flight import Cut
+    from mxspec.serve.flight import AbortReason
     from mxspec.serve.generation import Generation
 
 _KEY = "mxspec.entry"
@@ -34,7 +34,7 @@ class Entry:
     owner: str = ""  # what cache keys of its API key begin with; never written
     key: int | None = None  # the number of its API key in the file
     generation: Generation | None = None
-    cut: Cut | None = None
+    cut: AbortReason | None = None
     error: str | None = None
 
 

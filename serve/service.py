@@ -18,7 +18,7 @@ from mxspec.formats.errors import BundleError
 from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
 from mxspec.serve.errors import SERVER, ApiError, busy
-from mxspec.serve.flight import Cut, Flight
+from mxspec.serve.flight import AbortReason, Flight
 from mxspec.serve.limits import Limits
 from mxspec.serve.metrics import Metrics
 from mxspec.serve.token_texts import TokenTexts
@@ -145,7 +145,7 @@ class Service:
             await asyncio.sleep(0.02)
         cut = set(self.flights)
         for flight in cut:
-            flight.end(Cut.SHUTDOWN)
+            flight.end(AbortReason.SHUTDOWN)
         deadline = time.monotonic() + self.limits.stall_seconds
         while self.flights and time.monotonic() < deadline and not hurry():  # they say so to their clients
             await asyncio.sleep(0.02)

@@ -21,11 +21,29 @@ REPLICAS, PROMPT, OUTPUT = "Replicas", "Prompt", "Output"
 @click.argument("bundle", type=FILE)
 @click.argument("input", type=FILE)
 @click.argument("output", type=FILE)
-@option(REPLICAS, "--address", metavar="HOST:PORT|auto", help="Head of a Ray cluster.  [default: this machine]")
-@option(REPLICAS, "--replicas", type=click.IntRange(1), help="Engines.  [default: as many as there is room for]")
-@option(REPLICAS, "--cpus-per-replica", type=click.IntRange(1), help="Threads of each.  [default: a whole node]")
-@option(REPLICAS, "--slots", type=click.IntRange(1), default=8, help="Texts that each writes at a time.  [default: 8]")
-@option(PROMPT, "--system", metavar="TEXT", help="What the chat's system message says.")
+@option(
+    REPLICAS,
+    "--address",
+    metavar="HOST:PORT|auto",
+    help="Address of the head of a Ray cluster.  [default: this machine]",
+)
+@option(
+    REPLICAS, "--replicas", type=click.IntRange(1), help="Number of replicas of the engine.  [default: as many as fit]"
+)
+@option(
+    REPLICAS,
+    "--cpus-per-replica",
+    type=click.IntRange(1),
+    help="Threads of each replica.  [default: all cores of a node]",
+)
+@option(
+    REPLICAS,
+    "--slots",
+    type=click.IntRange(1),
+    default=8,
+    help="Number of texts that a replica writes at the same time.  [default: 8]",
+)
+@option(PROMPT, "--system", metavar="TEXT", help="System message of the chat.")
 @option(PROMPT, "--raw", is_flag=True, help="Continue prompts as they are, though the bundle has a chat template.")
 @request_options
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print the counts as one JSON object at the end.")

@@ -34,14 +34,14 @@ def limit_options(command: Function) -> Function:
         kind = click.IntRange(int(least)) if isinstance(default, int) else click.FloatRange(least)
         return option(LIMITS, name, type=kind, default=default, help=f"{about}  [default: {default:g}]")
 
-    @limit("--queue", 0, DEFAULTS.queue, "Texts of a model that may wait.")
-    @limit("--time-limit", 0.1, DEFAULTS.time_seconds, "Seconds a request.")
-    @limit("--body-limit", 0.001, DEFAULTS.body_bytes / MIB, "MiB of a body.")
-    @limit("--n-limit", 1, DEFAULTS.n, "Texts of a prompt.")
-    @limit("--prompts-limit", 1, DEFAULTS.prompts, "Prompts of a request.")
-    @limit("--stall", 0.1, DEFAULTS.stall_seconds, "Seconds that a client may stall.")
-    @limit("--connections", 1, DEFAULTS.connections, "Open at a time.")
-    @limit("--grace", 0.0, DEFAULTS.grace_seconds, "Seconds to finish after SIGTERM.")
+    @limit("--queue", 0, DEFAULTS.queue, "Number of texts that may wait for a model.")
+    @limit("--time-limit", 0.1, DEFAULTS.time_seconds, "Most seconds that a request may take.")
+    @limit("--body-limit", 0.001, DEFAULTS.body_bytes / MIB, "Most MiB of a request's body.")
+    @limit("--n-limit", 1, DEFAULTS.n, "Most texts that a request may ask for of a prompt.")
+    @limit("--prompts-limit", 1, DEFAULTS.prompts, "Most prompts of a request.")
+    @limit("--stall", 0.1, DEFAULTS.stall_seconds, "Seconds after which a client that reads nothing is disconnected.")
+    @limit("--connections", 1, DEFAULTS.connections, "Most connections open at the same time.")
+    @limit("--grace", 0.0, DEFAULTS.grace_seconds, "Seconds that running requests have to finish after SIGTERM.")
     @functools.wraps(command)
     def with_limits(
         *,
@@ -74,9 +74,21 @@ def limit_options(command: Function) -> Function:
 @click.version_option(package_name="mxspec")
 @click.argument("bundles", nargs=-1, required=True, type=FILE, metavar="BUNDLE...")
 @option(NETWORK, "--host", default="127.0.0.1", help="Address to listen on.  [default: 127.0.0.1]")
-@option(NETWORK, "--port", default=8080, type=click.IntRange(0, 65535), help="0 takes a free one.  [default: 8080]")
-@option(WORK, "--slots", type=click.IntRange(1), default=8, help="Texts of a model at a time.  [default: 8]")
-@option(WORK, "--threads", type=click.IntRange(1), help="Threads to use.  [default: all cores]")
+@option(
+    NETWORK,
+    "--port",
+    default=8080,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 takes a free one.  [default: 8080]",
+)
+@option(
+    WORK,
+    "--slots",
+    type=click.IntRange(1),
+    default=8,
+    help="Number of texts that a model writes at the same time.  [default: 8]",
+)
+@option(WORK, "--threads", type=click.IntRange(1), help="Number of threads.  [default: all cores]")
 @option(
     WORK,
     "--shared-suffixes",
@@ -84,14 +96,32 @@ def limit_options(command: Function) -> Function:
     type=click.IntRange(0),
     default=0,
     metavar="MIB",
-    help="Memory for past answers that suffix decoding guesses by, each key's own.  [default: 0]",
+    help="Memory for past answers, from which suffix decoding drafts; each key has its own.  [default: 0]",
 )
 @limit_options
-@option(ACCESS, "--api-key-file", type=FILE, metavar="FILE", help="One key a line; without it everybody may ask.")
-@option(ACCESS, "--allow-origin", multiple=True, metavar="ORIGIN", help="Pages of which may ask; * is all.")
-@option(ACCESS, "--allow-host", multiple=True, metavar="NAME", help="By which a loopback server may be asked, too.")
-@option(ACCESS, "--page/--no-page", default=True, help="Show the page at /.  [default: yes]")
-@option(ACCESS, "--access-log/--no-access-log", default=True, help="A line of JSON an answer.  [default: yes]")
+@option(
+    ACCESS,
+    "--api-key-file",
+    type=FILE,
+    metavar="FILE",
+    help="File of API keys, one a line.  [default: no key is needed]",
+)
+@option(
+    ACCESS,
+    "--allow-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Origin whose web pages may send requests; * allows all. May be given several times.",
+)
+@option(
+    ACCESS,
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Further host name that a server on a loopback address answers to. May be given several times.",
+)
+@option(ACCESS, "--page/--no-page", default=True, help="Serve the web page at /.  [default: yes]")
+@option(ACCESS, "--access-log/--no-access-log", default=True, help="Log each answer as a line of JSON.  [default: yes]")
 def specserve(
     bundles: tuple[Path, ...],
     host: str,

@@ -6,7 +6,7 @@
 | 1         | usage error or bad input (click's own 2 is overridden)    |
 | 2         | a check ran to its end and its verdict is no              |
 | 130       | Ctrl-C                                                    |
-| 141       | standard output is a pipe that nobody reads any more      |
+| 141       | broken pipe: nobody reads standard output any more         |
 
 Write `@click.command(cls=Command)` (or `@click.group(cls=Group)`), raise `MxspecError` for the user's mistake and
 `CheckFailed` for a verdict; anything else is a bug and keeps its traceback.
@@ -31,7 +31,7 @@ from mxspec.runtime.cli.plain_console import PlainConsole, visible
 EXIT_BAD_INPUT = 1
 EXIT_CHECK_FAILED = 2
 LONGEST_ERROR = 1000  # characters: the name of a tensor can have a million
-EXIT_NOBODY_READS = 141  # 128 + SIGPIPE, as a shell reports it
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell reports it
 
 
 class Command(click.Command):
@@ -59,8 +59,8 @@ class Command(click.Command):
         except MxspecError as error:
             _fail(str(error), EXIT_BAD_INPUT)
         except OutputError as error:
-            if error.nobody_reads:
-                sys.exit(EXIT_NOBODY_READS)
+            if error.broken_pipe:
+                sys.exit(EXIT_BROKEN_PIPE)
             _fail(str(error), EXIT_BAD_INPUT)
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted", EXIT_INTERRUPTED)
@@ -68,7 +68,7 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of commands that end likewise; without arguments it shows its help."""
+    """A group of commands that end in one of these exit codes; without arguments it shows its help."""
 
     command_class = Command
 
@@ -86,7 +86,7 @@ def _fail(message: str, exit_code: int) -> NoReturn:
 
 
 def read_text(path: Path, option: str) -> str:
-    """The text of a UTF-8 file that an option names; raises MxspecError where it cannot be read."""
+    """The text of the UTF-8 file that an option names; raises MxspecError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

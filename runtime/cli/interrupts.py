@@ -30,7 +30,7 @@ def leave_on_interrupt() -> None:
 
 @contextmanager
 def on_interrupt(first: Callable[[], None], then: Callable[[], None] = interrupt) -> Iterator[None]:
-    """Here the first Ctrl-C calls `first`, and every other one `then`."""
+    """In this block, the first Ctrl-C calls `first`, and each later one calls `then`."""
     acts = itertools.chain([first], itertools.repeat(then))
     with _handler(lambda _number, _frame: next(acts)()):
         yield
@@ -38,7 +38,7 @@ def on_interrupt(first: Callable[[], None], then: Callable[[], None] = interrupt
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Here Ctrl-C raises KeyboardInterrupt."""
+    """In this block, Ctrl-C raises KeyboardInterrupt."""
     with _handler(signal.default_int_handler):
         yield
 

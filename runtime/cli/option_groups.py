@@ -23,7 +23,7 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(Command):
-    """A command whose --help has a section for each group; options of none come last."""
+    """A command whose --help has a section for each group; options without a group come last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

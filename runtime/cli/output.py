@@ -1,4 +1,4 @@
-"""Standard output that says when it can no longer be written: closed, full, or read by nobody any more."""
+"""Standard output that raises an error when it can no longer be written: closed, disk full, or a broken pipe."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class OutputError(Exception):
-    """Standard output cannot be written. It is no OSError: click and rich handle those in ways of their own."""
+    """Standard output cannot be written. Not an OSError, because click and rich handle those in ways of their own."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"standard output: {error.strerror}")
-        self.nobody_reads = error.errno == errno.EPIPE
+        self.broken_pipe = error.errno == errno.EPIPE
 
 
 class _Output(io.FileIO):
@@ -32,9 +32,9 @@ class _Output(io.FileIO):
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """Here writing to standard output raises OutputError, also where the process was begun without one.
+    """In this block, writing to standard output raises OutputError, also if the process was started without one.
 
-    What has been put in its place already, as tests do, is left alone.
+    A standard output that was replaced before, as tests do, is left alone.
     """
     before = sys.stdout
     if before is not sys.__stdout__:

@@ -1,4 +1,4 @@
-"""What is going on before there is text to see; only where standard error is a terminal."""
+"""Progress before there is text to see; shown only if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shown_while_waiting(handle: Handle, max_new_tokens: int) -> Iterator[None]:
 
 
 def watched() -> bool:
-    """Whether somebody sees standard error."""
+    """Whether standard error is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

@@ -1,4 +1,4 @@
-"""The options that say how texts are written: of specrun, and of jobs on many machines."""
+"""The options that say how texts are written, of specrun and of specbatch."""
 
 from __future__ import annotations
 
@@ -29,58 +29,104 @@ def sampling_option(name: str, parameter: Parameter) -> Callable[[Function], Fun
 
 
 OPTIONS = (
-    option(LENGTH, "--max-new-tokens", type=int, help="[default: 128; in a chat what the context holds]"),
-    option(LENGTH, "--min-new-tokens", type=int, help="No end of text before."),
-    option(LENGTH, "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times."),
-    option(LENGTH, "--ignore-eos", is_flag=True, default=None, help="Go on after an end of text."),
+    option(
+        LENGTH,
+        "--max-new-tokens",
+        type=int,
+        help="Most tokens to write.  [default: 128; in a chat all that the context holds]",
+    ),
+    option(
+        LENGTH, "--min-new-tokens", type=int, help="Fewest tokens to write: the text does not end before.  [default: 0]"
+    ),
+    option(
+        LENGTH,
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        help="End the answer before this text. May be given several times.",
+    ),
+    option(LENGTH, "--ignore-eos", is_flag=True, default=None, help="Go on writing after an end-of-text token."),
     *(sampling_option(name, parameter) for name, parameter in PARAMETERS.items()),
-    option(SAMPLING, "--n", type=int, help="Write so many samples.  [default: 1]"),
-    option(SAMPLING, "--best-of", type=int, help="Write so many, and keep the likeliest."),
-    option(BEAMS, "--beams", type=int, help="Find the likeliest texts with so many beams, the best n."),
-    option(BEAMS, "--length-penalty", type=float, help="Above 0 long texts gain, below 0 short ones.  [default: 1]"),
+    option(SAMPLING, "--n", type=int, help="Number of samples to write.  [default: 1]"),
+    option(
+        SAMPLING,
+        "--best-of",
+        type=int,
+        help="Number of samples to write, of which the likeliest are kept.  [default: n]",
+    ),
+    option(
+        BEAMS,
+        "--beams",
+        type=int,
+        help="Number of beams of a beam search; the n best texts are written.  [default: 1, no search]",
+    ),
+    option(
+        BEAMS,
+        "--length-penalty",
+        type=float,
+        help="Length penalty of a beam search: above 0 favours long texts, below 0 short.  [default: 1]",
+    ),
     option(
         BEAMS,
         "--early-stopping",
         callback=parse_early_stopping,
         metavar="true|false|never",
-        help="End with the first texts, when the best beam is worse, or when none can be better.  [default: false]",
+        help="When a beam search ends. true: with the first finished texts; false: when no beam is better; never: when "
+        "no beam can get better.  [default: false]",
     ),
-    option(BEAMS, "--draft-beams", type=int, help="Of the draft's own search, with --k.  [default: twice as many]"),
-    option(GRAMMAR, "--json-schema", metavar="FILE|TEXT", help="Write a JSON value of this schema."),
-    option(GRAMMAR, "--regex", metavar="PATTERN", help="Write what matches this regular expression."),
-    option(GRAMMAR, "--lark", metavar="FILE", help="Write a sentence of this Lark grammar."),
+    option(
+        BEAMS,
+        "--draft-beams",
+        type=int,
+        help="Number of beams of the draft's own search, with --k.  [default: twice the number of beams]",
+    ),
+    option(GRAMMAR, "--json-schema", metavar="FILE|TEXT", help="Write JSON that is valid under this JSON schema."),
+    option(GRAMMAR, "--regex", metavar="PATTERN", help="Write text that matches this regular expression."),
+    option(GRAMMAR, "--lark", metavar="FILE", help="Write text that this Lark grammar accepts."),
     option(
         SPEED,
         "--k",
         callback=parse_k,
         metavar="INTEGER|auto",
-        help="Tokens to draft a round; auto: by what it costs.  [default: auto where no text changes by it, else 4]",
+        help="Number of tokens drafted in a round; auto: by measured cost.  [default: auto where it changes no text, "
+        "else 4]",
     ),
     option(
         SPEED,
         "--drafter",
         type=click.Choice(drafters.NAMES),
-        help="Who guesses.  [default: model, or suffix without a draft]",
+        help="Method that drafts tokens.  [default: model, or suffix in a bundle without a draft]",
     ),
     option(
         SPEED,
         "--verifier",
         type=click.Choice(["auto", *verifiers.NAMES]),
-        help="Which guesses sampled text keeps; match: a seed means one text.  [default: auto]",
+        help="Rule by which drafted tokens of sampled text are accepted; with match a seed always means one text.  "
+        "[default: auto]",
     ),
     option(
         SPEED,
         "--proposal",
         type=click.Choice(["sampled", "greedy"]),
-        help="Guesses are drawn, or the draft's likeliest.  [default: what is kept more]",
+        help="Whether drafted tokens are sampled, or the draft's likeliest.  [default: what is accepted more often]",
     ),
-    option(SPEED, "--draft-temperature", type=float, help="Of the draft alone.  [default: the text's]"),
-    option(SPEED, "--lenience", type=float, help="Below 1, more is kept and the text is not lossless.  [default: 1]"),
+    option(
+        SPEED,
+        "--draft-temperature",
+        type=float,
+        help="Temperature of the draft model alone.  [default: that of the text]",
+    ),
+    option(
+        SPEED,
+        "--lenience",
+        type=float,
+        help="Below 1, more drafted tokens are accepted, and the text is not the target's own.  [default: 1]",
+    ),
 )
 
 
 def request_options(function: Function) -> Function:
-    """Declare them all, in their order."""
+    """Add all of them to a command, in their order."""
     for add in reversed(OPTIONS):
         function = add(function)
     return function

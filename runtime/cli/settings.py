@@ -39,7 +39,7 @@ def parse_early_stopping(_ctx: click.Context, _param: click.Parameter, value: st
 
 
 def parse_bias(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[int, float]:
-    """Token ids and what is added to their logits."""
+    """By token id, what is added to its logit."""
     bias: dict[int, float] = {}
     for value in values:
         token, _, number = value.partition("=")
@@ -56,7 +56,7 @@ def parse_bias(_ctx: click.Context, _param: click.Parameter, values: Sequence[st
 
 
 def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of Request that options give; those that say nothing are left to the bundle's defaults."""
+    """The fields of Request that were given as options; the others are left to the bundle's defaults."""
     given = {name: value for name, value in sorted(options.items()) if value not in (None, (), {})}
     if "logprobs_of" in given and "logprobs" not in given and "best_of" not in given:
         raise GenerationError("logprobs_of: got it without --logprobs or --best-of, where it changes nothing")
@@ -71,7 +71,7 @@ def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grammar_of(texts: Mapping[str, Any]) -> Grammar:
-    """The one grammar that is named; raises GenerationError where there are several, or where it is none."""
+    """The grammar that is given; raises GenerationError if there are several, or if it is invalid."""
     from mxspec.runtime.sampling.grammar import Grammar
 
     if len(texts) > 1:

@@ -28,7 +28,7 @@ KNOWN = (*SETTINGS, *GRAMMARS, *KEYS)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the file as it stands there, counted from 1."""
+    """A line of the file, unchanged, with its number, counted from 1."""
 
     number: int
     data: bytes
@@ -45,10 +45,10 @@ class Defaults:
 
 
 def read_lines(path: Path, argument: str = "--prompts") -> Iterator[Line]:
-    """The lines that are not blank; raises MxspecError where the file cannot be read, and again."""
+    """The lines that are not blank; raises MxspecError if the file cannot be read."""
     try:
         if path.exists() and not path.is_file():
-            raise MxspecError(f"{argument} {path}: is no regular file, which is read twice")
+            raise MxspecError(f"{argument} {path}: is not a regular file, and must be one because it is read twice")
         with path.open("rb") as file:
             yield from (Line(i, data) for i, data in enumerate(file, 1) if data.strip())
     except OSError as error:
@@ -56,12 +56,12 @@ def read_lines(path: Path, argument: str = "--prompts") -> Iterator[Line]:
 
 
 def key_of(entry: Mapping[str, Any]) -> Any:
-    """The caller's own key, None where there is none."""
+    """The caller's own key, or None."""
     return next((entry[name] for name in KEYS if name in entry), None)
 
 
 def parse_line(line: Line) -> dict[str, Any]:
-    """The object of a line; raises GenerationError for what is none, and for unknown keys."""
+    """The JSON object of a line; raises GenerationError if it is not one."""
     entry = parse_json(line.data, "the line", GenerationError)
     if not isinstance(entry, dict):
         raise GenerationError(f"the line: got a {type(entry).__name__}, expected an object with a prompt")

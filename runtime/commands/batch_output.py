@@ -62,12 +62,12 @@ class BatchOutput:
             raise self._error(error) from None
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
             self._file.close()
-            raise MxspecError(f"{self._name}: is no regular file, which a job that stops could go on with")
+            raise MxspecError(f"{self._name}: is not a regular file, and must be one so that the job can be resumed")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
-            raise MxspecError(f"{self._name}: another job writes it") from None
+            raise MxspecError(f"{self._name}: another job is writing it") from None
         except OSError:  # a file system without locks
             pass
 
@@ -80,11 +80,11 @@ class BatchOutput:
         self._file.close()
 
     def same_file(self, other: Path) -> bool:
-        """Whether `other` names it too."""
+        """Whether `other` is the same file."""
         return other.exists() and os.path.samestat(other.stat(), os.fstat(self._file.fileno()))
 
     def answered(self) -> Iterator[Answered]:
-        """What stands there. Half a line at the end is dropped, once all before it has been looked at."""
+        """The answers in the file. An incomplete last line is removed, once all lines before it have been read."""
         end = 0
         with os.fdopen(os.dup(self._file.fileno()), "rb") as lines:
             for number, data in enumerate(lines, 1):
@@ -92,12 +92,12 @@ class BatchOutput:
                     end += len(data)
                     yield self._parsed(data, number)
                 elif not (data.startswith(_BEGINNING) or _BEGINNING.startswith(data)):
-                    raise self._stranger(number)
+                    raise self._foreign(number)
         self._file.truncate(end)
         self._file.seek(end)
 
     def write(self, report: Mapping[str, Any]) -> None:
-        """Add a line, which a kill right after this leaves there."""
+        """Append a line; it is in the file even if the process is killed right after."""
         data = json.dumps(report, ensure_ascii=False, allow_nan=False).encode(errors="replace") + b"\n"
         try:
             while data:
@@ -109,9 +109,9 @@ class BatchOutput:
         try:
             return Answered.parse(data)
         except ValueError:
-            raise self._stranger(number) from None
+            raise self._foreign(number) from None
 
-    def _stranger(self, number: int) -> MxspecError:
+    def _foreign(self, number: int) -> MxspecError:
         return MxspecError(f"{self._name}: line {number} was not written by a batch job; give another file")
 
     def _error(self, error: OSError) -> MxspecError:

@@ -28,23 +28,56 @@ FILE = click.Path(path_type=Path)
 @click.argument("bundle", type=FILE)
 @click.argument("prompt", required=False)
 @option(PROMPT, "--prompt-file", type=FILE, metavar="FILE", help="Read the prompt from a UTF-8 file.")
-@option(PROMPT, "--chat", is_flag=True, help="Talk: a session of many turns, /help says more. With a prompt: one turn.")
-@option(PROMPT, "--system", metavar="TEXT", help="What the chat's system message says.")
-@option(PROMPT, "--task", metavar="NAME", help="What the bundle's recipe has under this name comes before the prompt.")
+@option(
+    PROMPT,
+    "--chat",
+    is_flag=True,
+    help="Chat in many turns (/help lists the commands); with a prompt, a chat of one turn.",
+)
+@option(PROMPT, "--system", metavar="TEXT", help="System message of the chat.")
+@option(PROMPT, "--task", metavar="NAME", help="Put what the bundle's recipe has for this task before the prompt.")
 @option(PROMPT, "--raw", is_flag=True, help="Continue the prompt as it is, though the bundle has a chat template.")
 @request_options
-@option(SPEED, "--slots", type=int, help="Texts to write at a time.  [default: 8]")
-@option(SPEED, "--threads", type=int, help="Threads to use.  [default: all cores]")
+@option(SPEED, "--slots", type=int, help="Number of texts to write at the same time.  [default: 8]")
+@option(SPEED, "--threads", type=int, help="Number of threads.  [default: all cores]")
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")
-@option(OUTPUT, "--logprobs", type=int, help="With --json: log-probabilities, and those of the N likeliest.")
-@option(OUTPUT, "--logprobs-of", type=click.Choice(["raw", "shaped"]), help="Before or after sampling's settings.")
-@option(OUTPUT, "--trace", type=FILE, metavar="FILE", help="Write each round to FILE.jsonl, or a page to FILE.html.")
 @option(
-    OUTPUT, "--compare", "compared", is_flag=True, help="fp16, packed, and speculating: the text of each, side by side."
+    OUTPUT,
+    "--logprobs",
+    type=int,
+    help="With --json: log-probability of each token, and of the N likeliest in its place.",
 )
-@option(OUTPUT, "--picture", type=FILE, metavar="FILE", help="With --compare: save what it shows as FILE.svg.")
-@option(BATCH, "--prompts", type=FILE, metavar="FILE", help="Answer each line: {prompt or messages, settings, key}.")
-@option(BATCH, "--out", type=FILE, metavar="FILE", help="Write a line an answer; go on where a killed job stopped.")
+@option(
+    OUTPUT,
+    "--logprobs-of",
+    type=click.Choice(["raw", "shaped"]),
+    help="Log-probabilities of the model itself (raw), or after the sampling settings (shaped).  [default: raw]",
+)
+@option(
+    OUTPUT, "--trace", type=FILE, metavar="FILE", help="Write a trace of all rounds: FILE.jsonl, or a page FILE.html."
+)
+@option(
+    OUTPUT,
+    "--compare",
+    "compared",
+    is_flag=True,
+    help="Show what fp16, the packed target and speculation write, side by side.",
+)
+@option(OUTPUT, "--picture", type=FILE, metavar="FILE", help="With --compare: save the comparison as FILE.svg.")
+@option(
+    BATCH,
+    "--prompts",
+    type=FILE,
+    metavar="FILE",
+    help="Answer each line of a JSONL file; a line has a prompt or messages, and may have settings and a key.",
+)
+@option(
+    BATCH,
+    "--out",
+    type=FILE,
+    metavar="FILE",
+    help="Write the answers of --prompts, one line each; a job that was killed is resumed.",
+)
 def specrun(
     bundle: Path,
     prompt: str | None,

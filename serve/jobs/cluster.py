@@ -73,7 +73,7 @@ def ray_of(layout: Layout) -> Iterator[tuple[int, int]]:
 
 
 def _require_head(address: str) -> None:
-    """Raise MxspecError where nobody listens there; Ray itself would wait for minutes."""
+    """Raise MxspecError if nothing listens at the address; Ray itself would wait for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -82,7 +82,7 @@ def _require_head(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise MxspecError(f"--address {address}: no cluster answers there: {error}") from None
+        raise MxspecError(f"--address {address}: no cluster answers: {error}") from None
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class Parts:
         self._finished = sorted(folder.glob("part-*"))
         for part in self._finished:
             if part.suffix != f".{kind}" or not part.stem[5:].isdecimal():
-                raise MxspecError(f"OUTPUT {folder}: {part.name} is no part of such a job; give another folder")
+                raise MxspecError(f"OUTPUT {folder}: {part.name} was not written by a batch job; give another folder")
         self._output = BatchOutput(folder / UNFINISHED, "OUTPUT")
         self._written = 0  # in the unfinished part
 
@@ -52,7 +52,7 @@ class Parts:
             (self._folder / UNFINISHED).unlink(missing_ok=True)
 
     def answered(self) -> Iterator[Answered]:
-        """What stands there, of earlier runs; to be read to its end before anything is written."""
+        """The answers of earlier runs; read them to the end before anything is written."""
         lines: set[int] = set()
         for part in self._finished:
             for answered in _read_part(part):
@@ -66,7 +66,7 @@ class Parts:
         yield from unfinished
 
     def write(self, report: Mapping[str, Any]) -> None:
-        """Add an answer, which a kill right after this leaves there."""
+        """Append an answer; it is in the folder even if the process is killed right after."""
         self._output.write(report)
         self._written += 1
         if self._written == ANSWERS:

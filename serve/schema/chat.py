@@ -58,7 +58,7 @@ class FunctionCall(Strict):
 
 
 class ToolCall(Strict):
-    """Likewise."""
+    """A call of a tool that a message says the model made."""
 
     id: str
     type: Literal["function"] = "function"
@@ -107,7 +107,7 @@ Message = Annotated[Instruction | Question | Reply | ToolResult, Field(discrimin
 
 
 class Function(Strict):
-    """What the model may call."""
+    """The function of a tool, with the JSON schema of its parameters."""
 
     name: str
     description: str | None = None
@@ -116,7 +116,7 @@ class Function(Strict):
 
 
 class Tool(Strict):
-    """Likewise."""
+    """A tool that the model may call."""
 
     type: Literal["function"]
     function: Function

@@ -103,7 +103,7 @@ def test_parts_are_whole_and_go_on(kind: Any, tmp_path: Path, monkeypatch: pytes
         assert list(parts.answered()) == []
         for number in range(1, 6):
             parts.write(report(number))
-        with pytest.raises(MxspecError, match="another job writes it"):
+        with pytest.raises(MxspecError, match="another job is writing it"):
             Parts(tmp_path, kind)
     assert sorted(file.name for file in tmp_path.iterdir()) == [UNFINISHED, f"part-00000.{kind}"]
     with (tmp_path / UNFINISHED).open("ab") as file:
@@ -129,7 +129,7 @@ def test_parts_are_whole_and_go_on(kind: Any, tmp_path: Path, monkeypatch: pytes
             None,
             "no",
         )
-    with pytest.raises(MxspecError, match="is no part of such a job"):
+    with pytest.raises(MxspecError, match="was not written by a batch job"):
         Parts(tmp_path, "parquet" if kind == "jsonl" else "jsonl")
 
 
@@ -172,7 +172,7 @@ def test_an_address_without_a_cluster(
     job = (tiny_bundles["near"], write_lines(tmp_path / "rows.jsonl", ROWS[:1]), tmp_path / "out", "--address")
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    assert run(*job, address).stderr.startswith(f"error: --address {address}: no cluster answers there: ")
+    assert run(*job, address).stderr.startswith(f"error: --address {address}: no cluster answers: ")
     for wrong in ("head", "ray://head:10001", "head:port"):
         assert run(*job, wrong).stderr == f"error: --address {wrong}: expected HOST:PORT of a cluster's head, or auto\n"
 

@@ -261,14 +261,14 @@ def test_files_that_cannot_be_what_they_should(bundle: str, run: Any, tmp_path: 
         (prompts, "is the file of the prompts"),
         (tmp_path, "Is a directory"),
         (tmp_path / "none" / "out", "No such file"),
-        (Path("/dev/zero"), "is no regular file"),
+        (Path("/dev/zero"), "is not a regular file"),
     ):
         result = run(bundle, "--prompts", str(prompts), "--out", str(out))
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
         assert says in result.stderr
     assert prompts.read_bytes() == before
     out = tmp_path / "out"
-    for other, says in ((Path("/dev/zero"), "is no regular file"), (tmp_path, "is no regular file")):
+    for other, says in ((Path("/dev/zero"), "is not a regular file"), (tmp_path, "is not a regular file")):
         result = run(bundle, "--prompts", str(other), "--out", str(out))
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
         assert says in result.stderr
@@ -295,7 +295,7 @@ def test_two_jobs_do_not_write_one_file(bundle: str, process: Any, tmp_path: Pat
     while not out.exists() or not out.stat().st_size:
         time.sleep(0.01)
     second = process(*arguments)
-    assert (second.returncode, second.stderr) == (1, f"error: --out {out}: another job writes it\n")
+    assert (second.returncode, second.stderr) == (1, f"error: --out {out}: another job is writing it\n")
     first.send_signal(signal.SIGINT)
     _, errors = first.communicate()
     assert first.returncode == 130
