@@ -1,8 +1,9 @@
-"""Bundles, compiled once a session: a tiny random target with two drafts, and the demo pair; and a browser."""
+"""Bundles, compiled once a run: a tiny random target with two drafts, and the demo pair; and a browser."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -15,12 +16,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from mxspec.formats.bundle import Bundle
-from tests.judged import judged_once
+from tests.once import compiled_once, shared_folder
 from tests.watched import headless_browser
 
 # Shells start jobs in the background with SIGINT ignored, and so would be the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# torch dumps every graph into this log as soon as somebody listens, and pytest's log capture does: half a test's time.
+logging.getLogger("torch.__trace").propagate = False
 
 CONTEXT = 96
 PREFILL_CHUNK = 16
@@ -180,61 +184,78 @@ def scramble_draft(bundle: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def each_config_judged_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is compiled in this process is judged once a run; tests of the referee itself call it."""
-    with judged_once(tmp_path_factory):
+def each_model_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled in this process is traced and judged once a run; tests of the referee itself call it."""
+    with compiled_once(tmp_path_factory):
         yield
 
 
 @pytest.fixture(scope="session")
-def tiny_bundles(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> dict[str, Path]:
+def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same random target with a draft that is often right ("near") and one that hardly ever is ("random")."""
-    folder = tmp_path_factory.mktemp("tiny")
-    target = save_checkpoint(folder / "target", seed=5, logits=272)
-    draft = save_checkpoint(folder / "draft", seed=5, logits=264, noise=0.1)
-    text = folder / "text.txt"
-    text.write_text("a text that repeats what it says, and says what it repeats; a text that says so. " * 20)
-    texts = {"ngram": str(text), "suffix": str(text)}
-    near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK, **texts)
-    return {"near": near, "random": scramble_draft(near, folder / "random.bundle")}
+
+    def fill(folder: Path) -> None:
+        target = save_checkpoint(folder / "target", seed=5, logits=272)
+        draft = save_checkpoint(folder / "draft", seed=5, logits=264, noise=0.1)
+        text = folder / "text.txt"
+        text.write_text("a text that repeats what it says, and says what it repeats; a text that says so. " * 20)
+        texts = {"ngram": str(text), "suffix": str(text)}
+        with compiled_once(tmp_path_factory):
+            near = compile_pair(folder, target, draft, k_max=K_MAX, prefill_chunk=PREFILL_CHUNK, **texts)
+        scramble_draft(near, folder / "random.bundle")
+
+    folder = shared_folder(tmp_path_factory, "tiny", fill)
+    return {"near": folder / "pair.bundle", "random": folder / "random.bundle"}
 
 
 @pytest.fixture(scope="session")
-def t5_bundle(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> Path:
+def t5_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pair of tiny models with encoders, the draft often right, with an fp16 baseline; its checkpoints beside it.
 
     Sources have 48 tokens at most. Caches are float32, so that the baseline is transformers' model but for rounding.
     """
-    folder = tmp_path_factory.mktemp("t5")
-    target, draft = save_t5(folder / "target", seed=1), save_t5(folder / "draft", seed=1, noise=0.01)
-    settings: dict[str, Any] = {"context_length": CONTEXT, "source_length": 48, "cache_dtype": "float32"}
-    settings |= {"k_max": K_MAX, "prefill_chunk": PREFILL_CHUNK, "tasks": {"reverse": "reverse: "}}
-    return compile_pair(folder, target, draft, with_baseline=True, **settings)
+
+    def fill(folder: Path) -> None:
+        target, draft = save_t5(folder / "target", seed=1), save_t5(folder / "draft", seed=1, noise=0.01)
+        settings: dict[str, Any] = {"context_length": CONTEXT, "source_length": 48, "cache_dtype": "float32"}
+        settings |= {"k_max": K_MAX, "prefill_chunk": PREFILL_CHUNK, "tasks": {"reverse": "reverse: "}}
+        with compiled_once(tmp_path_factory):
+            compile_pair(folder, target, draft, with_baseline=True, **settings)
+
+    return shared_folder(tmp_path_factory, "t5", fill) / "pair.bundle"
 
 
 @pytest.fixture(scope="session")
-def demo_bundles(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> dict[str, Path]:
+def demo_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The demo pair ("real"), and its target with a draft that knows nothing ("random")."""
     if not (DEMO / "target" / "model.safetensors").is_file():
         pytest.skip("recipes/demo/target: not there; recipes/demo/train.py makes it")
-    folder = tmp_path_factory.mktemp("demo")
-    real = compile_pair(folder, DEMO / "target", DEMO / "draft", k_max=K_MAX)
-    return {"real": real, "random": scramble_draft(real, folder / "random.bundle")}
+
+    def fill(folder: Path) -> None:
+        with compiled_once(tmp_path_factory):
+            real = compile_pair(folder, DEMO / "target", DEMO / "draft", k_max=K_MAX)
+        scramble_draft(real, folder / "random.bundle")
+
+    folder = shared_folder(tmp_path_factory, "demo", fill)
+    return {"real": folder / "pair.bundle", "random": folder / "random.bundle"}
 
 
 @pytest.fixture(scope="session")
-def demo_with_baseline(tmp_path_factory: pytest.TempPathFactory, each_config_judged_once: None) -> Path:
+def demo_with_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `speccompile demo --with-baseline` makes."""
-    from rich.console import Console
 
-    from mxspec.compile.pipeline import compile_bundle
-    from mxspec.compile.progress import Stages
-    from mxspec.recipes.recipe import Recipe
+    def fill(folder: Path) -> None:
+        from rich.console import Console
 
-    output = tmp_path_factory.mktemp("demo") / "demo.bundle"
-    recipe = Recipe.load(DEMO.with_suffix(".toml"))
-    compile_bundle(recipe, output, with_baseline=True, force=False, stages=Stages(Console(quiet=True)))
-    return output
+        from mxspec.compile.pipeline import compile_bundle
+        from mxspec.compile.progress import Stages
+        from mxspec.recipes.recipe import Recipe
+
+        recipe, stages = Recipe.load(DEMO.with_suffix(".toml")), Stages(Console(quiet=True))
+        with compiled_once(tmp_path_factory):
+            compile_bundle(recipe, folder / "demo.bundle", with_baseline=True, force=False, stages=stages)
+
+    return shared_folder(tmp_path_factory, "demo-with-baseline", fill) / "demo.bundle"
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
-"""Tiny random checkpoints of every architecture that is tested, made once a session."""
+"""Tiny random checkpoints of every architecture that is tested, made once a session; their graphs once a run."""
 
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,9 +19,6 @@ from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.planning.export_graph import ExportedGraph, WeightSpec, export_graph
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import pack_values
-
-# torch dumps every graph into this log as soon as somebody listens, and pytest's log capture does: half a test's time.
-logging.getLogger("torch.__trace").propagate = False
 
 _COMMON = {
     "hidden_size": 64,
@@ -214,7 +210,7 @@ def tiny_export(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _judge_each_config_once(each_config_judged_once: None) -> None:
+def _compile_each_model_once(each_model_compiled_once: None) -> None:
     """Bundles of the same tiny configs are compiled over and over."""
 
 

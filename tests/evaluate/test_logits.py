@@ -81,7 +81,7 @@ def test_logits_of_another_checkpoint_and_of_a_short_text(demo_with_baseline: Pa
     assert logits(demo_with_baseline, tmp_path).exit_code == 1
 
 
-def test_logits_with_an_adapter_out_of_pickles(tmp_path: Path) -> None:
+def test_logits_with_an_adapter_out_of_pickles(tmp_path: Path, each_model_compiled_once: None) -> None:
     """What compiling merged, the check merges: without the adapter the checkpoint is another."""
     base, adapter, bundle = (tmp_path / name for name in ("base", "adapter", "x.bundle"))
     shutil.copytree(DEMO / "draft", base, ignore=shutil.ignore_patterns("*.safetensors"))

@@ -23,7 +23,7 @@ PROMPT = ["a text", "--max-new-tokens", "24"]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(tmp_path_factory: pytest.TempPathFactory, each_model_compiled_once: None) -> Path:
     """A pair whose fp16 target lies beside the packed one."""
     folder = tmp_path_factory.mktemp("compare")
     target = save_checkpoint(folder / "target", seed=5, logits=272)

@@ -1,0 +1,136 @@
+"""What is made once a run, and shared by its workers: folders, traced graphs, and verdicts of the referee."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    import onnx_ir as ir
+
+    from mxspec.compile.trace.interface import GraphInterface
+
+
+def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:
+    """A folder of the run that the first worker to ask fills, while others wait. It is read only."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        fill(folder)
+
+    return _made_once(_run_folder(factory) / "folders" / name, make)
+
+
+@contextmanager
+def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
+    """While it lasts, compiling in this process traces and judges only what no worker of the run has.
+
+    The passes, weights and checks of each model are its own. torch's exporter lists its operators once, too.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    from mxspec.compile import export, pipeline
+    from mxspec.compile.check.referee import judge
+    from mxspec.compile.trace.trace import trace
+
+    run = _run_folder(factory)
+
+    def trace_once(interface: GraphInterface) -> ir.Model:
+        path = _made_once(run / "graphs" / _key_of_trace(interface), lambda path: _write_graph(trace(interface), path))
+        return _read_graph(path)
+
+    def judge_once(config: Any, context_length: int) -> Any:
+        key = _digest(config.to_json_string(), context_length)
+        path = _made_once(
+            run / "verdicts" / key, lambda path: path.write_bytes(pickle.dumps(judge(config, context_length)))
+        )
+        return pickle.loads(path.read_bytes())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        patch.setattr(export, "trace", trace_once)
+        patch.setattr(pipeline, "judge", judge_once)
+        yield
+
+
+def _run_folder(factory: pytest.TempPathFactory) -> Path:
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def _made_once(path: Path, make: Callable[[Path], object]) -> Path:
+    """`path`, made under another name first: what failed half way is made again by the next who asks."""
+    path.parent.mkdir(exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            work = path.with_name(f"{path.name}.work")
+            shutil.rmtree(work, ignore_errors=True)
+            make(work)
+            work.rename(path)
+    return path
+
+
+def _digest(*parts: object) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part if isinstance(part, bytes) else repr(part).encode())
+        whole.update(b"\0")
+    return whole.hexdigest()
+
+
+def _key_of_trace(interface: GraphInterface) -> str:
+    """Everything that a traced graph depends on: config, modules, formats, names and sizes, and values of buffers."""
+    from torch.utils._pytree import tree_flatten
+
+    from mxspec.compile.trace.modules import PackedLinear
+
+    model = interface.model
+    arguments, form = tree_flatten(interface.arguments())
+    first: dict[int, str] = {}  # of tied parameters
+    return _digest(
+        type(interface).__qualname__,
+        interface.inputs,
+        interface.outputs,
+        form,
+        [(argument.dtype, tuple(argument.shape)) for argument in arguments],
+        model.config.to_json_string(use_diff=False),
+        model,
+        [module.source for module in model.modules() if isinstance(module, PackedLinear)],
+        [
+            (name, first.setdefault(id(value), name), value.dtype, tuple(value.shape))
+            for name, value in model.named_parameters(remove_duplicate=False)
+        ],
+        *(
+            (name, value.dtype, tuple(value.shape), None if value.is_meta else value.numpy().tobytes())
+            for name, value in model.named_buffers(remove_duplicate=False)
+        ),
+    )
+
+
+def _write_graph(graph: ir.Model, path: Path) -> None:
+    """Initializers have no values yet: each is written as if its values were in another file."""
+    import onnx_ir as ir
+
+    for name, value in graph.graph.initializers.items():
+        assert value.const_value is not None
+        held = value.const_value
+        value.const_value = ir.ExternalTensor("nowhere", None, None, held.dtype, shape=held.shape, name=name)
+    path.write_bytes(ir.serde.serialize_model(graph).SerializeToString())
+
+
+def _read_graph(path: Path) -> ir.Model:
+    import onnx
+    import onnx_ir as ir
+
+    return ir.serde.deserialize_model(onnx.ModelProto.FromString(path.read_bytes()))

@@ -1,0 +1,58 @@
+"""What tests share: a graph that was read back is the one that was traced, and a failed try is made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from transformers import AutoConfig
+
+from mxspec.compile.export import export_graph
+from tests.once import compiled_once, shared_folder
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vocab_size": 120,
+}
+
+
+def exported(weight_format: str, context_length: int, **settings: float) -> bytes:
+    config = AutoConfig.for_model("llama", **SIZES, **settings)
+    found = export_graph(
+        config, weight_format=lambda _: weight_format, context_length=context_length, cache_dtype="float16"
+    )
+    for node in found.model.graph:
+        node.name = None  # the passes number their own, among others where a graph was read back
+    model: bytes = ir.serde.serialize_model(found.model).SerializeToString()
+    return (
+        model + repr([(spec, None if spec.value is None else spec.value.tobytes()) for spec in found.weights]).encode()
+    )
+
+
+def test_a_graph_that_was_read_back_is_the_one_that_was_traced(tmp_path_factory: pytest.TempPathFactory) -> None:
+    traced = exported("mxint8", 96)
+    with compiled_once(tmp_path_factory):
+        assert exported("mxint8", 96) == traced
+        assert exported("mxint8", 96) == traced
+        others = [exported("fp16_tiles", 96), exported("mxint8", 64), exported("mxint8", 96, rms_norm_eps=0.1)]
+    assert len({traced, *others}) == 4
+
+
+def test_what_failed_half_way_is_made_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    tries: list[Path] = []
+
+    def fill(folder: Path) -> None:
+        tries.append(folder)
+        (folder / "file").write_text("whole")
+        if len(tries) == 1:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        shared_folder(tmp_path_factory, "tried", fill)
+    for _ in range(2):
+        assert (shared_folder(tmp_path_factory, "tried", fill) / "file").read_text() == "whole"
+    assert len(tries) == 2
