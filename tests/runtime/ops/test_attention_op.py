@@ -1,16 +1,9 @@
-"""Attention through ONNX Runtime: right against float64, the same bits in any company, in place or not at all.
-
-Run as a program, this file stores the results of one fixed set of calls, for comparison between processes.
-"""
+"""Attention through ONNX Runtime: right against float64, the same bits in any company, in place or not at all."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -346,25 +339,6 @@ def fixed_calls() -> Iterator[tuple[str, Array]]:
                 yield f"{variant}-{cache_type}-{heads}-{head_size}-{name}", array
 
 
-@pytest.fixture(scope="module")
-def outputs() -> dict[str, Array]:
-    """What the instruction set chosen by itself gives."""
-    return dict(fixed_calls())
-
-
-@pytest.mark.parametrize("isa", ops.available_isas())
-def test_same_bits_on_every_isa(isa: str, tmp_path: Path, outputs: dict[str, Array]) -> None:
-    command = [sys.executable, __file__, str(tmp_path / "outputs.npz")]
-    result = subprocess.run(command, env=os.environ | {"MXSPEC_ISA": isa}, capture_output=True, text=True)
-    if "does not have" in result.stderr:
-        pytest.skip(f"this machine does not have {isa}")
-    assert result.returncode == 0, result.stderr
-    with np.load(tmp_path / "outputs.npz") as stored:
-        assert set(stored) == set(outputs)
-        for name, array in outputs.items():
-            assert stored[name].tobytes() == array.tobytes(), name
-
-
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
@@ -460,7 +434,3 @@ def test_wrong_types(types: dict[str, int]) -> None:
     errors = ort.capi.onnxruntime_pybind11_state
     with pytest.raises((errors.InvalidGraph, errors.NotImplemented, errors.Fail, errors.InvalidArgument)):
         open_session(attention_model(types, scale=1.0))
-
-
-if __name__ == "__main__":
-    np.savez(Path(sys.argv[1]), **dict(fixed_calls()))

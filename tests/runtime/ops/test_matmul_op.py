@@ -1,16 +1,9 @@
-"""PackedMatMul through ONNX Runtime: right against float64, the same bits in any company, errors instead of crashes.
-
-Run as a program, this file stores the results of one fixed set of products, for comparison between processes.
-"""
+"""PackedMatMul through ONNX Runtime: right against float64, the same bits in any company, errors instead of crashes."""
 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -75,7 +68,7 @@ class PackedMatMul:
         return out
 
 
-def fixed_products() -> Iterator[tuple[str, Floats]]:
+def fixed_calls() -> Iterator[tuple[str, Floats]]:
     """Products over formats, m and odd shapes, with extreme, infinite and NaN rows among the activations."""
     random = np.random.default_rng(5)
     for weight_format in FORMATS:
@@ -214,43 +207,6 @@ def test_large_and_tiny_blocks_in_one_row() -> None:
     assert np.all(PackedMatMul("mxfp6_e3m2", n, k)(a, packed) == 2.0**-75)
 
 
-@pytest.mark.parametrize("isa", ops.available_isas())
-def test_same_bits_on_every_isa(isa: str, tmp_path: Path, products: dict[str, Floats]) -> None:
-    result = _run_fixed_products(isa, tmp_path / "products.npz")
-    if "does not have" in result.stderr:
-        pytest.skip(f"this machine does not have {isa}")
-    assert result.returncode == 0, result.stderr
-    with np.load(tmp_path / "products.npz") as stored:
-        assert set(stored) == set(products)
-        for name, out in products.items():
-            assert stored[name].tobytes() == out.tobytes(), name
-
-
-def test_unknown_isa_is_an_error(tmp_path: Path) -> None:
-    result = _run_fixed_products("sse9", tmp_path / "products.npz")
-    assert (
-        "MXSPEC_ISA: got sse9, expected one of scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon, neondot"
-        in result.stderr
-    )
-    assert result.returncode == 1
-
-
-@pytest.fixture(scope="module")
-def products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Floats]:
-    """What the instruction set chosen by itself gives."""
-    path = tmp_path_factory.mktemp("matmul") / "products.npz"
-    result = _run_fixed_products("", path)
-    assert result.returncode == 0, result.stderr
-    with np.load(path) as stored:
-        return dict(stored)
-
-
-def _run_fixed_products(isa: str, path: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(__file__)
-    environment = os.environ | {"MXSPEC_ISA": isa}
-    return subprocess.run([sys.executable, str(program), str(path)], env=environment, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
@@ -306,7 +262,3 @@ def test_wrong_type_of_a() -> None:
     model = matmul_model(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16_tiles")
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
         open_session(model)
-
-
-if __name__ == "__main__":
-    np.savez(Path(sys.argv[1]), **dict(fixed_products()))
