@@ -161,6 +161,7 @@ def make_sequence(
     drafter: Any = None,
     verifier: str | Verifier = "mrs",
     proposal: Any = "sampled",
+    draft_temperature: float | None = None,
     lenience: float = 1.0,
     **settings: Any,
 ) -> sequence.Sequence:
@@ -178,7 +179,8 @@ def make_sequence(
                 0 if draft is None and drafter is None else k,
                 VERIFIERS[verifier] if isinstance(verifier, str) else verifier,
                 proposal,
-                lenience=lenience,
+                draft_temperature,
+                lenience,
             ),
             max_new_tokens=max_new_tokens,
             eos=frozenset(eos),

@@ -1,7 +1,8 @@
 """Sampled text has the target's distribution: joint sequences of whole generations against exact enumeration.
 
-A G-test over all sequences of four tokens. A right verifier fails it once in a million seeds; the seeds are fixed, so
-it passes always or never. Each broken verifier that is known from the wild must fail it.
+A chi-square test over all sequences of four tokens, which one scheduler writes, 32 at a time. A right verifier fails it
+once in a million seeds; the seeds are fixed, so it passes always or never. Each broken verifier that is known from the
+wild must fail it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
@@ -24,34 +24,22 @@ from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
-from mxspec.runtime.events import Token
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
+from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.verifiers.known import BLOCK, MRS, VERIFIERS
 from mxspec.runtime.verifiers.verifier import Scored, Verifier
 from tests.broken import unprocessed_draft, verify_with_a_late_bonus
+from tests.runtime.verifiers import exact
+from tests.runtime.verifiers.conftest import CountTexts
+from tests.runtime.verifiers.exact import Logits, text_probabilities
 
 VOCAB, LENGTH, PROMPT = 4, 4, [1, 2]
 SAMPLES = 2500
 FALSE_ALARM = 1e-6
-Probs = NDArray[np.float64]
-Logits = Callable[[tuple[int, ...]], NDArray[np.float32]]
-
-
-def exact(logits: Logits, temperature: float, top_k: int) -> dict[tuple[int, ...], float]:
-    """Probability of every sequence, by plain float64 code."""
-
-    def row(text: tuple[int, ...]) -> Probs:
-        values = logits(text).astype(np.float64) / temperature
-        weights = np.exp(values) * (values >= np.sort(values)[-top_k])
-        return weights / weights.sum()
-
-    joint = {}
-    for text in itertools.product(range(VOCAB), repeat=LENGTH):
-        steps = [row((*PROMPT, *text[:i]))[text[i]] for i in range(LENGTH)]
-        joint[text] = float(np.prod(steps))
-    return joint
+MonkeyPatch = pytest.MonkeyPatch
+Surprise = Callable[..., float]
 
 
 def without(token: int, logits: Logits) -> Logits:
@@ -60,50 +48,41 @@ def without(token: int, logits: Logits) -> Logits:
     return lambda text: logits(text) + forbidden
 
 
-def surprise(
+def surprise_of(
     toys: Any,
+    count_texts: CountTexts,
     k: int,
     samples: int = SAMPLES,
     make: Callable[[Any], Drafter] | None = None,
     barred: int | None = None,
     **how: Any,
 ) -> float:
-    """The probability of a G statistic as large as that of `samples` generations; 0 if an impossible one came up."""
-    settings = {"temperature": 0.7, "top_k": 3}
-    target_logits, draft_logits = toys.random_logits(VOCAB, 1), toys.random_logits(VOCAB, 2)
-    target, draft = toys.Session(target_logits), toys.Session(draft_logits)
-    counts: Counter[tuple[int, ...]] = Counter()
-    if make is not None:
-        how["drafter"] = make(draft)
-    for seed in range(samples):
-        limit = LENGTH + k + 1  # so that no round is cut short
-        if barred is not None:
-            how |= {"eos": [barred], "min_new_tokens": limit}
-        events = toys.generate(target, draft, PROMPT, k=k, max_new_tokens=limit, seed=seed, **settings, **how)
-        tokens = (event.id for event in events if isinstance(event, Token))
-        counts[tuple(itertools.islice(tokens, LENGTH))] += 1
-    expected = exact(target_logits if barred is None else without(barred, target_logits), **settings)  # type: ignore[arg-type]
-    possible = {sequence: samples * p for sequence, p in expected.items() if p > 0}
-    if counts.keys() - possible.keys():
-        return 0.0
-    # Cells of fewer than five expected are joined to one: the chi-square law holds for cells that are not thin.
-    cells = [(counts[s], e) for s, e in possible.items() if e >= 5]
-    thin = [(counts[s], e) for s, e in possible.items() if e < 5]
-    cells.append((sum(n for n, _ in thin), sum(e for _, e in thin)))
-    statistic = 2 * sum(n * np.log(n / e) for n, e in cells if n)
-    return float(chi2.sf(statistic, len(cells) - 1))
+    """The p-value of the counts of `samples` generations; 0 if an impossible one came up."""
+    target, draft = toys.random_logits(VOCAB, 1), toys.random_logits(VOCAB, 2)
+    settings: dict[str, Any] = {"temperature": 0.7, "top_k": 3}
+    if barred is not None:
+        how |= {"eos": [barred], "min_new_tokens": LENGTH + k + 1}
+    counts = count_texts(target, draft, PROMPT, LENGTH, range(samples), k=k, make=make, **settings, **how)
+    possible = target if barred is None else without(barred, target)
+    return exact.surprise(counts, samples * text_probabilities(possible, PROMPT, Sampling(**settings), LENGTH))
+
+
+@pytest.fixture
+def surprise(toys: Any, count_texts: CountTexts) -> Surprise:
+    """`surprise_of` of the toys."""
+    return partial(surprise_of, toys, count_texts)
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
-def test_generations_have_the_targets_distribution(toys: Any, k: int) -> None:
-    assert surprise(toys, k) > FALSE_ALARM
+def test_generations_have_the_targets_distribution(surprise: Surprise, k: int) -> None:
+    assert surprise(k) > FALSE_ALARM
 
 
 @pytest.mark.parametrize(
     ("verifier", "proposal"), [("mrs", "greedy"), ("block", "sampled"), ("block", "greedy"), ("match", "sampled")]
 )
-def test_so_they_have_by_every_verifier_and_proposal(toys: Any, verifier: str, proposal: str) -> None:
-    assert surprise(toys, 3, verifier=verifier, proposal=proposal) > FALSE_ALARM
+def test_so_they_have_by_every_verifier_and_proposal(surprise: Surprise, verifier: str, proposal: str) -> None:
+    assert surprise(3, verifier=verifier, proposal=proposal) > FALSE_ALARM
 
 
 def drafter_of(name: str, draft: Any) -> Drafter:
@@ -115,19 +94,19 @@ def drafter_of(name: str, draft: Any) -> Drafter:
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("name", ["suffix", "ngram", "lookup", "hierarchical", "mix", "random"])
-def test_so_they_have_by_every_drafter_and_verifier(toys: Any, name: str, verifier: str) -> None:
-    assert surprise(toys, 3, 500, partial(drafter_of, name), verifier=verifier) > FALSE_ALARM
+def test_so_they_have_by_every_drafter_and_verifier(surprise: Surprise, name: str, verifier: str) -> None:
+    assert surprise(3, 500, partial(drafter_of, name), verifier=verifier) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("name", ["ngram", "random", "suffix"])
-def test_so_they_have_where_a_token_that_is_drawn_cannot_be(toys: Any, name: str, verifier: str) -> None:
+def test_so_they_have_where_a_token_that_is_drawn_cannot_be(surprise: Surprise, name: str, verifier: str) -> None:
     """A place that is not drafted because of the token that was drawn there would bias the text."""
-    assert surprise(toys, 2, 1500, partial(drafter_of, name), barred=3, verifier=verifier) > FALSE_ALARM
+    assert surprise(2, 1500, partial(drafter_of, name), barred=3, verifier=verifier) > FALSE_ALARM
 
 
-def test_lenience_is_caught(toys: Any) -> None:
-    assert surprise(toys, 2, lenience=0.3) < FALSE_ALARM
+def test_lenience_is_caught(surprise: Surprise) -> None:
+    assert surprise(2, lenience=0.3) < FALSE_ALARM
 
 
 def rows(seed: int, spread: float) -> Callable[[tuple[int, ...]], Distribution]:
@@ -172,23 +151,23 @@ def test_a_block_needs_numbers_of_its_own() -> None:
     assert surprise_of_blocks(replace(BLOCK, fresh=False)) < FALSE_ALARM
 
 
-def test_residual_without_subtraction_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residual_without_subtraction_is_caught(surprise: Surprise, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(mrs, "residual", lambda target, draft: target)
-    assert surprise(toys, 2) < FALSE_ALARM
+    assert surprise(2) < FALSE_ALARM
 
 
-def test_acceptance_with_the_wrong_tokens_probability_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_with_the_wrong_tokens_probability_is_caught(surprise: Surprise, monkeypatch: MonkeyPatch) -> None:
     def keeps(target: Distribution, draft: Distribution, token: int, uniform: float) -> bool:
         return uniform * draft.probability(token) < target.probability((token + 1) % VOCAB)
 
     monkeypatch.setattr(mrs, "keeps", keeps)
-    assert surprise(toys, 2) < FALSE_ALARM
+    assert surprise(2) < FALSE_ALARM
 
 
-def test_a_bonus_token_drawn_one_position_late_is_caught(toys: Any) -> None:
-    assert surprise(toys, 2, verifier=replace(MRS, verify=verify_with_a_late_bonus)) < FALSE_ALARM
+def test_a_bonus_token_drawn_one_position_late_is_caught(surprise: Surprise) -> None:
+    assert surprise(2, verifier=replace(MRS, verify=verify_with_a_late_bonus)) < FALSE_ALARM
 
 
-def test_an_unprocessed_draft_distribution_is_caught(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unprocessed_draft_distribution_is_caught(surprise: Surprise, monkeypatch: MonkeyPatch) -> None:
     unprocessed_draft(monkeypatch)
-    assert surprise(toys, 2) < FALSE_ALARM
+    assert surprise(2) < FALSE_ALARM

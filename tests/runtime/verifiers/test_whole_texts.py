@@ -1,0 +1,216 @@
+"""Whole sampled texts of eight words against the exact probability of each, in every way to sample and to draft.
+
+They run in the real scheduler, 32 at a time. The seeds are fixed, so a test passes always or never; a right engine
+fails it once in a million choices of them. Numbers that are used twice show in whole texts, not in single tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mxspec.runtime.drafters.drafter import ProposalKind, Wanted
+from mxspec.runtime.drafters.known import make_drafters
+from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.models.session import Part
+from mxspec.runtime.sampling.distribution import Distribution
+from mxspec.runtime.sampling.randomness import Draws, Purpose
+from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.verifiers.known import VERIFIERS
+from tests.broken import verify_with_a_late_bonus
+from tests.runtime.verifiers.conftest import CountTexts
+from tests.runtime.verifiers.exact import Logits, Probs, number_of, surprise, text_probabilities
+
+WORDS, LENGTH, PROMPT = 8, 4, [0, 1]
+ORDER = 2  # words that the next one depends on
+SAMPLES = 1100
+FALSE_ALARM = 1e-6
+TARGET_LEAD, DRAFT_LEAD = 1.4, 6.0  # spread of the logits of two words, which temperatures bring about
+MonkeyPatch = pytest.MonkeyPatch
+
+
+def rows(seed: int) -> Probs:
+    """Logits float64[contexts, words] after every text of up to ORDER words."""
+    contexts = sum(WORDS**length for length in range(ORDER + 1))
+    return 1.5 * np.random.default_rng(seed).standard_normal((contexts, WORDS))
+
+
+TARGET = rows(1)
+DRAFT = 0.8 * TARGET + 0.6 * rows(2)
+
+
+def after(table: Probs) -> Logits:
+    """What follows a text after the prompt, which does not matter."""
+
+    def logits(text: tuple[int, ...]) -> Any:
+        last = text[len(PROMPT) :][-ORDER:]
+        shorter = (WORDS ** len(last) - 1) // (WORDS - 1)
+        return table[shorter + number_of(last, WORDS)].astype(np.float32)
+
+    return logits
+
+
+PLAIN, CUT = Sampling(1.0), Sampling(1.0, top_k=6)
+PENALISED = Sampling(1.0, top_p=0.95, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to sample the words."""
+
+    verifier: str
+    sampling: Sampling = PLAIN
+    drafter: str = "model"
+    k: int = 2
+    proposal: ProposalKind = "sampled"
+    draft_temperature: float | None = None
+    samples: int = SAMPLES
+
+
+def lead(table: Probs, pair: tuple[int, int]) -> tuple[float, float]:
+    """Mean and spread of how far the logit of one word is above the other's."""
+    found = table[:, pair[0]] - table[:, pair[1]]
+    return float(found.mean()), float(found.std())
+
+
+def two_words() -> Way:
+    """Two words that both models find about as likely, and a draft that is far too sure of its own.
+
+    Blocks that are cut show here whether their random numbers are used again: what is drafted is discarded often, and
+    few texts are possible, so that each comes up often.
+    """
+
+    def bias(pair: tuple[int, int]) -> float:
+        leads = lead(TARGET, pair), lead(DRAFT, pair)
+        return sum(abs(mean) / spread for mean, spread in leads)
+
+    pair = min(itertools.combinations(range(WORDS), 2), key=bias)
+    others = {word: -math.inf for word in range(WORDS) if word not in pair}
+    sampling = Sampling(lead(TARGET, pair)[1] / TARGET_LEAD, logit_bias=others)
+    sharp = lead(DRAFT, pair)[1] / DRAFT_LEAD
+    return Way("block", sampling, k=3, draft_temperature=sharp, samples=3 * SAMPLES)
+
+
+WAYS = {
+    "mrs": Way("mrs", CUT),
+    "mrs with penalties": Way("mrs", PENALISED),
+    "mrs with a greedy proposal": Way("mrs", proposal="greedy"),
+    "match": Way("match", CUT),
+    "block": Way("block", k=3),
+    **{f"mrs, drafter {name}": Way("mrs", drafter=name) for name in make_drafters(WORDS, None) if name != "none"},
+    "mrs, drafter hierarchical": Way("mrs", drafter="hierarchical"),
+    "block, a sure draft of two words": two_words(),
+}
+
+
+def surprise_of(count_texts: CountTexts, way: Way) -> float:
+    settings = {field.name: getattr(way.sampling, field.name) for field in fields(Sampling) if field.name != "seed"}
+    counts = count_texts(
+        after(TARGET),
+        after(DRAFT),
+        PROMPT,
+        LENGTH,
+        range(way.samples),
+        k=way.k,
+        make=lambda draft: make_drafters(WORDS, draft)[way.drafter],
+        verifier=way.verifier,
+        proposal=way.proposal,
+        draft_temperature=way.draft_temperature,
+        **settings,
+    )
+    return surprise(counts, way.samples * text_probabilities(after(TARGET), PROMPT, way.sampling, LENGTH))
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_texts_are_as_likely_as_the_target_makes_them(count_texts: CountTexts, name: str) -> None:
+    assert surprise_of(count_texts, WAYS[name]) > FALSE_ALARM
+
+
+# --- engines that are broken where only whole texts show it ---
+
+
+def number_used_twice(patch: MonkeyPatch) -> None:
+    """A token is drawn and judged by the same number."""
+    uniform = Draws.uniform
+    patch.setattr(Draws, "uniform", lambda draws, place, purpose: uniform(draws, place, Purpose.DRAFT))
+
+
+def bonus_one_late(patch: MonkeyPatch) -> None:
+    patch.setitem(VERIFIERS, "mrs", replace(VERIFIERS["mrs"], verify=verify_with_a_late_bonus))
+
+
+def block_keyed_by_position(patch: MonkeyPatch) -> None:
+    patch.setitem(VERIFIERS, "block", replace(VERIFIERS["block"], fresh=False))
+
+
+def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:
+    """A round ends before a token that the draft thinks unlikely: what was drawn decides whether it is drafted."""
+    add = Wanted._add
+
+    def confident(want: Wanted, token: int, drawn_from: Distribution | None, origin: str) -> None:
+        if drawn_from is not None and drawn_from.probability(token) < 0.3:
+            return
+        add(want, token, drawn_from, origin)
+
+    def propose(drafter: ModelDrafter, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        for want in wanted:
+            unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens]
+            for _ in range(want.k):
+                row = drafter.session.run([Part(want.slot.index, want.slot.draft_length, unread, 1)])[0]
+                want.slot.draft_length += len(unread)
+                count = len(want.proposal.tokens)
+                want.add_row(row, drafter.name)
+                if len(want.proposal.tokens) == count:
+                    break
+                unread = want.proposal.tokens[-1:]
+        return []
+
+    patch.setattr(Wanted, "_add", confident)
+    patch.setattr(ModelDrafter, "propose", propose)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "name"),
+    [
+        (number_used_twice, "mrs"),
+        (bonus_one_late, "mrs"),
+        (stops_after_unlikely_tokens, "block"),
+        (block_keyed_by_position, "block, a sure draft of two words"),
+    ],
+)
+def test_a_broken_engine_is_caught(
+    count_texts: CountTexts, monkeypatch: MonkeyPatch, sabotage: Callable[[MonkeyPatch], None], name: str
+) -> None:
+    sabotage(monkeypatch)
+    assert surprise_of(count_texts, WAYS[name]) < FALSE_ALARM
+
+
+# --- what they are held against ---
+
+
+def test_probabilities_of_texts_add_up() -> None:
+    bias = dict.fromkeys(range(2, WORDS), -math.inf)
+    found = text_probabilities(after(TARGET), PROMPT, Sampling(0.7, logit_bias=bias), 3)
+    assert found.sum() == pytest.approx(1)
+    for number, text in enumerate(itertools.product(range(WORDS), repeat=3)):
+        assert (found[number] > 0) == (max(text) < 2)
+        assert number_of(text, WORDS) == number
+    first = np.exp((TARGET[0, :2] - TARGET[0, :2].max()) / 0.7)
+    assert found.reshape(WORDS, -1).sum(axis=1)[:2] == pytest.approx(first / first.sum())
+
+
+def test_counts_are_compared_with_what_was_expected() -> None:
+    rng = np.random.default_rng(3)
+    chances = rng.dirichlet([0.4] * 300)
+    found = [surprise(rng.multinomial(2000, chances).astype(float), 2000 * chances) for _ in range(300)]
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
+    wrong = 0.8 * chances + 0.2 * rng.permutation(chances)
+    assert surprise(rng.multinomial(2000, wrong).astype(float), 2000 * chances) < 1e-6
+    assert surprise(np.array([1.0, 1.0]), np.array([2.0, 0.0])) == 0
