@@ -10,18 +10,17 @@ from mxspec.evaluate.lossless.bits import check_bits
 from mxspec.evaluate.lossless.effort import EFFORTS, measure_speed
 from mxspec.evaluate.lossless.enumeration import check_enumeration
 from mxspec.evaluate.lossless.equal import check_equality
-from mxspec.evaluate.lossless.evidence import Evidence
+from mxspec.evaluate.lossless.evidence import FAULTS, Evidence
 from mxspec.evaluate.lossless.finding import Chance, Equality, Power, Progress
 from mxspec.evaluate.lossless.prompts import make_prompts
 from mxspec.evaluate.lossless.rescored import check_rescored
-from mxspec.evaluate.lossless.tails import holm
+from mxspec.evaluate.significance import holm
 from mxspec.runtime.engine import Engine
 
 FALSE_ALARM = 1e-3  # of all tests together, for a right engine
 CHECKS = ("rows", "equality", "sampling", "words")
 PROMPTS = 10
 ROW_TOKENS = 64
-
 
 @dataclass(slots=True)
 class Certificate:
@@ -55,7 +54,6 @@ class Certificate:
             if chance.name in failed
         ]
         return [*unequal, *unlikely]
-
 
 def certify(
     engine: Engine,

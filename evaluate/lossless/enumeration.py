@@ -16,7 +16,7 @@ from mxspec.evaluate.lossless.finding import Chance, Equality, Progress
 from mxspec.evaluate.lossless.job import penalised
 from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.evaluate.lossless.table import PROMPT, WORDS, Table, TableSession, number_of, score_tables
-from mxspec.evaluate.lossless.tails import Probs, chi_square_tail
+from mxspec.evaluate.significance import Probs, chi_square_tail
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime.drafters.drafter import ProposalKind
 from mxspec.runtime.drafters.known import make_drafters
@@ -40,7 +40,6 @@ TARGET_LEAD, DRAFT_LEAD = 1.4, 6.0  # spread of the logits of two words, which t
 ENTROPY = 1.4  # nats, of a word at the temperature chosen: texts of many kinds come up
 Tables = dict[ModelName, Table]
 
-
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """A way to sample the words."""
@@ -53,7 +52,6 @@ class Rounds:
     proposal: ProposalKind = "sampled"
     draft_temperature: float | None = None
     share: int = 1  # of the texts, beside the others'
-
 
 def check_enumeration(
     engine: Engine, prompt: Prompt, seed: int, sequences: int, progress: Progress
@@ -81,7 +79,6 @@ def check_enumeration(
         )
     return chances, possible
 
-
 def all_rounds(tables: Tables, has_draft: bool) -> list[Rounds]:
     """Every verifier and proposal with the first drafter, shaped in different ways, and all other drafters."""
     drafter = "model" if has_draft else "random"
@@ -97,7 +94,6 @@ def all_rounds(tables: Tables, has_draft: bool) -> list[Rounds]:
     ]
     found += [Rounds(f"mrs, drafter {name}", name, "mrs", plain) for name in others if name not in ("none", drafter)]
     return [*found, two_words(tables, drafter)] if has_draft else found
-
 
 def two_words(tables: Tables, drafter: str) -> Rounds:
     """Two words that both models find about as likely, and a draft that is far too sure of its own.
@@ -115,12 +111,10 @@ def two_words(tables: Tables, drafter: str) -> Rounds:
     sharp = _lead(draft, pair)[1] / DRAFT_LEAD
     return Rounds("block, a sure draft of two words", drafter, "block", sampling, 3, draft_temperature=sharp, share=3)
 
-
 def _lead(table: Table, pair: tuple[int, int]) -> tuple[float, float]:
     """Mean and spread of how far the logit of one word is above the other's."""
     lead = table.rows[:, pair[0]].astype(np.float64) - table.rows[:, pair[1]]
     return float(lead.mean()), float(lead.std()) + 1e-6
-
 
 def even_temperature(table: Table) -> float:
     """At which the words of a table have a mean entropy of ENTROPY: by halving, as it rises with the temperature."""
@@ -130,13 +124,11 @@ def even_temperature(table: Table) -> float:
         low, high = (middle, high) if _entropy(table, middle) < ENTROPY else (low, middle)
     return round(high, 3)
 
-
 def _entropy(table: Table, temperature: float) -> float:
     logs = table.rows.astype(np.float64) / temperature
     logs -= logs.max(axis=1, keepdims=True)
     logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
     return float(-(np.exp(logs) * logs).sum(axis=1).mean())
-
 
 def compare_counts(counts: Probs, expected: Probs) -> tuple[float, str]:
     """Pearson's chi-square test of float64[cells]: its p-value, and the statistic in words.
@@ -153,7 +145,6 @@ def compare_counts(counts: Probs, expected: Probs) -> tuple[float, str]:
     variance = 2 * degrees + sum(1 / mean for _, mean in cells) - (len(cells) ** 2 + 2 * len(cells) - 2) / total
     fitted = degrees + (statistic - degrees) * math.sqrt(2 * degrees / max(variance, 2 * degrees))
     return chi_square_tail(float(fitted), degrees), f"chi-square {statistic:.0f}, {degrees} degrees of freedom"
-
 
 class Words:
     """Writes texts over the tables, many at a time."""
@@ -205,7 +196,6 @@ class Words:
         shaper = Shaper(sampling, PROMPT, vocab_size=WORDS, eos=())
         return Sequence(settings, shaper, TextStream(self._tokenizer, PROMPT), outbox, self._capacity)
 
-
 class _Outbox:
     """The words of one text."""
 
@@ -219,7 +209,6 @@ class _Outbox:
                 self.words.append(event.id)
             elif isinstance(event, BaseException):
                 self.error = event
-
 
 def _words(number: int) -> list[int]:
     return [number // WORDS**i % WORDS for i in reversed(range(LENGTH))]

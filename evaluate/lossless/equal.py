@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from mxspec.evaluate.lossless.alone import Alone
 from mxspec.evaluate.lossless.effort import Effort, Speed
 from mxspec.evaluate.lossless.finding import Equality, Part, Progress
-from mxspec.evaluate.lossless.grammar import own_grammar
-from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
+from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
 from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
 from mxspec.evaluate.lossless.write import write_all

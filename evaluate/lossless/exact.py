@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mxspec.evaluate.lossless.table import PROMPT, WORDS, Table
-from mxspec.evaluate.lossless.tails import Probs
+from mxspec.evaluate.significance import Probs
 from mxspec.runtime.sampling.settings import Sampling
-
 
 def text_probabilities(table: Table, sampling: Sampling, length: int) -> Probs:
     """float64[WORDS ** length], texts in the order of their numbers."""
@@ -27,7 +26,6 @@ def text_probabilities(table: Table, sampling: Sampling, length: int) -> Probs:
             found[number] *= row(text[:i])[word]
     return found
 
-
 def next_word(table: Table, sampling: Sampling, text: Sequence[int]) -> Probs:
     """What follows a text, by the definitions of docs/engine.md: bias, penalties, temperature, top-k, top-p."""
     values = _penalised(table.after(list(text)).astype(np.float64), sampling, text) / sampling.temperature
@@ -42,7 +40,6 @@ def next_word(table: Table, sampling: Sampling, text: Sequence[int]) -> Probs:
         weights /= weights.sum()
     found: Probs = weights
     return found
-
 
 def _penalised(values: Probs, sampling: Sampling, text: Sequence[int]) -> Probs:
     for word, bias in sampling.logit_bias.items():

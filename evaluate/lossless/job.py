@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from dataclasses import dataclass, replace
 
 from mxspec.evaluate.lossless.prompts import Prompt
+from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import DRAWN, PARAMETERS
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.engine import Engine
@@ -14,6 +17,7 @@ from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 
 _CHOOSING = PARAMETERS.keys() - {"seed"}  # fields of a request that say how tokens are chosen
+WORDS, MOST_LENGTH = 24, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +101,21 @@ def guessing(engine: Engine) -> list[Drafter]:
 def penalised(sampling: Sampling) -> Sampling:
     """The same, with penalties for what stands in the text."""
     return replace(sampling, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3)
+
+
+def own_grammar(engine: Engine) -> Grammar:
+    """A grammar that any pair can keep to: some of its own tokens, in any order.
+
+    Raises GenerationError where llguidance is not installed, or does not know the tokenizer.
+    """
+    if importlib.util.find_spec("llguidance") is None:
+        raise GenerationError("llguidance is not installed (pip install 'mxspec[grammar]')")
+    entry = engine.bundle.manifest.tokenizer
+    texts = dict.fromkeys(engine.tokenizer.decode([token]) for token in range(entry.vocab_size))
+    words = [text for text in texts if text.strip() and text.isascii() and text.isprintable()]
+    if len(words) < 2:
+        raise GenerationError("the vocabulary has no words to make one of")
+    some = words[:: max(len(words) // WORDS, 1)][:WORDS]
+    grammar = Grammar.regex(f"({'|'.join(re.escape(word) for word in some)}){{4,{MOST_LENGTH}}}")
+    grammar.compile(engine.tokenizer, entry.eos_token_ids, entry.vocab_size)
+    return grammar

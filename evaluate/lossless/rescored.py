@@ -16,11 +16,10 @@ import numpy as np
 from mxspec.evaluate.lossless.effort import ROWS, Effort, Speed
 from mxspec.evaluate.lossless.evidence import Evidence
 from mxspec.evaluate.lossless.finding import Equality, Progress
-from mxspec.evaluate.lossless.grammar import own_grammar
-from mxspec.evaluate.lossless.job import Job, Way, guessing, penalised
+from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
 from mxspec.evaluate.lossless.prompts import Prompt
-from mxspec.evaluate.lossless.tails import Probs
 from mxspec.evaluate.lossless.write import Written, write_all
+from mxspec.evaluate.significance import Probs
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.engine import Engine

@@ -9,7 +9,7 @@ from mxspec.evaluate.bench.compare.figures import Figure, figures_of, settings_o
 from mxspec.evaluate.bench.compare.judge import LEVEL, Move, move_of
 from mxspec.evaluate.bench.compare.result import ComparedFigure, CompareResult, Verdict
 from mxspec.evaluate.bench.records import Record
-from mxspec.evaluate.holm import holm_corrected
+from mxspec.evaluate.significance import holm_corrected
 from mxspec.formats.errors import MxspecError
 
 

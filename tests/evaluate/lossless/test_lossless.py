@@ -16,8 +16,7 @@ from scipy import stats
 from mxspec.evaluate.lossless import exact
 from mxspec.evaluate.lossless.effort import EFFORTS, Effort
 from mxspec.evaluate.lossless.enumeration import compare_counts
-from mxspec.evaluate.lossless.evidence import Evidence
-from mxspec.evaluate.lossless.faults import FAULTS
+from mxspec.evaluate.lossless.evidence import FAULTS, Evidence
 from mxspec.evaluate.lossless.finding import Equality
 from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
 from mxspec.evaluate.lossless.table import ORDER, WORDS, Table, TableSession, score_tables

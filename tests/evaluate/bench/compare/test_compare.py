@@ -16,7 +16,7 @@ from scipy import stats
 from mxspec.evaluate.bench.compare.figures import Series, figures_of, settings_of
 from mxspec.evaluate.bench.compare.judge import move_of
 from mxspec.evaluate.bench.records import result_of
-from mxspec.evaluate.holm import holm_corrected
+from mxspec.evaluate.significance import holm_corrected
 
 Specbench = Callable[..., Result]
 RECORDS = Path(__file__).resolve().parents[4] / "bench" / "records"

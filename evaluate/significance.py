@@ -1,4 +1,4 @@
-"""Tail probabilities, and what several tests together may say; numpy alone, so that a check needs no SciPy."""
+"""Tail probabilities, and what several tests together may say; with numpy alone, so that a check needs no SciPy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mxspec.evaluate.holm import holm_corrected
 
 Probs = NDArray[np.float64]
 
@@ -109,3 +107,15 @@ def holm(p_values: Mapping[str, float], false_alarm: float) -> set[str]:
     """The tests that fail: together they accuse a right engine with a probability of at most `false_alarm`."""
     corrected = holm_corrected([*p_values.values()])
     return {name for name, p in zip(p_values, corrected, strict=True) if p <= false_alarm}
+
+
+def holm_corrected(p_values: Sequence[float]) -> list[float]:
+    """Each p-value corrected for all of them (Holm 1979).
+
+    Where those of at most a level are called found, one of them is a false alarm with at most that probability.
+    """
+    corrected, highest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min((len(p_values) - rank) * p_values[index], 1.0))
+        corrected[index] = highest
+    return corrected

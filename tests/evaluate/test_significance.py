@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mxspec.evaluate.lossless.tails import (
+from mxspec.evaluate.significance import (
     chi_square_tail,
     holm,
     kolmogorov_tail,
