@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from mxspec.evaluate.lossless.bits import check_bits
 from mxspec.evaluate.lossless.effort import EFFORTS, measure_speed
-from mxspec.evaluate.lossless.enumeration import check_enumeration
 from mxspec.evaluate.lossless.equal import check_equality
-from mxspec.evaluate.lossless.evidence import FAULTS, Evidence
+from mxspec.evaluate.lossless.evidence import Evidence
 from mxspec.evaluate.lossless.finding import Chance, Equality, Power, Progress
 from mxspec.evaluate.lossless.prompts import make_prompts
 from mxspec.evaluate.lossless.rescored import check_rescored
@@ -18,9 +17,10 @@ from mxspec.evaluate.significance import holm
 from mxspec.runtime.engine import Engine
 
 FALSE_ALARM = 1e-3  # of all tests together, for a right engine
-CHECKS = ("rows", "equality", "sampling", "words")
+CHECKS = ("rows", "equality", "sampling")
 PROMPTS = 10
 ROW_TOKENS = 64
+
 
 @dataclass(slots=True)
 class Certificate:
@@ -55,6 +55,7 @@ class Certificate:
         ]
         return [*unequal, *unlikely]
 
+
 def certify(
     engine: Engine,
     text: str | None,
@@ -83,10 +84,6 @@ def certify(
         evidence, equalities = check_rescored(engine, prompts, seed, wanted, speed, progress)
         found.equalities += equalities
         found.chances += [chance for one in evidence for chance in one.chances()]
-    if "words" in only:
-        chances, possible = check_enumeration(engine, prompts[0], seed, wanted.sequences, progress)
-        found.equalities.append(possible)
-        found.chances += chances
     level = FALSE_ALARM / max(len(found.chances), 1)
     found.powers = {one.name: one.powers(level) for one in evidence[:1]}
     found.seconds = time.perf_counter() - began

@@ -18,11 +18,20 @@ from mxspec.runtime.engine import SLOTS, Engine
 
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--text", "text_file", type=click.Path(path_type=Path), help="Prompts are cut from this UTF-8 text.")
-@click.option("--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True, help="How much.")
-@click.option("--only", multiple=True, type=click.Choice(CHECKS), help="Nothing but this; may be repeated.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of prompts and samples.")
-@click.option("--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Texts at a time.")
+@click.option(
+    "--text",
+    "text_file",
+    type=click.Path(path_type=Path),
+    help="UTF-8 file that prompts are cut from.  [default: random tokens]",
+)
+@click.option(
+    "--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True, help="Amount of checking."
+)
+@click.option("--only", multiple=True, type=click.Choice(CHECKS), help="Run only this check; may be repeated.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of prompts and samples.")
+@click.option(
+    "--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Largest number of texts at a time."
+)
 @run_options
 def lossless(
     bundle: Path,
@@ -35,9 +44,9 @@ def lossless(
 ) -> None:
     """Check that what BUNDLE writes with drafts is what its target writes alone.
 
-    Rows of K + 1 tokens against single steps, bit for bit; greedy and seeded text in every way to draft; sampled text
-    against the target's distribution, at full vocabulary and in texts of eight words. Exit code 2 where any differs; a
-    right engine fails in at most one of a thousand runs.
+    Compares scores of K + 1 tokens with those of single steps, bit for bit; greedy and seeded text, written with every
+    drafter and K, with the target's alone; and sampled text with the target's distribution. The exit code is 2 if
+    anything differs. A correct engine fails in at most one of a thousand runs.
     """
     text = None if text_file is None else read_text(text_file, "--text")
     with Engine(bundle, slots=slots, threads=run.threads) as engine, run.console.status("opening the bundle") as status:

@@ -19,13 +19,12 @@ class Effort:
     model_seconds: float
     equal_tokens: int  # of each text that is compared, at most
     sampled_tokens: int  # of each way to sample, at most; thrice of the first
-    sequences: int  # enumerated, of all ways together
 
 
 EFFORTS = {
-    "quick": Effort(25, equal_tokens=24, sampled_tokens=200, sequences=14_000),
-    "normal": Effort(100, equal_tokens=48, sampled_tokens=600, sequences=28_000),
-    "thorough": Effort(1_200, equal_tokens=96, sampled_tokens=4_000, sequences=50_000),
+    "quick": Effort(25, equal_tokens=24, sampled_tokens=200),
+    "normal": Effort(100, equal_tokens=48, sampled_tokens=600),
+    "thorough": Effort(1_200, equal_tokens=96, sampled_tokens=4_000),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from rich.table import Table
@@ -95,11 +96,10 @@ def _chances(found: Certificate, unit: str) -> Table:
 
 def as_sentences(found: Certificate) -> list[str]:
     """The verdict, and how far it reaches."""
-    compared = sum(equality.compared for equality in found.equalities)
     if not found.passed:
         return ["Not lossless: what was drafted changed the text.", *(f"  {failure}" for failure in found.failures)]
     tests = f"{len(found.chances)} tests" if found.chances else "no test of a distribution"
-    lines = [f"Lossless as far as {compared:,} comparisons and {tests} can tell."]
+    lines = [f"Lossless as far as {_compared(found)} of this pair and {tests} can tell."]
     if found.chances:
         lines.append(f"Together the tests accuse a right engine in at most {FALSE_ALARM:.1%} of runs.")
     for name, powers in found.powers.items():
@@ -111,6 +111,14 @@ def as_sentences(found: Certificate) -> list[str]:
             lines.append(f"It had too few tokens to be sure of: {', '.join(unsure)}; --effort thorough has more.")
     lines += [f"Not checked: {skipped}" for skipped in found.skipped]
     return lines
+
+
+def _compared(found: Certificate) -> str:
+    """What was compared, by kind."""
+    counts: Counter[str] = Counter()
+    for equality in found.equalities:
+        counts[equality.unit] += equality.compared
+    return ", ".join(f"{count:,} {unit}" for unit, count in counts.items())
 
 
 def _tokens(power: Power) -> str:

@@ -1,4 +1,7 @@
-"""Engines that are broken in ways known from the wild: each is caught by `speccheck lossless` itself."""
+"""Engines that are broken in ways known from the wild: each is caught by `speccheck lossless` itself.
+
+What shows in whole texts alone is in tests/runtime/verifiers/test_whole_texts.py.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,9 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from mxspec.evaluate.lossless import enumeration
-from mxspec.evaluate.lossless.effort import EFFORTS
+from mxspec.evaluate.lossless.effort import EFFORTS, Effort
 from mxspec.evaluate.speccheck import main
-from mxspec.runtime.drafters.drafter import Choice, Wanted
-from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.drafter import Choice
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
@@ -30,7 +31,7 @@ from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
-from tests.broken import unprocessed_draft, verify_with_a_late_bonus
+from tests.broken import unprocessed_draft
 
 Logits = NDArray[np.float32]
 MonkeyPatch = pytest.MonkeyPatch
@@ -137,10 +138,6 @@ def wrong_tokens_probability(patch: MonkeyPatch) -> None:
     patch.setattr(mrs, "keeps", keeps)
 
 
-def bonus_one_late(patch: MonkeyPatch) -> None:
-    _verify(patch, "mrs", verify_with_a_late_bonus)
-
-
 def distributions_of_the_round_before(patch: MonkeyPatch) -> None:
     """A drafted token is judged by what the draft expected one round ago."""
     last: dict[int, list[Distribution]] = {}
@@ -157,12 +154,6 @@ def distributions_of_the_round_before(patch: MonkeyPatch) -> None:
 # --- random numbers ---
 
 
-def number_used_twice(patch: MonkeyPatch) -> None:
-    """A token is drawn and judged by the same number."""
-    uniform = Draws.uniform
-    patch.setattr(Draws, "uniform", lambda draws, place, purpose: uniform(draws, place, Purpose.DRAFT))
-
-
 def number_kept_for_the_next_place(patch: MonkeyPatch) -> None:
     """Two neighbours share the target's number."""
     word = Draws._word
@@ -173,39 +164,9 @@ def number_kept_for_the_next_place(patch: MonkeyPatch) -> None:
     patch.setattr(Draws, "_word", shared)
 
 
-def block_keyed_by_position(patch: MonkeyPatch) -> None:
-    patch.setitem(VERIFIERS, "block", replace(VERIFIERS["block"], fresh=False))
-
-
 def match_noise_of_the_round(patch: MonkeyPatch) -> None:
     """The noise that draft and target share depends on where the round begins: a seed is not one text."""
     patch.setitem(VERIFIERS, "match", replace(VERIFIERS["match"], fresh=True))
-
-
-def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:
-    """A round ends before a token that the draft thinks unlikely: what was drawn decides whether it is drafted."""
-    add = Wanted._add
-
-    def confident(want: Wanted, token: int, drawn_from: Distribution | None, origin: str) -> None:
-        if drawn_from is not None and drawn_from.probability(token) < 0.3:
-            return
-        add(want, token, drawn_from, origin)
-
-    def propose(drafter: ModelDrafter, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        for want in wanted:
-            unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens]
-            for _ in range(want.k):
-                row = drafter.session.run([Part(want.slot.index, want.slot.draft_length, unread, 1)])[0]
-                want.slot.draft_length += len(unread)
-                count = len(want.proposal.tokens)
-                want.add_row(row, drafter.name)
-                if len(want.proposal.tokens) == count:
-                    break
-                unread = want.proposal.tokens[-1:]
-        return []
-
-    patch.setattr(Wanted, "_add", confident)
-    patch.setattr(ModelDrafter, "propose", propose)
 
 
 # --- shaping ---
@@ -236,7 +197,7 @@ def draft_drawn_flatter_than_judged(patch: MonkeyPatch) -> None:
     patch.setattr(Choice, "of", of)
 
 
-ROWS, EQUALITY, SAMPLING, WORDS = "rows", "equality", "sampling", "words"
+ROWS, EQUALITY, SAMPLING = "rows", "equality", "sampling"
 BROKEN: list[tuple[Sabotage, str, str]] = [  # with the check that finds it, and where
     (row_depends_on_its_number, ROWS, "rows of the target"),
     (stale_cache_row, ROWS, "rows of the target"),
@@ -256,27 +217,16 @@ BROKEN: list[tuple[Sabotage, str, str]] = [  # with the check that finds it, and
     (unprocessed_draft, SAMPLING, "sampled text, mrs"),
     (draft_drawn_flatter_than_judged, SAMPLING, "sampled text, mrs: transform by rank"),
     (number_kept_for_the_next_place, SAMPLING, "neighbours"),
-    (number_used_twice, WORDS, "eight words, "),
-    (bonus_one_late, WORDS, "eight words, mrs"),
-    (stops_after_unlikely_tokens, WORDS, "eight words, block"),
-    (block_keyed_by_position, WORDS, "eight words, block, a sure draft of two words"),
 ]
 
 
 @pytest.fixture
-def fewer_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the ways to sample words those that the broken engines below are found by."""
-    everything = enumeration.all_rounds
-
-    def some(tables: Any, has_draft: bool) -> list[enumeration.Rounds]:
-        found = everything(tables, has_draft)
-        return [rounds for rounds in found if rounds.name == "mrs" or "block" in rounds.name]
-
-    monkeypatch.setattr(enumeration, "all_rounds", some)
-    monkeypatch.setitem(EFFORTS, "quick", replace(EFFORTS["quick"], sequences=5_000))
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least effort by which all of these are found."""
+    monkeypatch.setitem(EFFORTS, "quick", Effort(5, equal_tokens=16, sampled_tokens=120))
 
 
-@pytest.mark.usefixtures("fewer_ways")
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("sabotage", "check", "where"), BROKEN, ids=[f"{sabotage.__name__}-{check}" for sabotage, check, _ in BROKEN]
 )
