@@ -35,7 +35,7 @@ BOS, EOS, END = 256, 257, 258
 DEMO = Path(__file__).parents[1] / "recipes" / "demo"
 
 
-LONGEST = ("test_referee.py", "test_distribution.py", "test_cli.py", "test_export_logits.py", "test_ray.py")
+LONGEST = ("test_referee.py", "test_distribution.py", "test_speccompile.py", "test_export_logits.py", "test_ray.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -39,8 +39,9 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
     """
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    from mxspec.compile import export, pipeline
+    from mxspec.compile import pipeline
     from mxspec.compile.check.referee import judge
+    from mxspec.compile.planning import export_graph
     from mxspec.compile.trace.trace import trace
 
     run = _run_folder(factory)
@@ -58,7 +59,7 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
-        patch.setattr(export, "trace", trace_once)
+        patch.setattr(export_graph, "trace", trace_once)
         patch.setattr(pipeline, "judge", judge_once)
         yield
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from transformers import AutoConfig
 
-from mxspec.compile.export import export_graph
+from mxspec.compile.planning.export_graph import export_graph
 from tests.once import compiled_once, shared_folder
 
 SIZES = {
