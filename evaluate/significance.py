@@ -104,7 +104,7 @@ def rejected_beyond(law: Probs, level: float) -> NDArray[np.bool_]:
 
 
 def holm(p_values: Mapping[str, float], false_alarm: float) -> set[str]:
-    """The tests that fail: together they accuse a right engine with a probability of at most `false_alarm`."""
+    """The tests that fail; any of a correct engine's fails with a probability of at most `false_alarm`."""
     corrected = holm_corrected([*p_values.values()])
     return {name for name, p in zip(p_values, corrected, strict=True) if p <= false_alarm}
 

@@ -1,4 +1,4 @@
-"""What all others are compared with: the target by itself, a token a call, in a session of its own."""
+"""The reference of all comparisons: the target by itself, one token a call, in a session of its own."""
 
 from __future__ import annotations
 

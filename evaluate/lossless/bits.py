@@ -1,6 +1,6 @@
-"""Rows that have to be equal, bit for bit: K + 1 scored in one call, and single steps.
+"""Rows that must be equal, bit for bit: K + 1 scored in one call, and single steps.
 
-Whatever was drafted and rolled back before, whatever text shares the call, whatever the number of threads.
+This holds after any drafts were rolled back, next to any text in the same call, and on any number of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALONE = 1  # the slot of single steps
 
 
 def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Speed) -> Part:
-    """Score one text in every width, in both models."""
+    """Score one text with calls of every width, in both models."""
     k_max = engine.bundle.manifest.k_max
     calls = speed.one_row + sum(2 * speed.seconds(width) / width for width in range(2, k_max + 2))
     length = int(min(max(SHARE * effort.model_seconds / calls, LEAST), MOST, engine.target.capacity))
@@ -48,7 +48,7 @@ def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Spe
 def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equality) -> None:
     """Each row of `tokens`, in calls of every width, against single steps on one thread.
 
-    An encoder reads some of them first: alone, and then all together, another source in the other text's slot.
+    An encoder reads some of them first: alone, and then in one call with another source, which is in the other slot.
     """
     ops.set_threads(1)
     source = tokens[: model.source_capacity]

@@ -1,4 +1,4 @@
-"""All checks one after another, and what they say together."""
+"""All checks in their order, and the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mxspec.evaluate.lossless.rescored import check_rescored
 from mxspec.evaluate.significance import holm
 from mxspec.runtime.engine import Engine
 
-FALSE_ALARM = 1e-3  # of all tests together, for a right engine
+FALSE_ALARM = 1e-3  # probability that any test fails, for a correct engine
 CHECKS = ("rows", "equality", "sampling")
 PROMPTS = 10
 ROW_TOKENS = 64
@@ -36,7 +36,7 @@ class Certificate:
 
     @property
     def failed_chances(self) -> set[str]:
-        """The tests that a right engine fails too seldom."""
+        """The tests whose p-value is too small."""
         return holm({chance.name: chance.p_value for chance in self.chances}, FALSE_ALARM)
 
     @property

@@ -1,4 +1,4 @@
-"""How much is checked: as many tokens as the models write in the time that an effort allows."""
+"""The amount of work of each effort: as many tokens as the models write in its time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ROWS = 8  # of the larger call that is timed
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What is wanted: seconds of the models' work, and the most that is taken of each thing."""
+    """Seconds of the models' work, and limits to what is compared in them."""
 
     model_seconds: float
-    equal_tokens: int  # of each text that is compared, at most
-    sampled_tokens: int  # of each way to sample, at most; thrice of the first
+    equal_tokens: int  # largest length of a text that is compared
+    sampled_tokens: int  # largest number for each way to sample; the first way has three times as many
 
 
 EFFORTS = {
@@ -30,13 +30,13 @@ EFFORTS = {
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What calls of the target take on this machine, in seconds."""
+    """Seconds of the target's calls on this machine."""
 
     one_row: float
     some_rows: float
 
     def seconds(self, rows: int) -> float:
-        """About what a call of so many rows takes."""
+        """Estimated seconds of a call with `rows` rows."""
         row = max(self.some_rows - self.one_row, 0.0) / (ROWS - 1)
         return self.one_row + row * (rows - 1)
 

@@ -1,4 +1,4 @@
-"""Texts that have to be equal, token by token: those of every way to draft, and the target's alone.
+"""Texts that must be equal, token by token: those of every way to draft, and those of the target alone.
 
 Greedy text is the target's likeliest token at every place; sampled text under a seed and sample-and-match is its choice
 by that seed's noise. Neither depends on K, the drafter, the texts beside it or the number of threads.
@@ -29,7 +29,7 @@ LEAST = 8  # tokens of a text
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is compared: tokens of a text, and how many of the texts each way writes."""
+    """Tokens of a text, and the number of texts that each way writes."""
 
     length: int
     texts: int
@@ -70,7 +70,7 @@ def check_equality(
 
 
 def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> list[Way]:
-    """Each K and each drafter, alone and in company, on one thread and on several."""
+    """Each K and each drafter, one text and several at a time, on one thread and on several."""
     threads = max(len(os.sched_getaffinity(0)), 2)
     first, *others = drafters
     some = min(4, k_max)
@@ -88,7 +88,7 @@ def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> 
 
 
 def _kinds(prompts: Sequence[Prompt], seed: int, length: int) -> list[Job]:
-    """The texts but for grammars: of three lengths, so that slots change hands one by one."""
+    """The texts without grammars: of three lengths, so that slots become free one by one."""
     greedy, sampled = Sampling(), Sampling(1.0, seed=seed)
     kinds = [
         ("greedy text", greedy, 3),
@@ -105,7 +105,7 @@ def _kinds(prompts: Sequence[Prompt], seed: int, length: int) -> list[Job]:
 
 
 def _jobs(engine: Engine, jobs: list[Job], skipped: list[str]) -> list[Job]:
-    """With texts in a grammar, where that can be."""
+    """Add texts in a grammar, if that is possible."""
     try:
         grammar = own_grammar(engine)
     except GenerationError as error:
@@ -118,7 +118,7 @@ def _jobs(engine: Engine, jobs: list[Job], skipped: list[str]) -> list[Job]:
 
 
 def _plan(jobs: int, ways: Sequence[Way], effort: Effort, speed: Speed) -> Plan:
-    """As many texts in each way, and as long ones, as the time allows; a token at least where nothing is kept."""
+    """The number of texts of each way, and their length, that the time allows, if no drafted token is accepted."""
     seconds = SHARE * effort.model_seconds
 
     def cost(length: int, share: float) -> float:

@@ -1,4 +1,4 @@
-"""What emitted tokens say about the distribution that they came from, collected token by token.
+"""Tests of the distribution that emitted tokens came from, collected token by token.
 
 At every place target and draft are known, p and q. The score of a token is s = p / (p + q), in whole steps of 1 / 32;
 what a verifier lets through from the draft lowers it. Its law at each place is known, so that of the sum is: the
@@ -61,23 +61,25 @@ FAULTS: dict[str, Callable[[Probs, Probs], Probs]] = {
 
 LEVELS = 32
 LAGS = 4
-LEAST_POWER_Z = 1.6448536269514722  # a normal variate is above its mean minus so much with probability .95
+LEAST_POWER_Z = (
+    1.6448536269514722  # with probability 0.95 a normal variate is above its mean minus this many deviations
+)
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Of all texts of one way to sample."""
+    """The tokens of all texts of one way to sample."""
 
     name: str
-    possible: Equality  # counts the tokens that the target can have written
+    possible: Equality  # counts tokens, and those that the target cannot have written
     laws: list[Probs] = field(default_factory=list)  # float64[LEVELS + 1] at each place
-    broken: dict[str, list[Probs]] = field(default_factory=dict)  # the same, were there a fault
+    broken: dict[str, list[Probs]] = field(default_factory=dict)  # the same with each fault
     scores: list[int] = field(default_factory=list)
     by_rank: list[float] = field(default_factory=list)  # transforms, the likeliest token first
     by_id: list[list[float]] = field(default_factory=list)  # of each text, tokens in the order of their ids
 
     def begin(self) -> None:
-        """Another text."""
+        """Begin another text."""
         self.by_id.append([])
 
     def add(self, token: int, target: Probs, draft: Probs, drafted: bool, uniform: float) -> bool:
@@ -127,7 +129,7 @@ class Evidence:
         return (sum(self.scores) - float(means.sum())) / math.sqrt(variance) if variance > 1e-9 else 0.0
 
     def powers(self, level: float) -> list[Power]:
-        """How sure the score would have shown each fault, tested at `level`."""
+        """The probability that the score would have shown each fault, tested at `level`."""
         if not self.scores:
             return []
         law = sum_of(np.array(self.laws))
@@ -145,7 +147,7 @@ def _law(levels: NDArray[np.int64], probs: Probs) -> Probs:
 
 
 def _needed(law: Probs, wrong: Probs, level: float, count: int) -> int | None:
-    """Tokens like these after which a fault shows with probability .95, as sums of many go."""
+    """Number of tokens like these after which a fault shows with probability 0.95, by the normal approximation."""
     (mean, spread), (shifted, wrong_spread) = _moments(law), _moments(wrong)
     if abs(shifted - mean) < 1e-9 * count:
         return None
@@ -160,7 +162,7 @@ def _moments(law: Probs) -> tuple[float, float]:
 
 
 def _critical(level: float) -> float:
-    """The z whose two tails hold `level`."""
+    """The z whose two tails have the probability `level`."""
     low, high = 0.0, 40.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,17 +1,17 @@
-"""What one check found."""
+"""Results of one check."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-MOST_EXAMPLES = 3  # of differences that are shown
-Progress = Callable[[str], None]  # gets what is being done, in words
+MOST_EXAMPLES = 3  # number of differences that are shown
+Progress = Callable[[str], None]  # called with the step that begins, in words
 
 
 @dataclass(slots=True)
 class Equality:
-    """Things that have to be equal, bit for bit: how many were compared, and where they were not."""
+    """Things that must be equal, bit for bit: the number of comparisons, and the differences."""
 
     name: str
     unit: str  # what was compared
@@ -19,7 +19,7 @@ class Equality:
     differences: list[str] = field(default_factory=list)
 
     def broke_off(self, way: object, error: object) -> None:
-        """A text that ended in an error is a difference, too."""
+        """Count a text that ended in an error as a difference."""
         self.differences.append(f"{way}: the text broke off: {error}")
 
     @property
@@ -35,9 +35,9 @@ class Equality:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A test that a right engine fails with a probability of `p_value` or less."""
+    """A test of a distribution; a correct engine gives such a p-value or a smaller one with that probability."""
 
-    way: str  # in which texts were sampled
+    way: str  # to sample the texts
     test: str
     unit: str
     compared: int
@@ -51,17 +51,17 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """How sure a fault would have shown in the rows of this run, and in how many tokens with a probability of .95."""
+    """The probability that a fault would have shown in this run, and the number of tokens for a probability of 0.95."""
 
     fault: str
     probability: float
-    tokens: int  # that this run had
-    tokens_needed: int | None  # None where it would never show
+    tokens: int  # of this run
+    tokens_needed: int | None  # None if it would never show
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """All that one part of the certificate found; `skipped` says what could not be checked, and why."""
+    """Results of one part of the certificate; `skipped` names what could not be checked, and why."""
 
     equalities: Sequence[Equality] = ()
     chances: Sequence[Chance] = ()

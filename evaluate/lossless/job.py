@@ -1,4 +1,4 @@
-"""A text to be written, and the ways in which an engine may write it."""
+"""A text to write, and the ways in which an engine can write it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 
-_CHOOSING = PARAMETERS.keys() - {"seed"}  # fields of a request that say how tokens are chosen
+_CHOOSING = PARAMETERS.keys() - {"seed"}  # fields of a request that choose tokens
 WORDS, MOST_LENGTH = 24, 200
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is wanted, whoever writes it."""
+    """A text to write."""
 
     kind: str  # in words
     prompt: Prompt
@@ -31,7 +31,7 @@ class Job:
     grammar: Grammar | None = None
 
     def shaper(self, engine: Engine, *, ignore_eos: bool) -> Shaper:
-        """How its tokens are chosen: one of its own, which no engine has seen."""
+        """A new shaper of its tokens, which the engine does not share."""
         manifest, entry = engine.bundle.manifest, engine.bundle.manifest.tokenizer
         grammar = None
         if self.grammar is not None:
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an engine is to write: who guesses how much, so many texts at a time, on so many threads."""
+    """How an engine writes: drafter, K, number of texts at a time, and number of threads."""
 
     drafter: Drafter
     k: K
@@ -69,11 +69,11 @@ class Way:
 
     @property
     def _repeatable(self) -> bool:
-        """Whether a seed means one text."""
+        """Whether a seed gives the same text each time."""
         return self.verifier == "match" or (self.k != "auto" and self.drafter.repeatable)
 
     def request(self, job: Job) -> Request:
-        """The job, asked of an engine; nothing is left to the bundle's defaults."""
+        """The job as a request, which uses none of the bundle's defaults."""
         chosen = _CHOOSING - set(DRAWN) if job.sampling.greedy else _CHOOSING
         tokens, source = job.prompt.tokens, job.prompt.source
         return Request(
@@ -86,20 +86,20 @@ class Way:
             proposal=None if job.sampling.greedy else self.proposal,
             ignore_eos=self.ignore_eos,
             grammar=job.grammar,
-            cache_key=str(self),  # so that every way reads its prompts itself
+            cache_key=str(self),  # so that every way reads its own prompts
             **{name: getattr(job.sampling, name) for name in chosen},
             seed=job.sampling.seed if self._repeatable else None,
         )
 
 
 def guessing(engine: Engine) -> list[Drafter]:
-    """The drafters of a bundle that guess, its draft model first."""
+    """The drafters of a bundle, its draft model first, without `none`."""
     drafters = (drafter for name, drafter in engine.drafters.items() if name != "none")
     return sorted(drafters, key=lambda drafter: drafter.name != "model")
 
 
 def penalised(sampling: Sampling) -> Sampling:
-    """The same, with penalties for what stands in the text."""
+    """The same settings, with penalties."""
     return replace(sampling, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3)
 
 

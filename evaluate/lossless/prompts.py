@@ -1,4 +1,4 @@
-"""What the checked texts begin with: pieces of the user's text, or tokens of the pair's own vocabulary."""
+"""Prompts: pieces of the user's text, or random tokens of the pair's vocabulary."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ SHORTEST, LONGEST = 2, 24  # tokens of a prompt
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids that a text goes on from, and the source that encoders read, if the models have any."""
+    """Token ids that a text continues, and the source that encoders read, if the models have encoders."""
 
     tokens: list[int]
     source: tuple[int, ...] = ()
 
 
 def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> list[Prompt]:
-    """`count` prompts of different lengths; every other one begins as the one before it does.
+    """`count` prompts of different lengths; every second one shares a prefix, or its source, with the one before.
 
-    So that a slot goes on from what another has read. Where encoders read sources, every other one has the source of
-    the one before it.
+    A slot then continues what another slot has read.
     """
     rng = np.random.default_rng(seed)
     encoded = engine.target.source_capacity
@@ -49,7 +48,7 @@ def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> lis
 
 
 def _own_tokens(engine: Engine) -> list[int]:
-    """All ids but those that the tokenizer calls special, and ends of a text."""
+    """All ids except special tokens and tokens that end a text."""
     entry = engine.bundle.manifest.tokenizer
     special = {token for token, added in engine.tokenizer.get_added_tokens_decoder().items() if added.special}
     return [token for token in range(entry.vocab_size) if token not in special | set(entry.eos_token_ids)]
@@ -61,7 +60,7 @@ def _begin(engine: Engine) -> list[int]:
 
 
 def _piece(known: Sequence[int], length: int, rng: np.random.Generator, *, whole: bool) -> list[int]:
-    """Tokens that stand together in a text, or any of a vocabulary."""
+    """Neighbouring tokens of a text, or random tokens of a vocabulary."""
     if whole:
         first = int(rng.integers(0, len(known) - length + 1))
         return list(known[first : first + length])

@@ -1,4 +1,4 @@
-"""A drafter that knows what will be written, and errs now and then: a check sees every length of what is kept."""
+"""A drafter that knows the texts in advance and makes some errors, so that every number of accepted tokens occurs."""
 
 from __future__ import annotations
 

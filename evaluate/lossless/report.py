@@ -15,7 +15,7 @@ SURE = 0.95
 
 
 def describe(found: Certificate, engine: Engine) -> dict[str, Any]:
-    """What --json prints and a record holds."""
+    """The result as --json prints it and as records hold it."""
     failed = found.failed_chances
     return {
         "bundle": engine.bundle.manifest.name,
@@ -62,7 +62,7 @@ def describe(found: Certificate, engine: Engine) -> dict[str, Any]:
 
 
 def as_tables(found: Certificate) -> list[Table]:
-    """What was equal, what was likely, and what would have shown."""
+    """Tables of comparisons, of tests, and of faults that would have shown."""
     tables = []
     if found.equalities:
         table = _table("equal, bit for bit", "what", "compared", "result")
@@ -80,10 +80,10 @@ def as_tables(found: Certificate) -> list[Table]:
 
 
 def _chances(found: Certificate, unit: str) -> Table:
-    """The p-values of tests of tokens, or of texts: a row for each way to sample."""
+    """The p-values of tests, a row for each way to sample."""
     chances = [chance for chance in found.chances if chance.unit == unit]
     tests = list(dict.fromkeys(chance.test for chance in chances))
-    table = _table("as likely as the target makes it: p", "way", unit, *tests, "result")
+    table = _table("distributed as the target's own: p-values", "way", unit, *tests, "result")
     failed = found.failed_chances
     for way in dict.fromkeys(chance.way for chance in chances):
         own = {chance.test: chance for chance in chances if chance.way == way}
@@ -101,7 +101,7 @@ def as_sentences(found: Certificate) -> list[str]:
     tests = f"{len(found.chances)} tests" if found.chances else "no test of a distribution"
     lines = [f"Lossless as far as {_compared(found)} of this pair and {tests} can tell."]
     if found.chances:
-        lines.append(f"Together the tests accuse a right engine in at most {FALSE_ALARM:.1%} of runs.")
+        lines.append(f"All tests together fail a correct engine in at most {FALSE_ALARM:.1%} of runs.")
     for name, powers in found.powers.items():
         shown = [power.fault for power in powers if power.probability >= SURE]
         unsure = [f"{power.fault} ({_tokens(power)} tokens)" for power in powers if power.probability < SURE]

@@ -1,7 +1,7 @@
-"""Sampled text, scored again on its own: is it from the target's distribution?
+"""Sampled text, scored again: is it from the target's distribution?
 
-The engine writes at full vocabulary in every way that it has. Then each text is read once more, by sessions that know
-of no drafts, and every emitted token is held against what the target makes of the text before it.
+The engine samples from the full vocabulary in every way that it has. Other sessions, without drafts, then read each
+text, and every emitted token is compared with the target's distribution at its position.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mxspec.runtime.sampling.settings import Sampling
 SHARE = 0.45  # of the models' time
 LENGTHS = 24, 64  # tokens of a text, at least and at most
 K = 4
-FIRST_SHARE = 3  # of the way that power is computed of
+FIRST_SHARE = 3  # of the first way, which power is computed for
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Sampled:
     way: Way
     sampling: Sampling
     in_grammar: bool = False
-    share: int = 1  # of the tokens, beside the others'
+    share: int = 1  # of the tokens, relative to other ways
 
 
 def check_rescored(
     engine: Engine, prompts: Sequence[Prompt], seed: int, effort: Effort, speed: Speed, progress: Progress
 ) -> tuple[list[Evidence], list[Equality]]:
-    """Write and score; the evidence of each way, the texts that broke off, and tokens that cannot be."""
+    """Write and score; the evidence of each way, the texts that ended in an error, and impossible tokens."""
     whole = Equality("sampled text: written to its end", "texts")
     possible = Equality("sampled text: tokens that the target can write", "tokens")
     wanted = _wanted(engine)
@@ -87,7 +87,7 @@ def _wanted(engine: Engine) -> list[Sampled]:
 
 
 def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> int:
-    """As many tokens of a share as the time allows, if none is kept of what is drafted."""
+    """The number of tokens of one share that the time allows, if no drafted token is accepted."""
     way = wanted[0].way
     rows = way.together * (K + 1)
     token = speed.seconds(rows) / way.together + 2 * speed.seconds(ROWS) / ROWS  # written, and read with its prompt
@@ -97,7 +97,7 @@ def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> 
 def _jobs(
     engine: Engine, sampled: Sampled, prompts: Sequence[Prompt], tokens: int, rng: np.random.Generator
 ) -> Iterator[Job]:
-    """So many texts, of a length that gives each slot at least one, each with a seed of its own."""
+    """Texts that have `tokens` tokens together, with at least one for each slot if possible; each has its own seed."""
     shortest, longest = LENGTHS
     room = engine.target.capacity - max(len(prompt.tokens) for prompt in prompts)
     length = min(max(tokens // sampled.way.together, shortest), longest, room)
@@ -118,9 +118,9 @@ def _score(engine: Engine, text: Written, evidence: Evidence, rng: np.random.Gen
 
 
 def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs]:
-    """float64[vocab] at the place of each token: what it is drawn from, and what the draft makes of it.
+    """float64[vocab], the distribution of a model at the position of each token.
 
-    Where there is no draft, or none that knows so long a text, all tokens are alike.
+    It is uniform if the bundle has no such model, or one whose context is too short.
     """
     vocab = engine.bundle.manifest.tokenizer.vocab_size
     entry = engine.bundle.manifest.models.get(model)
@@ -137,5 +137,5 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
 
 
 def _reads(entry: ModelEntry, prompt: Prompt) -> bool:
-    """Whether the model's encoder, if it has one, can hold the source."""
+    """Whether the source fits into the model's encoder, if it has one."""
     return entry.encoder is None or len(prompt.source) <= entry.encoder.context_length

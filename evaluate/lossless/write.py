@@ -1,4 +1,4 @@
-"""Have an engine write texts in some way, and keep what it said of them."""
+"""Texts that an engine writes in some way, with the tokens that were drafted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxspec.runtime.handle import Handle
 
 @dataclass(slots=True)
 class Written:
-    """A text that an engine wrote: which of its tokens stand where one had been drafted, and why it broke off."""
+    """A text that an engine wrote: its tokens, which of them were at drafted positions, and its error, if any."""
 
     job: Job
     tokens: list[int] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Written:
 
 
 def write_all(engine: Engine, jobs: Sequence[Job], way: Way) -> Iterator[Written]:
-    """The texts in their order, `way.together` at a time: as one ends, the next begins amid the others."""
+    """The texts in their order, `way.together` at a time: when one ends, the next begins next to the others."""
     before = ops.threads()
     ops.set_threads(way.threads)
     running: list[tuple[Job, Handle]] = []
@@ -41,7 +41,7 @@ def write_all(engine: Engine, jobs: Sequence[Job], way: Way) -> Iterator[Written
 
 
 def _read(job: Job, handle: Handle) -> Written:
-    """All events of a text. Whatever ends it in an error is a finding, not an error of the check."""
+    """All events of a text. An error that ends it is a finding, not an error of the check."""
     text = Written(job)
     try:
         for event in handle:
