@@ -103,9 +103,9 @@ void check_alone(const AttentionCase& c, const AttentionResult& whole, const Att
       << isa_name(isa) << "tokens from" << of.first << "alone";
 }
 
-// Under a sanitizer all of it would take ten minutes. There scalar lanes, whose every fused multiply-add is a call,
-// only give the reference, and heads are no larger than it takes to fill a vector and leave a rest.
-#ifdef MXSPEC_SANITIZED
+// Under a sanitizer or an emulator all of it would take minutes. There scalar lanes, whose every fused multiply-add is
+// a call, only give the reference, and heads are no larger than it takes to fill a vector and leave a rest.
+#ifdef MXSPEC_SLOW
 constexpr bool kSlow = true;
 #else
 constexpr bool kSlow = false;
