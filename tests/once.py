@@ -85,13 +85,13 @@ def _made_once(path: Path, make: Callable[[Path], object]) -> Path:
 def _digest(*parts: object) -> str:
     whole = hashlib.sha256()
     for part in parts:
-        whole.update(part if isinstance(part, bytes) else repr(part).encode())
+        whole.update(repr(part).encode())
         whole.update(b"\0")
     return whole.hexdigest()
 
 
 def _key_of_trace(interface: GraphInterface) -> str:
-    """Everything that a traced graph depends on: config, modules, formats, names and sizes, and values of buffers."""
+    """Everything that a traced graph depends on: config, modules, formats, names and sizes; no trace reads values."""
     from torch.utils._pytree import tree_flatten
 
     from mxspec.compile.trace.modules import PackedLinear
@@ -112,10 +112,7 @@ def _key_of_trace(interface: GraphInterface) -> str:
             (name, first.setdefault(id(value), name), value.dtype, tuple(value.shape))
             for name, value in model.named_parameters(remove_duplicate=False)
         ],
-        *(
-            (name, value.dtype, tuple(value.shape), None if value.is_meta else value.numpy().tobytes())
-            for name, value in model.named_buffers(remove_duplicate=False)
-        ),
+        [(name, value.dtype, tuple(value.shape)) for name, value in model.named_buffers(remove_duplicate=False)],
     )
 
 
