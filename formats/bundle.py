@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxspec.formats.errors import BundleError
+from mxspec.formats.file_kind import what_it_is
 from mxspec.formats.manifest import (
     MANIFEST,
     TOKENIZER,
@@ -40,7 +41,7 @@ class Bundle:
         try:
             if not folder.is_dir():
                 found = "is a file, and a bundle a directory" if os.path.lexists(folder) else "no such directory"
-                raise BundleError(f"{found}; a bundle is what speccompile writes")
+                raise BundleError(what_it_is(folder) or f"{found}; a bundle is what speccompile writes")
             manifest = Manifest.parse(_manifest_text(folder))
             _check_files(folder, manifest)
             for entry in manifest.models.values():
@@ -115,7 +116,8 @@ def check_replaceable(folder: Path) -> None:
 
 def _manifest_text(folder: Path) -> bytes:
     if not os.path.lexists(folder / MANIFEST):
-        raise BundleError(f"{MANIFEST} is missing; this is not a bundle, or an incomplete one")
+        hint = what_it_is(folder) or "this is not a bundle, or an incomplete one"
+        raise BundleError(f"{MANIFEST} is missing; {hint}")
     path = _file_inside(folder, MANIFEST)
     if path.stat().st_size > MANIFEST_LIMIT:
         raise BundleError(f"{MANIFEST}: {path.stat().st_size} bytes, at most {MANIFEST_LIMIT} expected")

@@ -45,8 +45,9 @@ class TensorEntry(Strict):
 
     `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
     root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
-    the checkpoint was MX already, and its codes and scales are here bit for bit. `looked_up`: the head of a model whose
-    embedding it is, too, and which has no other.
+    the checkpoint was MX already, and its codes and scales are here bit for bit. `origins`: types of blocks, such as
+    Q4_K, that its sources were rounded to before. `looked_up`: the head of a model whose embedding it is, too, and
+    which has no other.
     """
 
     name: str
@@ -59,6 +60,7 @@ class TensorEntry(Strict):
     error: Annotated[float, Field(ge=0)] | None = None
     underflowed: Count = 0
     own_codes: bool = False
+    origins: tuple[str, ...] = ()
     looked_up: bool = False
 
 

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.file_kind import POINTER, is_pointer
 from mxspec.formats.validation import parse_json
 
 ALIGNMENT = 64  # a cache line, and the widest vector load of the kernels
@@ -58,7 +59,9 @@ def read_header(path: Path, error: type[MxspecError]) -> dict[str, StoredTensor]
             file_bytes = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if length > min(HEADER_LIMIT, file_bytes - 8):
-                raise error(f"{path.name}: header of {length} bytes in a file of {file_bytes}; the file is cut short")
+                cut = f"header of {length} bytes in a file of {file_bytes}; the file is cut short"
+                found = POINTER if is_pointer(path) else cut
+                raise error(f"{path.name}: {found}")
             text = file.read(length)
     except OSError as problem:
         raise error(f"{path}: {problem.strerror}") from None

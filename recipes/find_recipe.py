@@ -6,7 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from mxspec.formats.errors import RecipeError, did_you_mean
-from mxspec.recipes.recipe import Recipe, TargetRecipe, is_hub_id
+from mxspec.formats.file_kind import is_gguf, what_it_is
+from mxspec.recipes.recipe import Recipe, TargetRecipe, is_checkpoint, is_hub_id
 
 
 def recipes_folder() -> Path:
@@ -26,10 +27,12 @@ def read_recipe(given: str, draft: str | None = None) -> Recipe:
     `draft` names the checkpoint of another draft, or of the first. Raises RecipeError for what is none of these.
     """
     shipped, path = shipped_recipes(), Path(given).expanduser()
-    if given in shipped or path.is_file() or given.endswith(".toml"):
+    if given in shipped or (path.is_file() and not is_gguf(path)) or given.endswith(".toml"):
         recipe = shipped.get(given) or Recipe.load(path)
         return recipe if draft is None else recipe.with_draft(draft)
-    if path.is_dir() or is_hub_id(given):
+    if (hint := what_it_is(path)) is not None and (path / "manifest.json").is_file():
+        raise RecipeError(f"checkpoint {given!r}: {hint}")
+    if is_checkpoint(path) or is_hub_id(given):
         return Recipe.of_checkpoints(given, draft)
     raise RecipeError(
         f"no recipe and no checkpoint {given!r}: neither a file nor a folder, not a hub id such as org/name, and not "

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from mxspec.formats.errors import RecipeError
+from mxspec.formats.file_kind import is_gguf, what_it_is
 from mxspec.formats.manifest import GuessesName, KMax
 from mxspec.formats.validation import Strict, first_problem
 from mxspec.formats.weight_format import (
@@ -40,7 +41,7 @@ Tied = Literal["once", "twice"]
 TIED: tuple[Tied, ...] = get_args(Tied)
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+(/[\w.-]+)*\.gguf)?")
 _NO_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]")
 
 
@@ -183,7 +184,7 @@ class Recipe(Strict):
 
         Its name is the target's; folders count from the working directory. Raises RecipeError for a name that is none.
         """
-        name = _NO_NAME.sub("", Path(target).expanduser().resolve().name) or "model"
+        name = _NO_NAME.sub("", Path(target).expanduser().resolve().name.removesuffix(".gguf")) or "model"
         models = {"target": {"checkpoint": target}} | ({} if draft is None else {"draft": {"checkpoint": draft}})
         try:
             recipe = cls.model_validate({"name": name} | models)
@@ -200,7 +201,7 @@ class Recipe(Strict):
         except OSError as problem:
             raise RecipeError(f"recipe {path}: {problem.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise RecipeError(f"recipe {path}: not valid TOML: {problem}") from None
+            raise RecipeError(f"recipe {path}: {what_it_is(path) or f'not valid TOML: {problem}'}") from None
         try:
             recipe = cls.model_validate_json(json.dumps(found, default=str))
         except ValidationError as problems:
@@ -250,11 +251,13 @@ class Recipe(Strict):
         return {name: self._folder / Path(text).expanduser() for name, text in texts.items() if text is not None}
 
     def has_folder(self, checkpoint: str) -> bool:
-        """Whether `checkpoint` names a directory that is there."""
-        return (self._folder / Path(checkpoint).expanduser()).is_dir()
+        """Whether `checkpoint` names a directory, or a GGUF file, that is there."""
+        return is_checkpoint(self._folder / Path(checkpoint).expanduser())
 
     def local_folder(self, given: str, what: str = "checkpoint") -> Path | None:
-        """The directory that `given` names, or None for a hub id. Raises RecipeError for neither, saying `what` it is.
+        """The directory or GGUF file that `given` names, or None for a hub id.
+
+        Raises RecipeError for neither, saying `what` it is.
 
         `./x`, `../x`, `/x` and `~/x` are always directories, `org/name` is one if it exists beside the recipe.
         """
@@ -263,6 +266,8 @@ class Recipe(Strict):
             return folder
         if not is_hub_id(given):
             found = f"{folder} is a file, not a directory" if folder.is_file() else f"no directory {folder}"
+            if hint := what_it_is(folder):
+                raise RecipeError(f"{what} {given!r}: {hint}")
             raise RecipeError(f"{what} {given!r}: {found}, and not a hub id such as org/name")
         return None
 
@@ -270,7 +275,12 @@ class Recipe(Strict):
 def from_here(given: str) -> str:
     """A folder that somebody names, counted from the working directory; a hub id as it is."""
     folder = Path(given).expanduser()
-    return str(folder.absolute()) if folder.is_dir() or not is_hub_id(given) else given
+    return str(folder.absolute()) if is_checkpoint(folder) or not is_hub_id(given) else given
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether this is a directory, or a GGUF file."""
+    return path.is_dir() or is_gguf(path)
 
 
 def is_hub_id(checkpoint: str) -> bool:

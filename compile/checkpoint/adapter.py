@@ -58,7 +58,10 @@ def merge_adapter(
             raise CheckpointError(f"{where}: the checkpoint has no tensor of its own for {parameter}")
         base = tensors[found[parameter]]
         if not isinstance(base, CheckpointTensor):
-            raise UnsupportedModelError(f"{where}: its weight is MX already, and would be rounded a second time")
+            raise UnsupportedModelError(
+                f"{where}: its weight is rounded to blocks already, and would be rounded a second time; give the "
+                "checkpoint that the adapter was trained on"
+            )
         if "base_layer" in parts and not same_values(base, parts["base_layer"]):
             raise UnsupportedModelError(f"{where}: the adapter brings a weight of its own for it: {_ADVICE}")
         owner = parameter.rpartition(".")[0]

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, merge_adapter
 from mxspec.compile.checkpoint.config import CONFIG, load_config, read_settings
+from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf
 from mxspec.compile.checkpoint.make_tokenizer import make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
@@ -31,12 +32,23 @@ class Checkpoint:
 
     A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it;
     nor does it tie tables that differ. What an adapter changes is changed in the tensors as they are read. Where there
-    are no safetensors, pickled weights are read `from_pickle`. `notes` say what its owner should know. Raises
-    CheckpointError for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
+    are no safetensors, pickled weights are read `from_pickle`. `notes` say what its owner should know. A GGUF file, or
+    a folder that holds one and no other weights, is read as the folder that it was made from. Raises CheckpointError
+    for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
     """
 
     def __init__(self, folder: Path, adapter: Path | None = None, *, from_pickle: bool = False) -> None:
-        self.folder = folder
+        self._files = ExitStack()
+        try:
+            gguf = find_gguf(folder)
+            opened = None if gguf is None else open_gguf(gguf, self._files)
+            self._open(folder, opened, adapter, from_pickle)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, given: Path, gguf: OpenedGguf | None, adapter: Path | None, from_pickle: bool) -> None:
+        self.folder = folder = given if gguf is None else gguf.folder
         self.config = load_config(folder)
         if (folder / ADAPTER_CONFIG).exists() and (adapter is None or not adapter.samefile(folder)):
             raise CheckpointError(
@@ -44,19 +56,15 @@ class Checkpoint:
                 "or remove it"
             )
         layout = take_layout(self.config, folder / CONFIG)
-        self.tensors: dict[str, Source] = {}
-        self.notes: list[str] = []
-        self._files = ExitStack()
-        try:
+        self.tensors: dict[str, Source] = {} if gguf is None else dict(gguf.tensors)
+        self.notes: list[str] = [] if gguf is None else list(gguf.notes)
+        if gguf is None:
             self._read_shards(from_pickle)
-            if layout is not None:
-                self.tensors = _join_codes(self.tensors, layout)
-            self._untie()
-            if adapter is not None:
-                self.tensors = merge_adapter(self.tensors, self.named, adapter, self._files, from_pickle)
-        except BaseException:
-            self.close()
-            raise
+        if layout is not None:
+            self.tensors = _join_codes(self.tensors, layout)
+        self._untie()
+        if adapter is not None:
+            self.tensors = merge_adapter(self.tensors, self.named, adapter, self._files, from_pickle)
 
     def _read_shards(self, from_pickle: bool) -> None:
         files = find_weights(self.folder, from_pickle)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import constants, file_exists, snapshot_download
+from huggingface_hub import constants, file_exists, list_repo_files, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 from mxspec.compile.checkpoint.config import CONFIG
+from mxspec.compile.checkpoint.gguf.open_gguf import shard_pattern
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES
 from mxspec.compile.checkpoint.weight_files import (
     PICKLES,
@@ -44,7 +45,7 @@ LOG_IN = "log in with `hf auth login`"
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The directory of a checkpoint or an adapter, and the commit that it is of where it came from the hub."""
+    """The directory of a checkpoint or an adapter, or a GGUF file, and the commit of it where it came from the hub."""
 
     folder: Path
     commit: str | None = None
@@ -58,7 +59,15 @@ def fetch_checkpoint(recipe: Recipe, model: TargetRecipe) -> Fetched:
     folder = local_folder(recipe, model)
     if folder is not None:
         return Fetched(folder)
+    repository, _, file = model.checkpoint.partition(":")
+    if file:
+        return _fetch_gguf(repository, file, model.revision)
     first = _download(model.checkpoint, model.revision, _DESCRIPTIONS)
+    if not (first.folder / CONFIG).is_file() and (names := _gguf_files(model.checkpoint, first.commit)):
+        raise CheckpointError(
+            f"{model.checkpoint}: has GGUF files and no {CONFIG}; name one of {len(names)}, such as "
+            f"{model.checkpoint}:{names[0]}"
+        )
     if not (first.folder / TOKENIZER).is_file():
         _download(model.checkpoint, first.commit, TOKENIZER_SOURCES)
     return _download(model.checkpoint, first.commit, _weight_files(model.checkpoint, first, recipe.from_pickle))
@@ -80,8 +89,17 @@ def fetch_adapter(recipe: Recipe, model: TargetRecipe) -> Fetched | None:
 
 
 def fetch_config(recipe: Recipe, model: TargetRecipe) -> Path:
-    """The directory with a checkpoint's config.json, downloaded alone where it is a hub id. Raises as above."""
-    return local_folder(recipe, model) or _download(model.checkpoint, model.revision, [CONFIG]).folder
+    """The directory with a checkpoint's config.json, downloaded alone where it is a hub id; a GGUF file is whole.
+
+    Raises as above.
+    """
+    folder = local_folder(recipe, model)
+    if folder is not None:
+        return folder
+    repository, _, file = model.checkpoint.partition(":")
+    if file:
+        return _fetch_gguf(repository, file, model.revision).folder
+    return _download(model.checkpoint, model.revision, [CONFIG]).folder
 
 
 def local_folder(recipe: Recipe, model: TargetRecipe) -> Path | None:
@@ -101,6 +119,26 @@ def _download(checkpoint: str, revision: str | None, files: Sequence[str]) -> Fe
     except (OSError, HFValidationError) as error:  # the hub's HTTP errors are OSErrors
         raise CheckpointError(f"{checkpoint}: {_reason(checkpoint, revision, error)}") from None
     return Fetched(folder, folder.name if _COMMIT.fullmatch(folder.name) else revision)
+
+
+def _fetch_gguf(repository: str, file: str, revision: str | None) -> Fetched:
+    """One GGUF file of a repository, with the other shards of its model."""
+    fetched = _download(repository, revision, [shard_pattern(file)])
+    path = fetched.folder / file
+    if not path.is_file():
+        raise CheckpointError(
+            f"{repository}: has no file {file!r}; its page lists its files: {constants.ENDPOINT}/{repository}"
+        )
+    return Fetched(path, fetched.commit)
+
+
+def _gguf_files(repository: str, commit: str | None) -> list[str]:
+    """The GGUF files of a repository, without later shards; none where the hub cannot be asked."""
+    try:
+        names = list_repo_files(repository, revision=commit)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(".gguf") and "-of-" not in name.replace("-00001-of-", ""))
 
 
 def _weight_files(checkpoint: str, first: Fetched, from_pickle: bool) -> list[str]:

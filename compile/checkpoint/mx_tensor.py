@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.compile.checkpoint.gguf.tensor import GgufTensor
 from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
@@ -32,6 +33,12 @@ Unpack = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # rows of bytes to ro
 def unpack_nibbles(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Four-bit codes, two a byte, the first in the low half."""
     return _interleave(rows & 15, rows >> 4)
+
+
+def unpack_halves(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Four-bit codes of blocks of 32 in 16 bytes: the first half of a block in the low halves of its bytes."""
+    blocks = rows.reshape(len(rows), -1, BLOCK // 2)
+    return np.concatenate([blocks & 15, blocks >> 4], axis=2).reshape(len(rows), -1)
 
 
 def unpack_little_endian(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -58,12 +65,37 @@ def _interleave(*parts: NDArray[Any]) -> NDArray[np.uint8]:
     return codes.reshape(len(codes), -1)
 
 
+class ByteRows(Protocol):
+    """Rows of bytes in a checkpoint: a tensor of uint8, or a field of blocks."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shard(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def identity(self) -> tuple[int, ...]: ...
+
+    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
+        """Rows [begin, end): uint8[rows, bytes of a row]."""
+
+
 @dataclass(frozen=True, slots=True)
 class MxTensor:
     """A matrix [n, k] that is MX in the checkpoint; whoever asks for values gets the exact float32 of its codes."""
 
-    codes: CheckpointTensor
-    scales: CheckpointTensor
+    codes: ByteRows
+    scales: ByteRows
     format: str
     unpack: Unpack
 
@@ -146,8 +178,8 @@ class MxTensor:
         )
 
 
-Source = CheckpointTensor | MxTensor | MergedTensor
+Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor
 
 
-def _where(tensor: CheckpointTensor) -> str:
+def _where(tensor: ByteRows) -> str:
     return f"tensor {tensor.name!r} of {tensor.shard}"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from transformers import PreTrainedConfig
+
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.fetch import fetch_adapter, fetch_checkpoint, local_folder
+from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.fetch import fetch_adapter, fetch_checkpoint, fetch_config, local_folder
+from mxspec.compile.checkpoint.gguf.open_gguf import find_gguf, open_gguf
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 Commits = dict[str, str | None]  # by the keys of a recipe that they belong to
@@ -18,6 +22,14 @@ def open_checkpoint(recipe: Recipe, model: TargetRecipe, files: ExitStack) -> tu
     checkpoint = Checkpoint(fetched.folder, adapter_folder, from_pickle=recipe.from_pickle)
     commits = {"revision": fetched.commit, "adapter_revision": None if adapter is None else adapter.commit}
     return files.enter_context(checkpoint), commits
+
+
+def read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
+    """The configuration of a checkpoint, without its weights where they lie apart. Raises MxspecError."""
+    given = fetch_config(recipe, model)
+    with ExitStack() as files:
+        gguf = find_gguf(given)
+        return load_config(given if gguf is None else open_gguf(gguf, files).folder)
 
 
 def require_folders(recipe: Recipe, model: TargetRecipe) -> None:

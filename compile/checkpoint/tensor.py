@@ -49,9 +49,8 @@ class CheckpointTensor:
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when its shard does: device, file, size and time of the last change."""
-        status = os.fstat(self.descriptor)
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        """Changes when its shard does."""
+        return identity_of(self.descriptor)
 
     def read(self) -> npt.NDArray[Any]:
         """All of it, in the checkpoint's own type (bfloat16 as uint16)."""
@@ -90,15 +89,26 @@ class CheckpointTensor:
         return np.empty(shape, ARRAY_TYPES[self.stored.dtype])
 
     def _read(self, values: npt.NDArray[Any], offset: int) -> None:
-        view = values.data.cast("B")
-        while view.nbytes:
-            try:
-                got = os.preadv(self.descriptor, [view], offset)
-            except OSError as error:
-                raise CheckpointError(f"{self.shard}: tensor {self.name!r}: {error.strerror}") from None
-            if got == 0:
-                raise CheckpointError(f"{self.shard} became shorter while tensor {self.name!r} was read")
-            view, offset = view[got:], offset + got
+        read_into(values, self.descriptor, offset, f"{self.shard}: tensor {self.name!r}")
+
+
+def read_into(values: npt.NDArray[Any], descriptor: int, offset: int, where: str) -> None:
+    """Fill an array with bytes of a file. Raises CheckpointError, which says `where`, for a file that is too short."""
+    view = values.data.cast("B")
+    while view.nbytes:
+        try:
+            got = os.preadv(descriptor, [view], offset)
+        except OSError as error:
+            raise CheckpointError(f"{where}: {error.strerror}") from None
+        if got == 0:
+            raise CheckpointError(f"{where}: the file became shorter while it was read")
+        view, offset = view[got:], offset + got
+
+
+def identity_of(descriptor: int) -> tuple[int, ...]:
+    """Changes when a file does: device, file, size and time of the last change."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def hold_open(path: Path, files: ExitStack) -> int:

@@ -82,6 +82,10 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
         if own := sum(tensor.own_codes for tensor in entry.tensors):
             console.print(f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit", highlight=False)
+        if origins := sorted({origin for tensor in entry.tensors for origin in tensor.origins}):
+            console.print(
+                f"  rounded a second time: the checkpoint's matrices are {', '.join(origins)}", highlight=False
+            )
         for tensor in entry.tensors:
             if tensor.looked_up:
                 console.print(
@@ -238,6 +242,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
                 "worst_error": group.worst_error,
                 "underflowed": group.underflowed,
                 "own_codes": sum(tensor.own_codes for tensor in group.tensors),
+                "origins": sorted({origin for tensor in group.tensors for origin in tensor.origins}),
                 "looked_up": sum(tensor.looked_up for tensor in group.tensors),
             }
             for group in group_tensors(entry.tensors)

@@ -14,12 +14,11 @@ from mxspec.compile.checkpoint.config import (
     decoder_heads,
     decoder_layers,
     head_size,
-    load_config,
     make_config,
     read_settings,
 )
-from mxspec.compile.checkpoint.fetch import fetch_config
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
+from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables
 from mxspec.formats.manifest import ModelName
@@ -73,7 +72,7 @@ def models_of(recipe: Recipe) -> dict[ModelName, TargetRecipe]:
 def _read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
     shipped = shipped_config(model.checkpoint)
     if shipped is None or recipe.has_folder(model.checkpoint):
-        return load_config(fetch_config(recipe, model))
+        return read_config(recipe, model)
     return make_config(read_settings(shipped), str(shipped))
 
 

@@ -51,6 +51,10 @@ class Hub:
         assert (repository, revision) == ("org/model", COMMIT)
         return name in self.files
 
+    def list_repo_files(self, repository: str, *, revision: str | None) -> list[str]:
+        assert (repository, revision) == ("org/model", COMMIT)
+        return list(self.files)
+
     @property
     def fetched(self) -> set[str]:
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
@@ -61,6 +65,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     made = Hub(tmp_path / "cache", SMALL | USELESS)
     monkeypatch.setattr(fetch, "snapshot_download", made.snapshot_download)
     monkeypatch.setattr(fetch, "file_exists", made.file_exists)
+    monkeypatch.setattr(fetch, "list_repo_files", made.list_repo_files)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.chdir(tmp_path)
     return made
@@ -226,3 +231,29 @@ def test_offline_with_the_hubs_own_library(tmp_path: Path, monkeypatch: pytest.M
     assert fetched(revision=COMMIT) == Fetched(snapshot, COMMIT)
     assert "not in the local cache" in refused(revision="other")
     assert "not in the local cache" in refused(checkpoint="org/other")
+
+
+GGUF = {"README.md", "m.Q4_K_M.gguf", "m.Q8_0.gguf", "big-00001-of-00002.gguf", "big-00002-of-00002.gguf"}
+
+
+def test_one_gguf_file_is_fetched_by_its_name(hub: Hub) -> None:
+    hub.files = GGUF
+    fetched = fetch_checkpoint(recipe("org/model:m.Q8_0.gguf"), recipe("org/model:m.Q8_0.gguf").target)
+    assert fetched == Fetched(hub.folder / "m.Q8_0.gguf", COMMIT)
+    assert hub.fetched == {"m.Q8_0.gguf"}
+
+
+def test_shards_are_fetched_together(hub: Hub) -> None:
+    hub.files = GGUF
+    wanted = recipe("org/model:big-00001-of-00002.gguf")
+    assert fetch_checkpoint(wanted, wanted.target).folder == hub.folder / "big-00001-of-00002.gguf"
+    assert hub.fetched == {"big-00001-of-00002.gguf", "big-00002-of-00002.gguf"}
+
+
+def test_gguf_files_of_a_repository_are_named(hub: Hub) -> None:
+    hub.files = GGUF
+    with pytest.raises(CheckpointError, match=r"name one of 3, such as org/model:big-00001-of-00002\.gguf") as caught:
+        fetch_checkpoint(recipe(), recipe().target)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(CheckpointError, match=r"has no file 'other\.gguf'"):
+        fetch_checkpoint(recipe("org/model:other.gguf"), recipe("org/model:other.gguf").target)

@@ -1,0 +1,22 @@
+"""The architectures that can be read from GGUF files, by the names that files give them."""
+
+from __future__ import annotations
+
+from mxspec.compile.checkpoint.gguf.families.family import Family
+from mxspec.compile.checkpoint.gguf.families.gemma import GEMMA2, GEMMA3
+from mxspec.compile.checkpoint.gguf.families.granite import GRANITE
+from mxspec.compile.checkpoint.gguf.families.llama import LLAMA
+from mxspec.compile.checkpoint.gguf.families.phi3 import PHI3
+from mxspec.compile.checkpoint.gguf.families.qwen import QWEN2, QWEN3
+from mxspec.compile.checkpoint.gguf.families.smollm3 import SMOLLM3
+
+FAMILIES: dict[str, Family] = {
+    "llama": LLAMA,
+    "smollm3": SMOLLM3,
+    "granite": GRANITE,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "phi3": PHI3,
+}

@@ -1,0 +1,130 @@
+"""What a family of models is in a GGUF file: its settings, its tensors' names, and what its writer changed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.compile.checkpoint.gguf.keys import Keys
+from mxspec.formats.errors import UnsupportedModelError
+
+Settings = dict[str, Any]  # of a config.json
+Vectors = Mapping[str, NDArray[np.float32]]  # factors of rotary embedding, which are settings elsewhere
+
+FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What settings are made from: keys, the names of tensors, factors of rotation, the size of the vocabulary."""
+
+    keys: Keys
+    tensors: frozenset[str]
+    factors: Vectors
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An architecture of GGUF.
+
+    `names` are leaves of a layer's tensors by the file's own; rows of those in `interleaved` are, by query heads or key
+    heads; `shifted` says of whose norms the file has the weight plus one.
+    """
+
+    settings: Callable[[Facts], Settings]
+    names: Mapping[str, str]
+    interleaved: frozenset[str] = field(default=frozenset())
+    shifted: bool = False
+
+    def name_of(self, tensor: str) -> str | None:
+        """Name of a tensor in a checkpoint; None for one that the family does not have."""
+        if tensor in OUTSIDE:
+            return OUTSIDE[tensor]
+        begin, _, rest = tensor.partition(".")
+        layer, _, leaf = rest.partition(".")
+        module, _, kind = leaf.rpartition(".")
+        if begin != "blk" or not layer.isdecimal() or kind not in ("weight", "bias") or module not in self.names:
+            return None
+        return f"model.layers.{int(layer)}.{self.names[module]}.{kind}"
+
+
+OUTSIDE = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+ATTENTION = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+}
+HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+FEED_FORWARD = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+LLAMA_NAMES = {**NORMS, **ATTENTION, **FEED_FORWARD}
+
+
+def decoder_settings(facts: Facts, model_type: str, architecture: str) -> Settings:
+    """The settings that all families have."""
+    keys = facts.keys
+    hidden, heads = keys.count("embedding_length"), keys.count("attention.head_count")
+    head = keys.count("attention.key_length", keys.count("rope.dimension_count", hidden // max(heads, 1)))
+    keys.require("attention.value_length", head)
+    keys.require("attention.causal", True)
+    keys.require("vocab_size", facts.vocab_size)
+    return {
+        "model_type": model_type,
+        "architectures": [architecture],
+        "hidden_size": hidden,
+        "intermediate_size": keys.count("feed_forward_length"),
+        "num_hidden_layers": keys.count("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys.count("attention.head_count_kv", heads),
+        "head_dim": head,
+        "max_position_embeddings": keys.count("context_length"),
+        "rms_norm_eps": keys.real("attention.layer_norm_rms_epsilon"),
+        "vocab_size": facts.vocab_size,
+        "tie_word_embeddings": "output.weight" not in facts.tensors,
+    }
+
+
+def rotation(facts: Facts, theta: float = 10000.0) -> Settings:
+    """`rope_parameters` of a scaling that keys describe; `theta` where the file has none."""
+    keys = facts.keys
+    found: Settings = {
+        "rope_type": keys.text("rope.scaling.type", "none"),
+        "rope_theta": keys.real("rope.freq_base", theta),
+    }
+    if found["rope_type"] == "none":
+        found["rope_type"] = "default"
+    elif found["rope_type"] == "linear":
+        found["factor"] = keys.real("rope.scaling.factor")
+    elif found["rope_type"] == "yarn":
+        found["factor"] = keys.real("rope.scaling.factor")
+        found["original_max_position_embeddings"] = keys.count("rope.scaling.original_context_length")
+        for name, key in (
+            ("attention_factor", "yarn_attn_factor"),
+            ("beta_fast", "yarn_beta_fast"),
+            ("beta_slow", "yarn_beta_slow"),
+        ):
+            if f"rope.scaling.{key}" in keys:
+                found[name] = keys.real(f"rope.scaling.{key}")
+    else:
+        raise UnsupportedModelError(
+            f"{keys.path}: {keys.arch}.rope.scaling.type: got {found['rope_type']!r}, expected none, linear or yarn"
+        )
+    return found
+
+
+def require_no_factors(facts: Facts) -> None:
+    """Refuse factors of rotation where a family has none."""
+    if facts.factors:
+        raise UnsupportedModelError(
+            f"{facts.keys.path}: tensor {min(facts.factors)!r} is not one of architecture {facts.keys.arch!r}"
+        )

@@ -1,0 +1,71 @@
+"""Phi-3 and Phi-4: q, k and v in one matrix, gate and up in another; factors of rotation for short and long texts."""
+
+from __future__ import annotations
+
+import math
+
+from mxspec.compile.checkpoint.gguf.families.family import (
+    NORMS,
+    Facts,
+    Family,
+    Settings,
+    decoder_settings,
+    rotation,
+)
+from mxspec.formats.errors import CheckpointError, UnsupportedModelError
+
+NAMES = {
+    **NORMS,
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_up": "mlp.gate_up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+
+
+def phi3_settings(facts: Facts) -> Settings:
+    """Those of a Phi-3; a window of 0 is none."""
+    keys = facts.keys
+    settings = decoder_settings(facts, "phi3", "Phi3ForCausalLM")
+    head = settings["hidden_size"] // max(settings["num_attention_heads"], 1)
+    rotated = keys.count("rope.dimension_count", head)
+    del settings["head_dim"]
+    parameters = _rotation(facts, settings["max_position_embeddings"]) | {"partial_rotary_factor": rotated / head}
+    return settings | {
+        "hidden_act": "silu",
+        "sliding_window": keys.count("attention.sliding_window", 0) or None,
+        "original_max_position_embeddings": keys.count(
+            "rope.scaling.original_context_length", settings["max_position_embeddings"]
+        ),
+        "partial_rotary_factor": rotated / head,
+        "rope_parameters": parameters,
+        "pad_token_id": None,
+    }
+
+
+def _rotation(facts: Facts, longest: int) -> Settings:
+    """Plain, or by the two tables of factors. Raises MxspecError for one without the other, and for another scale."""
+    keys = facts.keys
+    original = keys.count("rope.scaling.original_context_length", longest)
+    if not facts.factors:
+        return rotation(facts)
+    if facts.factors.keys() != {LONG, SHORT}:
+        raise CheckpointError(f"{keys.path}: has {' and '.join(sorted(facts.factors))}, expected {LONG} and {SHORT}")
+    scale = longest / original
+    expected = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
+    if not math.isclose(keys.real("rope.scaling.attn_factor", expected), expected, rel_tol=1e-5):
+        raise UnsupportedModelError(
+            f"{keys.path}: {keys.arch}.rope.scaling.attn_factor: got {keys.real('rope.scaling.attn_factor')}, expected "
+            f"{expected:.7g}, that of LongRoPE"
+        )
+    return {
+        "rope_type": "longrope",
+        "rope_theta": keys.real("rope.freq_base", 10000.0),
+        "original_max_position_embeddings": original,
+        "long_factor": [float(str(value)) for value in facts.factors[LONG]],
+        "short_factor": [float(str(value)) for value in facts.factors[SHORT]],
+    }
+
+
+PHI3 = Family(phi3_settings, NAMES)

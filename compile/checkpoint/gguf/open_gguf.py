@@ -1,0 +1,176 @@
+"""A GGUF file, or its shards, opened as a checkpoint: a folder with what describes it, and its tensors by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.compile.checkpoint.gguf.container import Container, read_container
+from mxspec.compile.checkpoint.gguf.describe import describe
+from mxspec.compile.checkpoint.gguf.families import FAMILIES
+from mxspec.compile.checkpoint.gguf.families.family import FACTORS, Facts, Family, Settings
+from mxspec.compile.checkpoint.gguf.keys import Keys
+from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
+from mxspec.compile.checkpoint.gguf.tokenizer import Vocabulary
+from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, unpack_halves
+from mxspec.compile.checkpoint.tensor import hold_open
+from mxspec.compile.checkpoint.weight_files import PICKLES, SAFETENSORS
+from mxspec.formats.errors import CheckpointError, UnsupportedModelError
+from mxspec.formats.validation import shorten
+
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedGguf:
+    """Where the descriptions are, and the tensors under the names of a checkpoint."""
+
+    folder: Path
+    tensors: dict[str, Source]
+    notes: tuple[str, ...]
+
+
+def find_gguf(path: Path) -> Path | None:
+    """The GGUF file that a path names: itself, or the one in a folder without other weights. Raises CheckpointError."""
+    if path.is_file():
+        return path
+    if any((path / name).is_file() for kind in (SAFETENSORS, PICKLES) for name in (kind.single, kind.index)):
+        return None
+    found = sorted(path.glob("*.gguf"))
+    firsts = [one for one in found if (shard := _SHARD.fullmatch(one.name)) is None or int(shard[2]) == 1]
+    if len(firsts) > 1:
+        names = ", ".join(one.name for one in firsts[:4])
+        raise CheckpointError(f"{path}: holds {len(firsts)} GGUF models ({names}); name one of them")
+    return firsts[0] if firsts else None
+
+
+def shard_pattern(name: str) -> str:
+    """A pattern of shell that names a file, and all shards of its model where it is one."""
+    shard = _SHARD.fullmatch(name)
+    return name if shard is None else f"{shard[1]}-*-of-{shard[3]}.gguf"
+
+
+def open_gguf(path: Path, files: ExitStack) -> OpenedGguf:
+    """Open a file with its shards, until `files` closes.
+
+    Raises CheckpointError for what is damaged or missing, UnsupportedModelError for an architecture, a tensor, a key or
+    a tokenizer that is not known.
+    """
+    shards = [read_container(shard) for shard in _shards(path)]
+    keys = shards[0].keys
+    _check_shards(shards)
+    family, own = _family(path, keys)
+    sources = _sources(shards, files)
+    vocabulary = Vocabulary.read(path, keys)
+    factors = {name: _vector(sources[name]) for name in FACTORS if name in sources}
+    facts = Facts(own, frozenset(sources), factors, len(vocabulary.tokens))
+    settings = family.settings(facts)
+    own.check_all_read()
+    tensors = _named(path, sources, family, settings)
+    folder = Path(files.enter_context(TemporaryDirectory()))
+    describe(folder, settings, vocabulary, keys)
+    return OpenedGguf(folder, tensors, _notes(path, tensors))
+
+
+def _shards(path: Path) -> list[Path]:
+    """All files of a model whose first, or only, file is given; other shards by their names."""
+    shard = _SHARD.fullmatch(path.name)
+    if shard is None:
+        return [path]
+    stem, count = shard[1], int(shard[3])
+    paths = [path.parent / f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    for each in paths:
+        if not each.is_file():
+            raise CheckpointError(f"{path}: one of {count} shards, of which {each.name} is missing")
+    return paths
+
+
+def _check_shards(shards: list[Container]) -> None:
+    for number, shard in enumerate(shards):
+        said = int(shard.keys.get("split.no", number)), int(shard.keys.get("split.count", 0)) or 1
+        if said != (number, len(shards)):
+            raise CheckpointError(
+                f"{shard.path}: is shard {said[0] + 1} of {said[1]}, expected {number + 1} of {len(shards)}; name the "
+                "first file, and keep the others beside it"
+            )
+    found = sum(len(shard.tensors) for shard in shards)
+    promised = shards[0].keys.get("split.tensors.count", found)
+    if promised != found:
+        raise CheckpointError(f"{shards[0].path}: its shards hold {found} tensors, expected {promised}")
+
+
+def _family(path: Path, keys: Mapping[str, Any]) -> tuple[Family, Keys]:
+    arch = keys.get("general.architecture")
+    if not isinstance(arch, str) or arch not in FAMILIES:
+        raise UnsupportedModelError(
+            f"{path}: general.architecture: got {shorten(arch)}; supported in GGUF files are {', '.join(FAMILIES)}"
+        )
+    return FAMILIES[arch], Keys(path, keys, arch)
+
+
+def _sources(shards: list[Container], files: ExitStack) -> dict[str, GgufTensor]:
+    """Every tensor under its own name."""
+    sources: dict[str, GgufTensor] = {}
+    for shard in shards:
+        descriptor = hold_open(shard.path, files)
+        for name, stored in shard.tensors.items():
+            if name in sources:
+                raise CheckpointError(f"tensor {shorten(name)} is in {sources[name].shard} and in {shard.path.name}")
+            sources[name] = GgufTensor(name, stored, descriptor, shard.path.name)
+    return sources
+
+
+def _vector(tensor: GgufTensor) -> NDArray[np.float32]:
+    if len(tensor.shape) != 1 or tensor.rounded:
+        raise CheckpointError(f"tensor {tensor.name!r} of {tensor.shard} is {tensor.origin}{list(tensor.shape)}")
+    return tensor.read_rows(0, tensor.shape[0])
+
+
+def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settings: Settings) -> dict[str, Source]:
+    """The tensors of a checkpoint; what the writer changed in them is undone as they are read."""
+    heads = {"attn_q": settings["num_attention_heads"], "attn_k": settings["num_key_value_heads"]}
+    tensors: dict[str, Source] = {}
+    for own, tensor in sources.items():
+        if own in FACTORS:
+            continue
+        name = family.name_of(own)
+        if name is None or (own.startswith("blk.") and int(own.split(".")[1]) >= settings["num_hidden_layers"]):
+            raise UnsupportedModelError(
+                f"{path}: tensor {shorten(own)} is not one of a {settings['model_type']} with "
+                f"{settings['num_hidden_layers']} layers"
+            )
+        module = own.split(".")[-2]
+        interleaved = heads[module] if module in family.interleaved else 0
+        if interleaved and tensor.shape[0] % (2 * interleaved):
+            raise CheckpointError(
+                f"{path}: tensor {own!r} has {tensor.shape[0]} rows, expected {interleaved} heads of them"
+            )
+        shift = 1.0 if family.shifted and len(tensor.shape) == 1 else 0.0
+        tensors[name] = _source(GgufTensor(name, tensor.stored, tensor.descriptor, tensor.shard, interleaved, shift))
+    return tensors
+
+
+def _source(tensor: GgufTensor) -> Source:
+    """MXFP4 as the codes that it is."""
+    if tensor.origin != "MXFP4" or len(tensor.shape) != 2:
+        return tensor
+    return MxTensor(GgufField(tensor, "qs"), GgufField(tensor, "e"), "mxfp4_e2m1", unpack_halves)
+
+
+def _notes(path: Path, tensors: Mapping[str, Source]) -> tuple[str, ...]:
+    found = (tensor for tensor in tensors.values() if isinstance(tensor, GgufTensor))
+    rounded = sorted({tensor.origin for tensor in found if tensor.rounded})
+    if not rounded:
+        return ()
+    return (
+        f"warning: {path} was rounded before, to {', '.join(rounded)}: its matrices are rounded a second time, and the "
+        "baseline is the file as it is",
+    )
