@@ -327,7 +327,45 @@ def manifest(place: Path) -> Target:
     return Target(path, lambda: Bundle.open(bundle), (path.read_bytes(),))
 
 
-TARGETS = {maker.__name__: maker for maker in (config, model, header, index, pickled, tokenizer, generation, manifest)}
+def gguf(place: Path) -> Target:
+    """A whole GGUF file: its container, its keys, and what describes the checkpoint that it becomes."""
+    from contextlib import ExitStack
+
+    import gguf as package
+    import numpy as np
+
+    from mxspec.compile.checkpoint.gguf.open_gguf import open_gguf
+
+    path = place / "x.gguf"
+    writer = package.GGUFWriter(path, "llama")
+    sizes = {"block_count": 1, "context_length": 64, "embedding_length": 32, "feed_forward_length": 32}
+    for name, value in {**sizes, "attention.head_count": 2, "attention.head_count_kv": 1}.items():
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(["<s>", "a", "b", "ab"])
+    writer.add_token_types([3, 1, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_tensor("token_embd.weight", np.ones((4, 32), np.float32))
+    rounded = package.quants.quantize(np.ones((32, 32), np.float32), package.GGMLQuantizationType.Q4_0)
+    writer.add_tensor("blk.0.attn_q.weight", rounded, raw_dtype=package.GGMLQuantizationType.Q4_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    def read() -> None:
+        with ExitStack() as files:
+            for tensor in open_gguf(path, files).tensors.values():
+                tensor.read_rows(0, tensor.shape[0])
+
+    return Target(path, read, (path.read_bytes(),), wrap=lambda data: data)
+
+
+READERS = (config, model, header, index, pickled, tokenizer, generation, manifest, gguf)
+TARGETS = {maker.__name__: maker for maker in READERS}
 
 
 def main() -> int:
