@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
 from mxspec.evaluate.bench.serve.clients import (
     ANSWER_SECONDS,
@@ -70,15 +70,15 @@ def measure(
         bundle=bundle.name,
         threads=ops.threads() if threads is None else threads,
         new_tokens=new_tokens,
-        ready_seconds=statistics.median(ready),
+        ready_seconds=median(ready),
         trials_ready=tuple(ready),
         rows=tuple(_row(clients, speeds) for clients in CLIENTS),
         joining=Joining(
             prompt_tokens=JOINING_TOKENS,
-            before_seconds=statistics.median(before),
-            during_seconds=statistics.median(during),
-            ratio=statistics.median(b / a for a, b in zip(before, during, strict=True)),
-            first_token_seconds=statistics.median(first),
+            before_seconds=median(before),
+            during_seconds=median(during),
+            ratio=median_ratio(during, before),
+            first_token_seconds=median(first),
             trials_before=before,
             trials_during=during,
             trials_first_token=first,
@@ -105,9 +105,9 @@ def _row(clients: int, speeds: dict[tuple[int, str], list[float]]) -> ClientsRow
     engine, server = speeds[clients, "engine"], speeds[clients, "server"]
     return ClientsRow(
         clients=clients,
-        engine_tokens_per_second=statistics.median(engine),
-        server_tokens_per_second=statistics.median(server),
-        ratio=statistics.median(b / a for a, b in zip(engine, server, strict=True)),
+        engine_tokens_per_second=median(engine),
+        server_tokens_per_second=median(server),
+        ratio=median_ratio(server, engine),
         trials_engine_tokens_per_second=tuple(engine),
         trials_server_tokens_per_second=tuple(server),
     )
