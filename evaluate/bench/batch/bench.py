@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from mxspec.evaluate.bench.context import require_context
+from mxspec.evaluate.bench.harness import same_texts
+from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.speculate.guided import GuidedDrafter, draft_of
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
@@ -99,7 +100,7 @@ class BatchBench:
         """With the imposed acceptance."""
         done = self.write(texts, k, drafter=None if k == 0 else self.guided)
         for prompt, answer in zip(self.prompts, done.texts, strict=False):
-            assert self._plain[tuple(prompt)] == [*prompt, *answer], "the text depends on K"
+            same_texts(self._plain[tuple(prompt)], [*prompt, *answer])
         return done
 
     def loop(self) -> float:
@@ -122,7 +123,7 @@ class BatchBench:
             began = time.perf_counter()
             self.session.run(parts)
             trials.append(time.perf_counter() - began)
-        return statistics.median(trials)
+        return median(trials)
 
     def second_turn(self) -> tuple[float, float]:
         """Seconds to the first token of a second turn, and of the same prompt read from its first token."""

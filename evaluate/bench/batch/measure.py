@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from mxspec.evaluate.bench.batch import bench as texts_bench
 from mxspec.evaluate.bench.batch.bench import TEXTS, BatchBench
 from mxspec.evaluate.bench.batch.result import BatchResult, SecondTurn, Shaping, TextsTimes, Trials
+from mxspec.evaluate.bench.harness import alternate
+from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.runtime import ops
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
@@ -31,7 +32,7 @@ def shaping_seconds() -> float:
         began = time.perf_counter()
         shape(logits, sampling)
         trials.append(time.perf_counter() - began)
-    return statistics.median(trials)
+    return median(trials)
 
 
 def measure(bench: BatchBench, repetitions: int, progress: Callable[[str], object] = lambda text: None) -> BatchResult:
@@ -46,7 +47,7 @@ def measure(bench: BatchBench, repetitions: int, progress: Callable[[str], objec
             _repeat(bench, found)
         turns.append(bench.second_turn())
         shaping.append(shaping_seconds())
-    shaping_median = statistics.median(shaping)
+    shaping_median = median(shaping)
     return BatchResult(
         bundle=bench.engine.bundle.path.name,
         threads=ops.threads(),
@@ -55,16 +56,16 @@ def measure(bench: BatchBench, repetitions: int, progress: Callable[[str], objec
         rows=tuple(_row(found, trials[1]) for found in trials.values()),
         second_turn=SecondTurn(
             tokens=texts_bench.TURN,
-            seconds=statistics.median(turn[0] for turn in turns),
-            whole_seconds=statistics.median(turn[1] for turn in turns),
-            ratio=statistics.median(turn[0] / turn[1] for turn in turns),
+            seconds=median([second for second, _ in turns]),
+            whole_seconds=median([whole for _, whole in turns]),
+            ratio=median([second / whole for second, whole in turns]),
             trials=tuple(turns),
         ),
         shaping=Shaping(
             vocabulary=VOCABULARY,
             nucleus=NUCLEUS,
             seconds_a_row=shaping_median,
-            share_of_a_step=max(TEXTS) * shaping_median / statistics.median(trials[max(TEXTS)].call_seconds),
+            share_of_a_step=max(TEXTS) * shaping_median / median(trials[max(TEXTS)].call_seconds),
         ),
     )
 
@@ -73,8 +74,9 @@ def _repeat(bench: BatchBench, found: Trials) -> None:
     found.call_seconds.append(bench.call_seconds(found.texts))
     done = bench.plain(found.texts)
     if found.texts == 1:  # each between two of the other, as the machine's speed moves
-        pairs = [(bench.loop(), bench.plain(1).tokens_per_second) for _ in range(PAIRS)]
-        found.time_over_plain_loop.append(statistics.median(loop / plain for loop, plain in pairs))
+        rates = (lambda texts, _: bench.loop(), lambda texts, _: bench.plain(texts).tokens_per_second)
+        loop, engine = zip(*(turn.answers for turn in alternate(rates, [1], PAIRS)), strict=True)
+        found.time_over_plain_loop.append(median_ratio(loop, engine))
     found.tokens_per_second.append(done.tokens_per_second)
     found.outside_models.append(1 - done.model_seconds / done.seconds)
     sampled = bench.write(found.texts, temperature=0.8, top_p=0.5, seed=0)
@@ -85,32 +87,26 @@ def _repeat(bench: BatchBench, found: Trials) -> None:
 
 
 def _row(found: Trials, one: Trials) -> TextsTimes:
-    by_k = {k: statistics.median(values) for k, values in found.tokens_per_second_by_k.items()}
+    by_k = {k: median(values) for k, values in found.tokens_per_second_by_k.items()}
     best = max((k for k in by_k if k != "auto"), key=lambda k: by_k[k])
-    ratios = list(_ratios(found.tokens_per_second_by_k, best))
+    by_load = found.tokens_per_second_by_k["auto"]
     return TextsTimes(
         texts=found.texts,
-        call_seconds=statistics.median(found.call_seconds),
-        tokens_per_second=statistics.median(found.tokens_per_second),
-        over_one_text=statistics.median(
-            a / b for a, b in zip(found.tokens_per_second, one.tokens_per_second, strict=True)
+        call_seconds=median(found.call_seconds),
+        tokens_per_second=median(found.tokens_per_second),
+        over_one_text=median_ratio(found.tokens_per_second, one.tokens_per_second),
+        of_what_the_call_allows=median(
+            [
+                rate * seconds / found.texts
+                for rate, seconds in zip(found.tokens_per_second, found.call_seconds, strict=True)
+            ]
         ),
-        of_what_the_call_allows=statistics.median(
-            rate * seconds / found.texts
-            for rate, seconds in zip(found.tokens_per_second, found.call_seconds, strict=True)
-        ),
-        outside_models=statistics.median(found.outside_models),
-        outside_models_sampled=statistics.median(found.outside_models_sampled),
-        time_over_plain_loop=statistics.median(found.time_over_plain_loop) if found.time_over_plain_loop else None,
+        outside_models=median(found.outside_models),
+        outside_models_sampled=median(found.outside_models_sampled),
+        time_over_plain_loop=median(found.time_over_plain_loop) if found.time_over_plain_loop else None,
         best_k=int(best),
         tokens_per_second_by_k=by_k,
-        by_load_over_best_k=statistics.median(ratio[0] for ratio in ratios),
-        by_load_over_plain=statistics.median(ratio[1] for ratio in ratios),
+        by_load_over_best_k=median_ratio(by_load, found.tokens_per_second_by_k[best]),
+        by_load_over_plain=median_ratio(by_load, found.tokens_per_second_by_k["0"]),
         trials=found,
     )
-
-
-def _ratios(by_k: Mapping[str, Sequence[float]], best: str) -> Iterator[tuple[float, float]]:
-    """Of each repetition: K by load over the best fixed K, and over none."""
-    for auto, fixed, plain in zip(by_k["auto"], by_k[best], by_k["0"], strict=True):
-        yield auto / fixed, auto / plain

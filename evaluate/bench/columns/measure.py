@@ -6,6 +6,7 @@ the machine meets all of them, and each is compared with the first by pairs.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 from mxspec.evaluate.bench.columns.result import ColumnResult, ColumnsResult, ColumnTrial
 from mxspec.evaluate.bench.energy import EnergyMeter
-from mxspec.evaluate.bench.medians import Percentiles, median
+from mxspec.evaluate.bench.harness import alternate
+from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model.calls import matrix_bytes
 from mxspec.evaluate.bench.read_ceiling import ReadCeiling, pieces_of_file
@@ -33,8 +35,6 @@ class Trial:
     recording: Recording
     joules: float | None
     read_bytes_per_second: float
-    prompt: int
-    repetition: int
 
 
 def measure(
@@ -46,22 +46,20 @@ def measure(
 ) -> ColumnsResult:
     """Have all columns answer all prompts, alternating. `settings` are those of a Request, with max_new_tokens."""
     ceilings = [ReadCeiling(pieces_of_file(_weights_file(column))) for column in columns]
-    trials: list[list[Trial]] = [[] for _ in columns]
-    same = 0
-    for repetition in range(-1, repetitions):  # the first teaches the engine what calls cost, and is not counted
-        for number, prompt in enumerate(prompts if repetition >= 0 else prompts[:1]):
-            progress(f"repetition {repetition + 1} of {repetitions}, prompt {number + 1} of {len(prompts)}")
-            request = Request(prompt=prompt, cache_key=str(repetition), **settings)
-            answers = []
-            for column, ceiling, found in zip(columns, ceilings, trials, strict=True):
-                meter = EnergyMeter()
-                recording = write_column(column, request)
-                joules = meter.joules()
-                read = median([ceiling.bytes_per_second() for _ in range(READS)])
-                answers.append(recording.answer)
-                if repetition >= 0:
-                    found.append(Trial(recording, joules, read, number, repetition))
-            same += repetition >= 0 and answers[-1].token_ids == answers[-2].token_ids
+
+    def variant(column: Column, ceiling: ReadCeiling) -> Callable[[Sequence[int], int], Trial]:
+        def write(prompt: Sequence[int], repetition: int) -> Trial:
+            meter = EnergyMeter()
+            recording = write_column(column, Request(prompt=prompt, cache_key=str(repetition), **settings))
+            joules = meter.joules()
+            return Trial(recording, joules, median([ceiling.bytes_per_second() for _ in range(READS)]))
+
+        return write
+
+    turns = list(alternate(list(map(variant, columns, ceilings)), prompts, repetitions, progress, warm=True))
+    trials = list(zip(*(turn.answers for turn in turns), strict=True))
+    places = [(turn.prompt, turn.repetition) for turn in turns]
+    plain, last = ([trial.recording.answer.token_ids for trial in found] for found in trials[-2:])
     statistics = trials[-1][0].recording.answer.statistics
     return ColumnsResult(
         bundle=columns[-1].engine.bundle.path.name,
@@ -74,14 +72,16 @@ def measure(
         verifier=statistics.verifier,
         read_bytes_per_second=median([trial.read_bytes_per_second for trial in trials[-1]]),
         anonymous_bytes=anonymous_bytes(),
-        same_texts=same,
-        columns=[_describe(column, found, trials[0]) for column, found in zip(columns, trials, strict=True)],
+        same_texts=sum(map(operator.eq, plain, last)),
+        columns=[_describe(column, found, trials[0], places) for column, found in zip(columns, trials, strict=True)],
     )
 
 
-def _describe(column: Column, trials: Sequence[Trial], first: Sequence[Trial]) -> ColumnResult:
+def _describe(
+    column: Column, trials: Sequence[Trial], first: Sequence[Trial], places: Sequence[tuple[int, int]]
+) -> ColumnResult:
     rounds = [r for trial in trials for r in trial.recording.rounds]
-    counted = [_counted(column, trial) for trial in trials]
+    counted = [_counted(column, trial, *place) for trial, place in zip(trials, places, strict=True)]
     rates, before = [_rate(trial) for trial in trials], [_rate(trial) for trial in first]
     seconds = sum(one.decode_seconds for one in counted)
     speed = sum(one.read_bytes for one in counted) / seconds
@@ -91,7 +91,7 @@ def _describe(column: Column, trials: Sequence[Trial], first: Sequence[Trial]) -
         weights_bytes=_matrix_bytes(column.engine.target)
         + (_matrix_bytes(column.engine.draft) if column.speculates else 0),
         tokens_per_second=median(rates),
-        over_first=median([rate / base for rate, base in zip(rates, before, strict=True)]),
+        over_first=median_ratio(rates, before),
         first_token_seconds=Percentiles.of([trial.recording.first_token_seconds for trial in trials]),
         token_seconds=Percentiles.of([r.seconds / r.emitted for r in rounds for _ in range(r.emitted)]),
         answer_seconds=Percentiles.of([ANSWER_TOKENS / rate for rate in rates]),
@@ -104,13 +104,13 @@ def _describe(column: Column, trials: Sequence[Trial], first: Sequence[Trial]) -
     )
 
 
-def _counted(column: Column, trial: Trial) -> ColumnTrial:
+def _counted(column: Column, trial: Trial, prompt: int, repetition: int) -> ColumnTrial:
     rounds = trial.recording.rounds
     drafted = sum(r.drafted for r in rounds)
     read = len(rounds) * _matrix_bytes(column.engine.target) + drafted * _matrix_bytes(column.engine.draft)
     return ColumnTrial(
-        prompt=trial.prompt,
-        repetition=trial.repetition,
+        prompt=prompt,
+        repetition=repetition,
         first_token_seconds=trial.recording.first_token_seconds,
         decode_seconds=sum(r.seconds for r in rounds),
         tokens=sum(r.emitted for r in rounds),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mxspec.evaluate.bench.context import require_context
+from mxspec.evaluate.bench.harness import same_texts
 from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS
 from mxspec.evaluate.bench.speculate.guided import GuidedDrafter, draft_of
@@ -106,7 +107,7 @@ class SpeculateBench:
         if k == 0:
             self._plain_texts[tuple(tokens)] = begin + answer
         else:
-            assert self._plain_texts[tuple(tokens)] == begin + answer, "speculative text differs from plain text"
+            same_texts(self._plain_texts[tuple(tokens)], begin + answer)
         return Run(rounds[1:], handle.statistics.encode_seconds)
 
     def costs(self) -> TurnsTrial:

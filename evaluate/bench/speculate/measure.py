@@ -11,10 +11,11 @@ the models.
 from __future__ import annotations
 
 import operator
-import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from mxspec.evaluate.bench.medians import Percentiles
+from mxspec.evaluate.bench.harness import alternate
+from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.speculate.bench import Run, SpeculateBench
 from mxspec.evaluate.bench.speculate.result import (
     ANSWER_TOKENS,
@@ -39,20 +40,19 @@ def measure(
     progress: Callable[[str], object] = lambda text: None,
 ) -> SpeculateResult:
     """All drafters and K alternating for each prompt and repetition, plain decoding first; medians over the pairs."""
-    choices = [(drafter, k) for drafter in drafters for k in ks]
-    plain: list[Run] = []
-    runs: dict[tuple[str, K], list[Run]] = {choice: [] for choice in choices}
+    choices: list[tuple[str, K]] = [(drafter, k) for drafter in drafters for k in ks]
     costs = []
-    for repetition in range(repetitions):
+
+    def begin(repetition: int) -> None:
         if bench.has_draft:
             costs.append(bench.costs())
         if bench.guided is not None:
             bench.guided.seed = repetition
-        for prompt in range(len(bench.prompts)):
-            progress(f"repetition {repetition + 1} of {repetitions}, prompt {prompt + 1} of {len(bench.prompts)}")
-            plain.append(bench.run(prompt, 0))
-            for drafter, k in choices:
-                runs[drafter, k].append(bench.run(prompt, k, drafter))
+
+    variants = [partial(_write, bench, k=k, drafter=drafter) for drafter, k in (("none", 0), *choices)]
+    turns = alternate(variants, range(len(bench.prompts)), repetitions, progress, begin=begin)
+    plain, *written = zip(*(turn.answers for turn in turns), strict=True)
+    runs = dict(zip(choices, written, strict=True))
     return SpeculateResult(
         bundle=bench.engine.bundle.path.name,
         threads=ops.threads(),
@@ -75,36 +75,37 @@ def measure(
     )
 
 
+def _write(bench: SpeculateBench, prompt: int, repetition: int, *, k: K, drafter: str) -> Run:
+    return bench.run(prompt, k, drafter)
+
+
 def _encoded(bench: SpeculateBench, plain: Sequence[Run]) -> Encoded | None:
     """Of the sources that were read; the median of their lengths and seconds."""
     runs = [(len(bench.prompts[i % len(bench.prompts)]), run) for i, run in enumerate(plain) if run.encode_seconds > 0]
     if not runs:
         return None
-    seconds = statistics.median(run.encode_seconds for _, run in runs)
+    seconds = median([run.encode_seconds for _, run in runs])
     answer = _answer_seconds(plain).median
     return Encoded(
-        source_tokens=int(statistics.median(tokens for tokens, _ in runs)),
+        source_tokens=int(median([tokens for tokens, _ in runs])),
         seconds=seconds,
         share=seconds / (seconds + answer),
     )
 
 
 def _turns(trials: Sequence[TurnsTrial]) -> Turns:
-    target = [(trial.turns_seconds.target, trial.alone_seconds.target) for trial in trials]
-    draft = [(trial.turns_seconds.draft, trial.alone_seconds.draft) for trial in trials]
-    both = [(a + b, c + d) for (a, c), (b, d) in zip(target, draft, strict=True)]
+    turns, alone = [trial.turns_seconds for trial in trials], [trial.alone_seconds for trial in trials]
+    target, draft = [step.target for step in turns], [step.draft for step in turns]
+    target_alone, draft_alone = [step.target for step in alone], [step.draft for step in alone]
+    both, both_alone = list(map(operator.add, target, draft)), list(map(operator.add, target_alone, draft_alone))
     return Turns(
-        target_seconds=statistics.median(turns for turns, _ in target),
-        draft_seconds=statistics.median(turns for turns, _ in draft),
-        target_over_alone=_median_ratio(target),
-        draft_over_alone=_median_ratio(draft),
-        over_alone=_median_ratio(both),
+        target_seconds=median(target),
+        draft_seconds=median(draft),
+        target_over_alone=median_ratio(target, target_alone),
+        draft_over_alone=median_ratio(draft, draft_alone),
+        over_alone=median_ratio(both, both_alone),
         trials=tuple(trials),
     )
-
-
-def _median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return statistics.median(over / under for over, under in pairs)
 
 
 def measured_at(k: int, plain: Sequence[Run], runs: Sequence[Run]) -> MeasuredK:
@@ -116,8 +117,8 @@ def measured_at(k: int, plain: Sequence[Run], runs: Sequence[Run]) -> MeasuredK:
     return MeasuredK(
         k=k,
         ideal_tokens_per_round=sum(run.ideal_tokens for run, _, _ in pairs) / rounds,
-        predicted=statistics.median(predicted),
-        measured_over_predicted=statistics.median(map(operator.truediv, speedups, predicted)),
+        predicted=median(predicted),
+        measured_over_predicted=median_ratio(speedups, predicted),
         **dict(measured(plain, runs)),
     )
 
@@ -138,10 +139,10 @@ def measured(plain: Sequence[Run], runs: Sequence[Run]) -> Measured:
     return Measured(
         acceptance=sum(r.accepted for r in rounds) / evaluated if evaluated else 0.0,
         drafted_per_round=drafted / len(rounds),
-        c=statistics.median(run.draft_seconds / before.target_seconds for run, before, _ in pairs),
-        v=statistics.median(v for _, _, v in pairs),
+        c=median([run.draft_seconds / before.target_seconds for run, before, _ in pairs]),
+        v=median([v for _, _, v in pairs]),
         tokens_per_round=sum(r.emitted for r in rounds) / len(rounds),
-        speedup=statistics.median(speedups),
+        speedup=median(speedups),
         outside_models=1 - models / sum(r.seconds for r in rounds),
         answer_seconds=_answer_seconds(runs),
         trials_speedup=speedups,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.evaluate.bench.batch.bench import Answered, write_together
+from mxspec.evaluate.bench.harness import alternate, same_texts
 from mxspec.evaluate.bench.medians import Percentiles, median
 from mxspec.evaluate.bench.prompts import prompts_of
 from mxspec.evaluate.bench.speculate.bench import Run
@@ -59,19 +60,25 @@ def _sets(token_ids: Sequence[int], point: Point, prompts: int) -> list[list[lis
 def _point(
     engine: Engine, point: Point, sets: Sequence[list[list[int]]], new_tokens: int, repetitions: int
 ) -> SweepPoint:
-    settings = {"temperature": point.temperature, "max_new_tokens": new_tokens, "ignore_eos": True}
+    settings: dict[str, Any] = {"temperature": point.temperature, "max_new_tokens": new_tokens, "ignore_eos": True}
     guessing = {"k": point.k, "drafter": point.drafter} | ({"verifier": point.verifier} if point.temperature else {})
     repeats = point.temperature and (point.k != "auto" or point.verifier == "match")  # where a seed means one text
+
+    def variant(own: dict[str, Any]) -> Callable[[list[list[int]], int], Answered]:
+        def write(prompts: list[list[int]], repetition: int) -> Answered:
+            seeded = settings | ({"seed": repetition + 1} if repeats else {})
+            return write_together(engine, prompts, len(prompts), seeded | own)
+
+        return write
+
     pairs, trials = [], []
-    for repetition in range(-1, repetitions):  # the first teaches the engine what calls cost, and is not counted
-        for number, prompts in enumerate(sets if repetition >= 0 else sets[:1]):
-            seeded: dict[str, Any] = settings | ({"seed": repetition + 1} if repeats else {})
-            plain = write_together(engine, prompts, len(prompts), seeded | {"k": 0, "drafter": "none"})
-            guessed = write_together(engine, prompts, len(prompts), seeded | guessing)
-            assert point.temperature or plain.texts == guessed.texts, "speculative text differs from plain text"
-            if repetition >= 0:
-                pairs.append((plain, guessed))
-                trials.append(_trial(number * point.batch, repetition, plain, guessed))
+    variants = [variant({"k": 0, "drafter": "none"}), variant(guessing)]
+    for turn in alternate(variants, sets, repetitions, warm=True):
+        plain, guessed = turn.answers
+        if not point.temperature:
+            same_texts(plain.texts, guessed.texts)
+        pairs.append((plain, guessed))
+        trials.append(_trial(turn.prompt * point.batch, turn.repetition, plain, guessed))
     return _described(point, pairs, trials)
 
 
