@@ -26,9 +26,11 @@ PIECE = 1 << 20  # characters that are encoded at once, up to the next end of a 
 
 
 def check_texts(recipe: Recipe) -> None:
-    """Raise RecipeError for a file that is no text, before anything is made."""
+    """Raise RecipeError for a file that is no text, before anything is made: a text to guess by, or to calibrate by."""
     for name, path in recipe.guess_texts().items():
         _read(name, path)
+    if recipe.calibrate is not None:
+        read_recipe_text("calibrate", recipe.calibration_file())
 
 
 def write_guesses(

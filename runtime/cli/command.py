@@ -66,6 +66,13 @@ class Command(click.Command):
             _fail("interrupted", EXIT_INTERRUPTED)
         sys.exit(result if isinstance(result, int) else 0)  # click hands back the code of ctx.exit(): --help is 0
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click's parser leaves it out where an option lacks its argument
+            raise
+
 
 class Group(Command, click.Group):
     """A group of commands that end in one of these exit codes; without arguments it shows its help."""
@@ -89,7 +96,9 @@ def read_text(path: Path, option: str) -> str:
     """The text of the UTF-8 file that an option names; raises MxspecError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise MxspecError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise MxspecError(f"{option} {path}: cannot be read as UTF-8 text: {error}") from None
 
 

@@ -26,7 +26,9 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     else:
         text = _checked_argument(prompt)
     if not text:
-        raise GenerationError("prompt: got an empty text, expected at least one character")
+        raise GenerationError(
+            "prompt: got an empty text, expected at least one character; give PROMPT or --prompt-file"
+        )
     return text
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from mxspec.formats.errors import BundleError, CheckFailed
-from mxspec.runtime.cli.command import Command, Group, print_json, report_console
+from mxspec.formats.errors import BundleError, CheckFailed, MxspecError
+from mxspec.runtime.cli.command import Command, Group, print_json, read_text, report_console
 
 
 def command_that(raises: BaseException | None) -> click.Command:
@@ -45,6 +46,23 @@ def test_usage_errors_exit_with_1_and_one_line(args: list[str]) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("args", [["--unknown"], ["--number"], ["--number", "x"], ["surplus"]])
+def test_a_usage_error_names_the_help_of_its_command(args: list[str]) -> None:
+    result = CliRunner().invoke(command_that(None), args)
+    assert result.stderr.endswith(" (see command --help)\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "cannot be read: No such file or directory"), (b"\xff", "cannot be read as UTF-8 text: ")],
+)
+def test_a_text_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / "text").write_bytes(content)
+    with pytest.raises(MxspecError, match=f"--text .*text: {says}"):
+        read_text(tmp_path / "text", "--text")
 
 
 def test_bugs_keep_their_traceback() -> None:

@@ -95,16 +95,19 @@ def test_a_model_that_is_not_understood_is_rounded_to_nearest_by_name(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "No such file"), (b"\xff\xfe", "not text in UTF-8"), (b"", "fewer than 2 tokens")],
+    ("content", "message", "at_once"),
+    [(None, "No such file", True), (b"\xff\xfe", "not text in UTF-8", True), (b"", "fewer than 2 tokens", False)],
 )
-def test_texts_that_cannot_be_used(pair: Path, tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_texts_that_cannot_be_used(
+    pair: Path, tmp_path: Path, content: bytes | None, message: str, at_once: bool
+) -> None:
     text = tmp_path / "text"
     if content is not None:
         text.write_bytes(content)
     result = run(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibrate", text)
     assert result.exit_code == 1
     assert message in result.output
+    assert ("referee" not in result.output) == at_once
     assert not (tmp_path / "a.bundle").exists()
 
 
