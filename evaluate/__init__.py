@@ -1,1 +1,1 @@
-"""Is it right, is it fast."""
+"""Checks and benchmarks: is a bundle right, and is it fast?"""

@@ -1,4 +1,4 @@
-"""What a request for texts has come to: texts that are being written, and the route's way of showing them."""
+"""The texts of one request while they are written, and the objects that its route shows them as."""
 
 from __future__ import annotations
 
