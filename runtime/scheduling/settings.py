@@ -1,4 +1,4 @@
-"""The settings of a text, checked."""
+"""All that the scheduler is asked for one text, checked; how its tokens are chosen is in sampling/settings.py."""
 
 from __future__ import annotations
 
