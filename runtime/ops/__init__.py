@@ -1,4 +1,4 @@
-"""The ONNX Runtime custom-op library: where it lies, for `SessionOptions.register_custom_ops_library`, and its threads.
+"""The ONNX Runtime custom-op library: its path, for `SessionOptions.register_custom_ops_library`, and its threads.
 
 All sessions of a process share the operators' one thread pool; give ONNX Runtime's own one thread
 (`SessionOptions.intra_op_num_threads = 1`), so that its idle threads do not spin on the cores that ours work on.
@@ -14,7 +14,7 @@ from mxspec.formats.errors import MxspecError
 __all__ = ["available_isas", "instruction_set", "library_path", "set_threads", "threads"]
 
 
-_MOST_THREADS = 2**31 - 1  # a larger count would be cut off on its way
+_MOST_THREADS = 2**31 - 1  # a larger count does not fit the C function's int
 
 
 def library_path() -> Path:
@@ -23,7 +23,7 @@ def library_path() -> Path:
     library = files("mxspec.runtime.ops").joinpath("libmxspec_ops.so")
     path = Path(str(library))
     if not path.is_file():
-        raise MxspecError(f"operator library {path}: not there; install mxspec again, with a C++ compiler at hand")
+        raise MxspecError(f"operator library {path}: is missing; install mxspec again, with a C++ compiler")
     return path
 
 
@@ -39,9 +39,9 @@ def _library() -> ctypes.CDLL:
 
 
 def set_threads(count: int) -> None:
-    """Set how many threads, the calling one included, the operators of this process work on; no result changes.
+    """Set the number of threads, the calling one included, of this process's operators; no result changes.
 
-    Raises MxspecError where the system does not give so many; the operators then work on those they had.
+    Raises MxspecError where the system does not give that many; the operators then keep the threads they had.
     """
     assert count >= 1
     if count > _MOST_THREADS or not _library().mxspec_set_threads(count):
@@ -52,12 +52,12 @@ def set_threads(count: int) -> None:
 
 
 def threads() -> int:
-    """How many threads the operators of this process work on: at first all cores that it may use."""
+    """Number of threads of this process's operators: at first one for each core that it may use."""
     return int(_library().mxspec_threads())
 
 
 def instruction_set() -> str | None:
-    """The instruction set of the operators of this process: MXSPEC_ISA's, or the best one; None where it has none."""
+    """The operators' instruction set: MXSPEC_ISA's, or the best one; None if the machine lacks MXSPEC_ISA's."""
     name: bytes | None = _library().mxspec_isa()
     return name.decode() if name else None
 

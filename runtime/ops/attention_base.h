@@ -16,7 +16,7 @@ class AttentionBase {
   explicit AttentionBase(const Attributes& attributes);
 
  protected:
-  // Absent is what an operator does not have.
+  // An input that an operator does not have is absent.
   struct Operands {
     AttentionMode mode;
     const std::vector<AttentionSequence>& sequences;

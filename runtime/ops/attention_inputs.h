@@ -1,4 +1,4 @@
-// What the operators over a cache of keys and values check alike: shapes, slots and lengths.
+// The checks that all operators over a cache of keys and values share: shapes, slots and lengths.
 #pragma once
 
 #include <vector>
@@ -21,18 +21,18 @@ void check_per_head(const char* name, const std::optional<Tensor>& values, int64
 // An optional input [heads, distances].
 void check_distance_bias(const std::optional<Tensor>& bias, int64_t heads);
 
-// Where the sequences' tokens lie among those of the call. Their slots are 0, their past is empty.
+// The place of each sequence's tokens among those of the call. Their slots are 0, their past is empty.
 std::vector<AttentionSequence> read_sequences(const Tensor& new_lengths, int64_t tokens);
 // Puts each sequence in a slot of its own.
 void read_slots(const Tensor& slots, int64_t slot_count, std::vector<AttentionSequence>& sequences);
-// How many entries each has before its new ones, which have room after them.
+// Number of entries of each sequence before its new ones, for which there is room.
 void read_past(const Tensor& past_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences);
-// How many entries of its slot each sees.
+// Number of entries of its slot that each sequence sees.
 void read_encoder_lengths(const Tensor& encoder_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences);
-// That the new entries of each have room in a slot.
+// Checks that the new entries of each sequence have room in a slot.
 void check_room(int64_t capacity, const std::vector<AttentionSequence>& sequences);
 
-// That an output is the buffer of its cache. In another buffer it would have to begin as a copy of every slot.
+// Checks that an output is the buffer of its cache. In another buffer it would have to begin as a copy of every slot.
 void check_in_place(Context& context, size_t index, const char* name, const Tensor& past);
 
 }  // namespace mxspec

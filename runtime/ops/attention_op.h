@@ -9,7 +9,7 @@ namespace mxspec {
 //           slots, past_lengths, new_lengths int32[sequences], alibi_slopes, sinks float32[heads]?,
 //           distance_bias float32[heads, distances]?)
 //   -> (output like query, present_key, present_value like past_key, in the very buffers of past_key and past_value)
-// The tokens of all sequences stand one after another: three of the sequence in slot 4, then one of that in slot 0:
+// The tokens of all sequences follow one another: three of the sequence in slot 4, then one of that in slot 0:
 //   tokens: a b c d     slots = [4, 0]     past_lengths = [7, 2]     new_lengths = [3, 1]
 // Appends their keys and values to their slots at past_lengths and attends causally, each sequence within its slot.
 // Refused: a slot out of range or named twice, a sequence without tokens, new_lengths that do not add up to tokens, a

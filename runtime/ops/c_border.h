@@ -4,7 +4,7 @@
 
 namespace mxspec {
 
-// What the body returns, or `otherwise` where it throws: an exception that reaches C ends the process.
+// The result of the body, or `otherwise` where it throws: an exception that reaches C ends the process.
 template <class Result, class Body>
 Result no_throw(Result otherwise, const Body& body) {
   try {

@@ -1,4 +1,4 @@
-// What the operators check alike: shapes of inputs, and the instruction set.
+// The checks that all operators share: shapes of inputs, and the instruction set.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace mxspec {
   throw OpError(name + ": got shape " + got.text() + ", expected " + expected);
 }
 
-// The instruction set of this process; throws where MXSPEC_ISA asks for one that is unknown or not here.
+// The instruction set of this process; throws where MXSPEC_ISA names one that is unknown or that the machine lacks.
 inline Isa usable_isa() {
   const IsaChoice& choice = chosen_isa();
   if (!choice.error.empty()) throw OpError(choice.error);

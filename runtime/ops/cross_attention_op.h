@@ -8,7 +8,7 @@ namespace mxspec {
 //                past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
 //                slots, encoder_lengths, new_lengths int32[sequences])
 //   -> (output like query)
-// The tokens of all sequences stand one after another, as in Attention (attention_op.h), each sequence with a slot of
+// The tokens of all sequences follow one another, as in Attention (attention_op.h), each sequence with a slot of
 // its own; all of them see the slot's first encoder_lengths entries, which StoreKeyValue wrote. Nothing is written.
 // Attributes: scale and softcap (attention_base.h).
 class CrossAttention : public AttentionBase {

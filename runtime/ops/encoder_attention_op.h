@@ -7,7 +7,7 @@ namespace mxspec {
 // EncoderAttention(query float32[1, tokens, heads, head_size], key, value float32[1, tokens, kv_heads, head_size],
 //                  new_lengths int32[sequences], distance_bias float32[heads, distances]?)
 //   -> (output like query)
-// The tokens of all sequences stand one after another, new_lengths of each; each sees all tokens of its own sequence.
+// The tokens of all sequences follow one another, new_lengths of each; each sees all tokens of its own sequence.
 // Nothing is cached. Positions count from a sequence's first token. Attributes: those of attention_base.h.
 class EncoderAttentionOp : public AttentionBase {
  public:

@@ -6,7 +6,7 @@
 namespace mxspec {
 
 // SwiGLU(x float32[..., 2n]) -> float32[..., n]: silu(gate) * up, where a row of x is its gate, then its up, as the
-// fused product of gate_proj and up_proj leaves it. GeGLU: the same with the tanh form of GELU.
+// fused product of gate_proj and up_proj leaves it. GeGLU: gelu(gate) * up, with the tanh form of GELU.
 class GatedUnit {
  public:
   static constexpr Parameter kInputs[] = {{"x", ElementType::kFloat32}};

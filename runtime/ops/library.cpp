@@ -88,8 +88,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   }
 }
 
-// How many threads, the calling one included, the operators of this process work on from now on. Returns whether the
-// system gave that many; if not, there are as many as before, or as many as it gives still.
+// Sets the number of threads, the calling one included, that the operators of this process use. Returns whether the
+// system gave that many; if not, there are as many as before, or as many as it still gives.
 extern "C" __attribute__((visibility("default"))) bool mxspec_set_threads(size_t threads) {
   return mxspec::no_throw(false, [&] { return mxspec::ThreadPool::shared().resize(threads); });
 }
@@ -98,8 +98,8 @@ extern "C" __attribute__((visibility("default"))) size_t mxspec_threads() {
   return mxspec::no_throw(size_t{1}, [] { return mxspec::ThreadPool::shared().threads(); });
 }
 
-// The name of the instruction set that the operators of this process use; nullptr where MXSPEC_ISA asks for none that
-// can be had.
+// The name of the instruction set that the operators of this process use; nullptr where MXSPEC_ISA names one that the
+// machine lacks.
 extern "C" __attribute__((visibility("default"))) const char* mxspec_isa() {
   return mxspec::no_throw<const char*>(nullptr, [] {
     const mxspec::IsaChoice& choice = mxspec::chosen_isa();

@@ -39,7 +39,7 @@ struct Parameter {
   bool optional = false;
 };
 
-// Throws what a status says, and releases it.
+// Throws the error of a status, and releases the status.
 void require_ok(const OrtApi& api, OrtStatus* status);
 
 // The attributes of a node, read once when its kernel is made. One of another type throws, and so does an absent one
@@ -79,8 +79,8 @@ class Context {
   void parallel_for(size_t total, const Body& body) const {
     shared_threads()(total, body);
   }
-  // body(row) for each row of so many values, a task taking about values_per_task of them: fewer than it takes to hand
-  // a task to another thread are not worth it.
+  // body(row) for each row of `row_values` values, about values_per_task of them a task: a smaller task costs less than
+  // handing it to another thread.
   template <class Body>
   void parallel_rows(int64_t rows, int64_t row_values, int64_t values_per_task, const Body& body) const {
     const int64_t rows_per_task = std::max<int64_t>(1, values_per_task / std::max<int64_t>(1, row_values));
@@ -105,7 +105,7 @@ struct Kernel {
   Op op;
 };
 
-// Runs body and turns what it throws into a status.
+// Runs body and turns an exception into a status.
 template <class Op, class Body>
 OrtStatus* guarded(const OrtApi& api, Body&& body) noexcept {
   try {

@@ -9,7 +9,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def processor_name() -> str:
-    """As the system calls its first core; where it does not say, what Python knows."""
+    """The system's name of its first core, or Python's where the system has no name."""
     try:
         with CPUINFO.open() as lines:  # of every core: no more is read than the first name
             for line in lines:

@@ -15,7 +15,7 @@ constexpr int64_t kValuesPerTask = 32768;
 
 constexpr float kNoEpsilon = -1;  // the attribute is absent
 
-// How many query heads the row width says there are.
+// Number of query heads, from the row width.
 int64_t query_heads(const Shape& qkv, const Shape& past) {
   if (past.rank() != 4 || past[1] < 1 || past[3] < 1) {
     throw_shape("past_key", past, "[slots, kv_heads, capacity, head_size]");

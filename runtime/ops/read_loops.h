@@ -1,4 +1,4 @@
-// Loops that do nothing but read: the fastest of them on some memory is what every other reader of it is judged by.
+// Loops that do nothing but read: the fastest of them on some memory is the limit of every other reader of it.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ using ReadLoop = uint64_t (*)(const uint8_t* bytes, size_t count);
 // under way: which of these is fastest depends on the machine, its pages and its load.
 struct ReadKind {
   const char* name;
-  size_t streams, bytes_ahead;  // read alternately; fetched so early, or 0
+  size_t streams, bytes_ahead;  // streams are read alternately; lines are fetched this many bytes ahead, or 0
 };
 inline constexpr ReadKind kReadKinds[] = {
     {"1 stream", 1, 0},
@@ -25,7 +25,7 @@ inline constexpr ReadKind kReadKinds[] = {
 };
 inline constexpr size_t kReadKindCount = sizeof(kReadKinds) / sizeof(kReadKinds[0]);
 
-// One loop a kind. Loads are as wide as the file's instruction set has them: 64-bit words keep fewer misses under way,
+// One loop a kind. Loads have the width of the file's instruction set: 64-bit words keep fewer misses under way,
 // and end at 27 GB/s a core where wide loads reach 37.
 struct ReadLoops {
   ReadLoop loops[kReadKindCount];
@@ -35,7 +35,7 @@ extern const ReadLoops kReadBaseline;
 extern const ReadLoops kReadAvx2, kReadAvx512;
 #endif
 
-// The widest that this machine has, whatever MXSPEC_ISA says: memory is as fast for every kernel.
+// The widest loops of this machine, regardless of MXSPEC_ISA: memory is as fast for every kernel.
 const ReadLoops& read_loops();
 
 }  // namespace mxspec

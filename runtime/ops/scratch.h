@@ -7,7 +7,7 @@
 
 namespace mxspec {
 
-// The calling thread's, kept from call to call; it grows to what the largest call wanted.
+// The calling thread's memory, kept from call to call; it grows to the size of the largest call.
 inline uint8_t* scratch(size_t bytes) {
   thread_local Buffer memory;
   return static_cast<uint8_t*>(memory.bytes(bytes));

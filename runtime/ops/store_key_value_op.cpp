@@ -17,7 +17,7 @@ uint32_t magnitude_bits(float value) {
   return bits & 0x7fffffff;
 }
 
-// Throws where a value is infinite in float16. A NaN is none the worse for it.
+// Throws where a value is infinite in float16. NaN is allowed: it stays NaN.
 void check_half(const char* name, const Tensor& values) {
   const float* const first = values.as<const float>();
   const int64_t count = values.shape.size();

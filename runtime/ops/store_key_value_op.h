@@ -8,8 +8,8 @@ namespace mxspec {
 //               past_key, past_value (float16|float32)[slots, kv_heads, capacity, head_size],
 //               slots, new_lengths int32[sequences])
 //   -> (present_key, present_value: the buffers of past_key, past_value)
-// Writes the keys and values of each sequence's tokens, which stand one after another, to the first entries of its
-// slot. Refused, before anything is written, is what Attention (attention_op.h) refuses, and a value that is infinite
+// Writes the keys and values of each sequence's tokens, which follow one another, to the first entries of its
+// slot. Refused, before anything is written: whatever Attention (attention_op.h) refuses, and a value that is infinite
 // in float16 where that is the cache's type.
 class StoreKeyValue {
  public:

@@ -1,4 +1,4 @@
-// A tensor as the argument checks see it: element type, shape, bytes. Nothing of ONNX Runtime.
+// A tensor as the argument checks see it: element type, shape, bytes; independent of ONNX Runtime.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace mxspec {
 
-// What the user did wrong: what, got, expected. It reaches Python as an ONNX Runtime error with this text.
+// The user's mistake: what, got, expected. It reaches Python as an ONNX Runtime error with this text.
 class OpError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Numbered as ONNX and ONNX Runtime number them.
+// With the numbers of ONNX and ONNX Runtime.
 enum class ElementType : int { kAny = 0, kFloat32 = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kFloat16 = 10 };
 
 inline std::string name_of(ElementType type) {

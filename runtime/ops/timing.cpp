@@ -29,7 +29,7 @@ double seconds_of(const Body& body) {
 
 #define MXSPEC_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Of mxspec_time_matmul and mxspec_time_attention.
+// The status that mxspec_time_matmul and mxspec_time_attention return.
 enum : int { kTimed = 0, kUnknownIsa = 1, kIsaNotHere = 2, kNoMemory = 3 };
 
 // Seconds of each of `repetitions` products of a float[m, k] with one of `matrices` packed matrices, which lie one

@@ -1,4 +1,4 @@
-"""Times of the kernels and of the memory alone, without ONNX Runtime: the figures that a whole model is judged by."""
+"""Times of the kernels and of the memory alone, without ONNX Runtime, to compare a whole model's times with."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def time_attention(
 
 
 def _timed(status: int, isa: str, seconds: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """The seconds by the status that came with them (timing.cpp); None for an instruction set that is not here."""
+    """The seconds, checked by their status (timing.cpp); None for an instruction set that the machine lacks."""
     assert status != 1, f"{isa}: not one of {ISAS}"
     if status == 3:
         raise MemoryError("timing of an operator")

@@ -15,11 +15,11 @@ namespace {
 constexpr size_t kEvenEighths = 9;
 // Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
 constexpr size_t kSerialWork = 1 << 18;
-constexpr size_t kSerialStores = 16;  // tokens; the same of writing them to the cache
+constexpr size_t kSerialStores = 16;  // writing fewer tokens to the cache is not worth another thread either
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// What a call's tiles and their states look like.
+// The tiles of a call, and the layout of their states.
 class Plan {
  public:
   explicit Plan(const AttentionCall& call)

@@ -50,7 +50,7 @@ struct AttentionCall {
   bool half_cache;      // float16, else float32
   const float* slopes;  // [heads], or nullptr
   const float* sinks;   // [heads], or nullptr
-  // [heads, distances], or nullptr: what is added to the score of a key at so many positions from the row's, beginning
+  // [heads, distances], or nullptr: added to the score of a key by its distance from the row in positions, beginning
   // with first_distance (negative: before it). The first and the last serve all distances beyond them.
   const float* distance_bias;
   size_t distances;

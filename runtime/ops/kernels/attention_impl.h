@@ -127,7 +127,7 @@ struct Attention {
   template <size_t kRows>
   void score_rows(size_t first_row, size_t start, AttentionScratch scratch) {
     const KeyRange range = seen_by_any(first_row, kRows, start);
-    // Whole register tiles: scores beyond the range are of whatever the block held, and nobody looks at them.
+    // Whole register tiles: scores beyond the range come from old contents of the block, and are never read.
     size_t v = range.first / 16 / L::kWide * L::kWide;
     for (; v * 16 < range.last; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch);
   }
@@ -206,7 +206,7 @@ struct Attention {
     }
   }
 
-  // True where there is nothing to merge a span with.
+  // True where no span was merged yet.
   bool is_first_span(const AttentionRow& row, size_t start) const { return row.first_key >= start || begin == start; }
 
   // Merges a span's largest scores and sums into the rows', and says by what factors the values have to be merged: what

@@ -1,4 +1,4 @@
-// What the kernels have to tell the compiler.
+// Hints of the kernels to the compiler.
 #pragma once
 
 #define MXSPEC_INLINE inline __attribute__((always_inline))

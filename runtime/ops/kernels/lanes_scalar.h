@@ -103,7 +103,7 @@ struct ScalarLanes {
     return each([&](int i) { return mask.lane[i] ? a.lane[i] : b.lane[i]; });
   }
 
-  // ((((l0+l8)+(l4+l12)) + ((l2+l10)+(l6+l14))) + the same of the odd lanes
+  // ((((l0+l8)+(l4+l12)) + ((l2+l10)+(l6+l14))) + the same sum over the odd lanes
   static float sum(Vector a) {
     for (int width = 8; width > 0; width /= 2) {
       for (int i = 0; i < width; ++i) a.lane[i] = a.lane[i] + a.lane[i + width];

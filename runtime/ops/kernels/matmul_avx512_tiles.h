@@ -150,7 +150,7 @@ MXSPEC_INLINE __m512 add_block(__m512 acc, __m512i sum, float scale, __m512 weig
 MXSPEC_INLINE void keep_in_memory() { asm volatile("" ::: "memory"); }
 
 // How far ahead of the computation weights are fetched. The hardware's own prefetching reaches two thirds of the
-// bandwidth at m = 1 and half at m = 8: a block takes so many instructions that few of its misses are under way at
+// bandwidth at m = 1 and half at m = 8: a block takes too many instructions for many of its misses to be under way at
 // once.
 constexpr size_t kBytesAhead = 4608;
 constexpr size_t kFp16BytesAhead = 3072;

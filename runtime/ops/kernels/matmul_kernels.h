@@ -52,7 +52,7 @@ using MultiplyDecoded = void (*)(Decoded decoded, size_t blocks, QuantisedGroup 
 using MultiplyFp16 = void (*)(const uint8_t* weights, size_t tile_bytes, size_t next, size_t k_count,
                               const float* values, float* acc);
 
-// A product of MX weights of so many bits with int16 or int8 rows. A function takes exactly as many row tiles as
+// A product of MX weights of one width with int16 or int8 rows. A function takes exactly as many row tiles as
 // `tiles` says. Where fewer are left, they are taken one by one, with tile_bytes = 0: all the tiles of the call are
 // then one and the same, and the first result counts.
 struct MxKernels {
@@ -78,7 +78,7 @@ struct MxKernelsByBits {
   constexpr const MxKernels& of(int bits) const { return bits == 4 ? four : bits == 6 ? six : eight; }
 };
 
-// What an instruction set multiplies with.
+// The kernels of an instruction set.
 struct MatmulKernels {
   const RowQuantisers& quantise;
   const MxKernelsByBits& int16;

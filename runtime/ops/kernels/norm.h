@@ -13,7 +13,7 @@ enum class NormKind {
 };
 
 // One row of n values: sum = x + residual, and its norm. Values are added up in 64 partial sums by position, so a row
-// has the same bits on every instruction set and in any company.
+// has the same bits on every instruction set and in every batch.
 struct NormRow {
   const float* x;
   const float* residual;  // null: nothing is added, x is the sum and none is stored

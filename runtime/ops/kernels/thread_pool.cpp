@@ -13,7 +13,7 @@
 namespace mxspec {
 namespace {
 
-// How long an idle thread looks for work before it sleeps: longer than the time between two operators and between two
+// Time that an idle thread looks for work before it sleeps: longer than the time between two operators and between two
 // calls of a round, far shorter than anything a person notices.
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr int kLooksPerClock = 64;  // reading the clock costs more than looking

@@ -29,8 +29,8 @@ class ThreadPool {
   static ThreadPool& shared();
 
   size_t threads() const { return threads_.load(std::memory_order_relaxed); }
-  // Waits for the running job, then starts or ends threads. Where the system does not give so many, returns false, with
-  // as many threads as before, or as many as it gives still.
+  // Waits for the running job, then starts or ends threads. Where the system does not give all, returns false, with
+  // as many threads as before, or as many as it still gives.
   bool resize(size_t threads);
 
   // Calls body(user, index) once for each index < count, on all threads, in any order, and returns when all are done.

@@ -1,4 +1,4 @@
-"""Attention through ONNX Runtime: right against float64, the same bits in any company, in place or not at all."""
+"""Attention through ONNX Runtime: right against float64, the same bits in every batch, in place or not at all."""
 
 from __future__ import annotations
 

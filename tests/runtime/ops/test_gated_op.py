@@ -1,4 +1,4 @@
-"""SwiGLU and GeGLU through ONNX Runtime: right against float64, the same bits in any company, errors that say why."""
+"""SwiGLU and GeGLU through ONNX Runtime: right against float64, the same bits in every batch, errors that say why."""
 
 from __future__ import annotations
 

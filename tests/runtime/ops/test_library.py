@@ -31,7 +31,7 @@ def test_library_registers() -> None:
 
 def test_missing_library_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "files", lambda _: tmp_path)
-    with pytest.raises(MxspecError, match=r"libmxspec_ops\.so: not there; install mxspec again"):
+    with pytest.raises(MxspecError, match=r"libmxspec_ops\.so: is missing; install mxspec again"):
         ops.library_path()
 
 

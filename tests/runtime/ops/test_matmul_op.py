@@ -1,4 +1,4 @@
-"""PackedMatMul through ONNX Runtime: right against float64, the same bits in any company, errors instead of crashes."""
+"""PackedMatMul through ONNX Runtime: right against float64, the same bits in every batch, errors instead of crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The residual norms through ONNX Runtime: right against float64, the same bits in any company, errors that say why."""
+"""The residual norms through ONNX Runtime: right against float64, the same bits in every batch, errors that say why."""
 
 from __future__ import annotations
 
