@@ -1,4 +1,4 @@
-"""The application: which route is answered by what, and what stands around them all."""
+"""The application: the endpoint of each route, and the layers around them all."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from mxspec.serve.service import Service
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may ask, and where answers are logged."""
+    """Who may send requests, and where answers are logged."""
 
-    keys: Sequence[str] = ()  # none: everybody
-    origins: Sequence[str] = ()  # of other pages that browsers may ask from; "*" for all
-    hosts: Sequence[str] | None = None  # names that Host may have; None: any
+    keys: Sequence[str] = ()  # empty: everybody may ask
+    origins: Sequence[str] = ()  # origins of other pages that browsers may ask from; "*" for all
+    hosts: Sequence[str] | None = None  # names allowed in the Host header; None: any
     log: Write | None = write_line
     page: bool = True
 
@@ -90,7 +90,7 @@ def build_app(service: Service, access: Access | None = None) -> Starlette:
 
 
 class JsonOnly:
-    """Around an endpoint: a page of another origin can send text unasked, but no JSON."""
+    """Around an endpoint: refuses other types than JSON, as a page of another origin can send them unasked."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

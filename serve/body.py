@@ -13,7 +13,7 @@ from mxspec.serve.limits import Limits
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
-    """The whole body; raises ApiError 413 where it is too long, 408 where it does not come, ClientDisconnect."""
+    """The whole body; raises ApiError 413 if it is too long, 408 if it comes too late, and ClientDisconnect."""
     limit = limits.body_bytes
     said = Headers(scope=scope).get("content-length", "0")
     if said.isascii() and said.isdigit() and int(said) > limit:

@@ -21,17 +21,17 @@ _REASONS: Mapping[FinishReason, str] = {
 
 
 def finish_reason(reason: FinishReason) -> str:
-    """OpenAI's word for why a text has ended; our own for what it has none."""
+    """OpenAI's word for why a text has ended; our own where OpenAI has no word."""
     return _REASONS.get(reason, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a round adds to a text, or its end: what was held back."""
+    """The text that a round adds, or at the end the text that was held back."""
 
     tokens: Sequence[Token]
     text: str
-    round: Mapping[str, Any] | None = None  # its trace, where one was asked for
+    round: Mapping[str, Any] | None = None  # the round's trace, None unless asked for
     finished: Finished | None = None
 
 
@@ -39,13 +39,13 @@ class Piece:
 class ChoiceText:
     """The text of a choice; `add` gives a piece for each round, and one for the end."""
 
-    index: int  # of the choice
-    first_of_prompt: bool  # not a further sample
+    index: int  # index of the choice
+    first_of_prompt: bool  # False for further samples of the same prompt
     collector: Collector | None = None
     tokens: list[Token] = field(default_factory=list)
     finished: Finished | None = None
     rounds: int = 0
-    last_round: float = 0.0  # perf_counter
+    last_round: float = 0.0  # time of the last round, by perf_counter
     _pieces: list[str] = field(default_factory=list)
     _pending: list[Token] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class ChoiceText:
         return "".join(self._pieces)
 
     def add(self, event: Event) -> Piece | None:
-        """The next event; what it completes."""
+        """Add the next event; returns the piece that it completes, if any."""
         if self.collector is not None:
             self.collector.add(event)
         if isinstance(event, Token):

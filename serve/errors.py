@@ -1,4 +1,4 @@
-"""What goes wrong, as OpenAI's clients expect it: a status, a type, and the field that it is about."""
+"""Errors in the form that OpenAI's clients expect: a status, a type, and the field that the error is about."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def as_json(self) -> dict[str, Any]:
-        """The object that is the answer, or the last of a stream that has begun."""
+        """The error as the body of an answer, or as the last object of a stream."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
 def unsupported(param: str, why: str) -> ApiError:
-    """A field that OpenAI knows and this server refuses."""
+    """The error for a field of OpenAI's API that this server refuses."""
     return ApiError(400, f"{param}: {why}", param=param, code="unsupported_parameter")
 
 
 def busy(message: str) -> ApiError:
-    """Too much is under way; the client may try again."""
+    """The error for a server with too many requests under way; the client may try again."""
     return ApiError(503, message, kind=SERVER, code="queue_full", retry_after=1)

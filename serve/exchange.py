@@ -1,4 +1,4 @@
-"""A request for texts from its body to the last byte of its answer, whatever the client does meanwhile."""
+"""A request for texts, from its body to the last byte of its answer, or until the client is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mxspec.serve.schema.fields import refused
 from mxspec.serve.service import Service
 
 Prepare = Callable[[Service, Flight, bytes, str], Generation]
-"""From the body of a request, and what its owner's cache keys begin with, to texts that have begun; on a thread."""
+"""From a request's body, and the prefix of its owner's cache keys, to texts that have begun; runs on a thread."""
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -51,9 +51,9 @@ class TextRoute:
                 finally:
                     watcher.cancel()
             except (ClientDisconnected, ClientDisconnect):
-                entry.cut = AbortReason.DISCONNECTED if flight.cut is None else flight.cut
+                entry.abort_reason = AbortReason.DISCONNECTED if flight.abort_reason is None else flight.abort_reason
             else:
-                entry.cut = flight.cut
+                entry.abort_reason = flight.abort_reason
 
     async def _answer(self, generation: Generation, flight: Flight, send: Send) -> None:
         await generation.dialect.begin(flight)
@@ -62,11 +62,11 @@ class TextRoute:
             return
         async for prompt, event in _events(generation, flight):
             generation.add(prompt, event, self._service.metrics)
-        flight.require_going_on()
+        flight.raise_if_aborted()
         await send_json(send, 200, generation.whole())
 
     async def _send_stream(self, generation: Generation, flight: Flight, send: Send) -> None:
-        """Each chunk as it comes; a client that takes none for too long is left."""
+        """Send each chunk as it comes; abort the request of a client that reads no chunk for too long."""
         stall = self._service.limits.stall_seconds
         try:
             async with asyncio.timeout(stall):
@@ -77,7 +77,7 @@ class TextRoute:
             async with asyncio.timeout(stall):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            flight.end(AbortReason.STALLED)
+            flight.abort(AbortReason.STALLED)
             raise ClientDisconnected from None  # the server closes a connection whose answer is not whole
 
     async def _stream(self, generation: Generation, flight: Flight) -> AsyncIterator[bytes]:
@@ -87,11 +87,11 @@ class TextRoute:
                 yield _event(generation.chunk([choice]))
             async for prompt, event in _events(generation, flight):
                 added = generation.add(prompt, event, self._service.metrics)
-                if added is None or flight.cut is not None:
+                if added is None or flight.abort_reason is not None:
                     continue
                 for chunk in generation.chunks(*added):
                     yield _event(chunk)
-            flight.require_going_on()
+            flight.raise_if_aborted()
             if generation.asked.include_usage:
                 yield _event({**generation.chunk([]), "usage": generation.usage()})
             yield b"data: [DONE]\n\n"
@@ -100,7 +100,7 @@ class TextRoute:
 
 
 async def _events(generation: Generation, flight: Flight) -> AsyncIterator[Any]:
-    """The events of a flight; raises ApiError for what a text ends in: some grammars fail when they are first used."""
+    """The events of a flight; raises a text's error as ApiError: some grammars fail when first used."""
     try:
         async for found in flight.events():
             yield found
@@ -111,10 +111,10 @@ async def _events(generation: Generation, flight: Flight) -> AsyncIterator[Any]:
 
 
 async def _watch(receive: Receive, flight: Flight) -> None:
-    """End the flight when the client is gone."""
+    """Abort the flight when the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    flight.end(AbortReason.DISCONNECTED)
+    flight.abort(AbortReason.DISCONNECTED)
 
 
 def _event(data: Any) -> bytes:

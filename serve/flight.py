@@ -1,4 +1,4 @@
-"""A request under way: its texts, their events as they come, and why it ended before its time."""
+"""A request under way: its texts, their events as they come, and why it was aborted."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class AbortReason(Enum):
 
 
 class Flight:
-    """Ended by the first reason that comes; belongs to the event loop."""
+    """A request under way, aborted by the first reason that comes; used by the event loop alone."""
 
     def __init__(self, time_seconds: float) -> None:
-        self.served: Served | None = None  # whose texts are counted
+        self.served: Served | None = None  # the model among whose texts these are counted
         self.texts = 0
-        self.cut: AbortReason | None = None
+        self.abort_reason: AbortReason | None = None
         self.handles: list[Handle] = []
         self._time_seconds = time_seconds
         self._timer: asyncio.TimerHandle | None = None
@@ -39,7 +39,7 @@ class Flight:
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._time_seconds, self.end, AbortReason.TIME)
+        self._timer = loop.call_later(self._time_seconds, self.abort, AbortReason.TIME)
         return self
 
     def __exit__(
@@ -50,15 +50,15 @@ class Flight:
         self._cancel()
 
     def begin(self, handles: Sequence[Handle]) -> None:
-        """These are its texts."""
+        """Take over the handles of its texts."""
         self.handles = list(handles)
-        if self.cut is not None:
+        if self.abort_reason is not None:
             self._cancel()
 
-    def end(self, why: AbortReason) -> None:
-        """Give the slots back within a step."""
-        if self.cut is None:
-            self.cut = why
+    def abort(self, why: AbortReason) -> None:
+        """End the texts early; their slots are free within a step."""
+        if self.abort_reason is None:
+            self.abort_reason = why
             self._over.set()
             self._cancel()
 
@@ -66,21 +66,21 @@ class Flight:
         for handle in self.handles:
             handle.cancel()
 
-    async def over(self) -> None:
-        """Wait for an end before its time."""
+    async def wait_for_abort(self) -> None:
+        """Wait until the request is aborted."""
         await self._over.wait()
 
-    def require_going_on(self) -> None:
-        """Raise ApiError where it was ended before its time."""
-        if self.cut is AbortReason.TIME:
+    def raise_if_aborted(self) -> None:
+        """Raise ApiError, or ClientDisconnected, if the request was aborted."""
+        if self.abort_reason is AbortReason.TIME:
             raise ApiError(504, f"server: took longer than {self._time_seconds:g} s", kind=SERVER, code="timeout")
-        if self.cut is AbortReason.SHUTDOWN:
+        if self.abort_reason is AbortReason.SHUTDOWN:
             raise ApiError(503, "server: shutting down", kind=SERVER, code="draining", retry_after=1)
-        if self.cut is not None:
+        if self.abort_reason is not None:
             raise ClientDisconnected
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """Events of all its texts as they come, with the number of the prompt; raises what a text ends in."""
+        """Events of all its texts as they come, with the number of the prompt; raises the error that a text ends in."""
         if len(self.handles) == 1:
             while (event := await self.handles[0].next_async()) is not None:
                 yield 0, event
@@ -112,4 +112,4 @@ class Flight:
 
 
 class ClientDisconnected(Exception):
-    """The client has closed the connection: there is nobody to answer."""
+    """The client has closed the connection before it was answered."""

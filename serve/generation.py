@@ -24,22 +24,22 @@ Object = dict[str, Any]
 class Dialect(Protocol):
     """How a route shows texts: as whole choices, and as the choices of chunks."""
 
-    prefix: str  # of the answer's id
+    prefix: str  # prefix of the answer's id
     whole_object: str
     chunk_object: str
 
     @property
     def logprobs(self) -> bool:
-        """Whether they are wanted."""
+        """Whether log-probabilities are wanted."""
 
     async def begin(self, flight: Flight) -> None:
-        """Find out what has to be known before anything is shown."""
+        """Compute what is shown before the texts, such as scores of the prompts."""
 
     def openings(self, index: int) -> list[Object]:
-        """Choices of chunks that come before any text."""
+        """Choices of the chunks that come before any text."""
 
     def pieces(self, index: int, piece: Piece) -> list[Object]:
-        """Choices of chunks for what was added to a text, at least one; the last one of the end has the reason."""
+        """Choices of the chunks for a piece of a text, at least one; the last one of the text has the reason."""
 
     def choice(self, index: int, text: ChoiceText) -> Object:
         """The choice of a whole answer."""
@@ -57,7 +57,7 @@ class Generation:
     dialect: Dialect
     handles: Sequence[Handle]
     samples: int
-    prompt_tokens: int | None = None  # where no text goes on from the prompts
+    prompt_tokens: int | None = None  # given where no text continues the prompts
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     asked_at: float = field(default_factory=time.perf_counter)
@@ -73,7 +73,7 @@ class Generation:
             )
 
     def add(self, prompt: int, event: Event, metrics: Metrics) -> tuple[int, Piece] | None:
-        """The next event of a prompt's texts; the index of the choice, and what it completes."""
+        """Add the next event of a prompt's texts; returns the index of the choice and the piece that it completes."""
         index = prompt * self.samples + event.sample
         text = self.texts[index]
         before = text.last_round
@@ -88,7 +88,7 @@ class Generation:
             metrics.end(self.served.id, event.statistics, reason, time.perf_counter() - self.asked_at)
         return None if piece is None else (index, piece)
 
-    # --- what is answered ---
+    # --- the answer ---
 
     def chosen(self) -> list[ChoiceText]:
         """The texts to answer with, once all have ended: all of them, or the best."""
@@ -98,7 +98,7 @@ class Generation:
         return texts
 
     def usage(self) -> Object:
-        """Tokens read and written; a prompt counts once, however many texts go on from it."""
+        """Tokens read and written; a prompt counts once, even if several texts continue it."""
         ends = [text.finished.statistics for text in self.texts if text.finished is not None]
         firsts = [t.finished.statistics for t in self.texts if t.first_of_prompt and t.finished is not None]
         read = sum(statistics.prompt_tokens for statistics in firsts)
@@ -112,7 +112,7 @@ class Generation:
         }
 
     def envelope(self, kind: str, choices: list[Object]) -> Object:
-        """What is around choices."""
+        """An object of the answer around `choices`."""
         return {
             "id": self.id,
             "object": kind,
@@ -128,7 +128,7 @@ class Generation:
         return {**self.envelope(self.dialect.chunk_object, choices), **nothing, **more}
 
     def whole(self) -> Object:
-        """The answer."""
+        """The whole answer, not streamed."""
         chosen = self.chosen()
         choices = [self.dialect.choice(index, text) for index, text in enumerate(chosen)]
         choices = choices or self.dialect.echoes()
@@ -166,7 +166,7 @@ class Generation:
         return own
 
     def _end(self, finished: Finished) -> Object:
-        """What our own words are for how a text has ended."""
+        """Our own fields about how a text has ended."""
         end: Object = {"finish_reason": finished.reason, "seed": finished.statistics.seed}
         if finished.score is not None:
             end["score"] = finished.score
@@ -176,11 +176,11 @@ class Generation:
 
 
 def tokens_as_json(tokens: Sequence[Token]) -> list[Object]:
-    """Who wrote which token; a text is empty while later tokens can change it."""
+    """Each token with its origin; its text is empty while later tokens can change it."""
     return [{"id": token.id, "text": token.text, "origin": token.origin} for token in tokens]
 
 
 def _statistics(statistics: Statistics) -> Mapping[str, Any]:
     report = statistics_as_json(statistics)
-    del report["timings"]  # they stand beside
+    del report["timings"]  # they have a field of their own
     return report

@@ -1,7 +1,7 @@
-"""Names under which a server without keys may be asked, where only its own machine can reach it.
+"""The Host names that a server without keys accepts if only its own machine can reach it.
 
-A page of a stranger can have its name point to 127.0.0.1 and then read what a server there answers (DNS rebinding);
-its requests carry that name.
+A hostile page can let its name point to 127.0.0.1 and then read the answers of a server there (DNS rebinding);
+its requests carry that name in their Host header.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Hosts:
-    """Around the routes: refuses requests whose Host is a name that nobody has allowed; addresses are none."""
+    """Around the routes: refuses requests whose Host is a name that is not allowed; addresses are always allowed."""
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""API keys: who may ask, and whose texts are whose."""
+"""API keys: who may send requests, and which requests may share cached texts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mxspec.serve.errors import AUTHENTICATION, ApiError
 from mxspec.serve.log import entry_of
 from mxspec.serve.respond import send_error
 
-OPEN = ("/health", "/")  # asked without a key
-SHORTEST = 8  # characters of a key
+OPEN = ("/health", "/")  # open to requests without a key
+SHORTEST = 8  # least number of characters of a key
 
 
 def read_keys(path: Path) -> list[str]:
-    """One key a line; empty lines and those that begin with # do not count. Raises MxspecError, naming no key."""
+    """One key a line; empty lines and those that begin with # are skipped. Raises MxspecError, which shows no key."""
     lines = [line.strip() for line in read_text(path, "--api-key-file").splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
@@ -30,7 +30,8 @@ def read_keys(path: Path) -> list[str]:
     for number, key in enumerate(keys, 1):
         if len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
             raise MxspecError(
-                f"--api-key-file {path}: key {number} is none, expected at least {SHORTEST} printable ASCII characters"
+                f"--api-key-file {path}: key {number} is invalid, "
+                f"expected at least {SHORTEST} printable ASCII characters"
             )
         if key in keys[: number - 1]:
             raise MxspecError(f"--api-key-file {path}: key {number} appears twice")
@@ -38,12 +39,12 @@ def read_keys(path: Path) -> list[str]:
 
 
 class Keys:
-    """Around the routes: lets those through that bring one of the keys, and notes whose the request is."""
+    """Around the routes: lets requests with one of the keys through, and notes the owner of each."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
-        salt = secrets.token_bytes(32)  # of this process: cache keys do not outlive it
+        salt = secrets.token_bytes(32)  # for this process: cache keys do not outlive it
         self._owners = [hmac.new(salt, key, hashlib.sha256).hexdigest() for key in self._keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +59,7 @@ class Keys:
         await self._app(scope, receive, send)
 
     def _number(self, scope: Scope) -> int | None:
-        """Which key a request brings; takes as long for any that it may be."""
+        """The number of the key that a request brings; takes the same time for every key."""
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         token = given.encode("latin-1").strip() if scheme.lower() == "bearer" else b""
         same = [hmac.compare_digest(token, key) for key in self._keys]
@@ -66,5 +67,5 @@ class Keys:
 
 
 def cache_key(owner: str, own: str) -> str:
-    """What texts may share what was read and guessed: those of one API key, and there of one name of the client's."""
+    """The cache key of texts that may share prompts and guesses: of one API key, and of one cache key of its client."""
     return f"{owner}:{own}"

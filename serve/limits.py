@@ -1,4 +1,4 @@
-"""How much a server takes on."""
+"""The limits of a server."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Beyond any of these a request is refused, or ended."""
+    """Limits beyond which a request is refused or aborted."""
 
     queue: int = 64  # texts of a model that may wait for a slot
     body_bytes: int = 4 * MIB
-    time_seconds: float = 600.0  # of a request, waiting included
-    stall_seconds: float = 20.0  # that a client may take to read what is sent, and to send its body
-    n: int = 16  # texts of a prompt; also of best_of
-    prompts: int = 64  # in one request
+    time_seconds: float = 600.0  # for a request, waiting included
+    stall_seconds: float = 20.0  # for a client to read what is sent, and to send its body
+    n: int = 16  # texts of a prompt, those of best_of included
+    prompts: int = 64  # prompts of one request
     connections: int = 1024
     grace_seconds: float = 30.0  # after SIGTERM
 
 
 def check_count(name: str, count: int, limit: int) -> None:
-    """Raise ApiError where a request asks for more than the server gives."""
+    """Raise ApiError where a request asks for more than the limit."""
     if count > limit:
         raise ApiError(400, f"{name}: got {count}, expected at most {limit}", param=name)
 
 
 def check_prompts(prompts: Sequence[object], limit: int) -> None:
-    """Raise ApiError for none and for too many."""
+    """Raise ApiError for an empty list of prompts and for too many."""
     if not prompts:
         raise ApiError(400, "prompt: got an empty list", param="prompt")
     if len(prompts) > limit:

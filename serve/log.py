@@ -28,18 +28,18 @@ Write = Callable[[dict[str, Any]], None]
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of a request."""
+    """The facts that the log has about a request."""
 
     id: str = field(default_factory=lambda: f"req-{secrets.token_hex(8)}")
-    owner: str = ""  # what cache keys of its API key begin with; never written
+    owner: str = ""  # prefix of the cache keys of its API key; never written
     key: int | None = None  # the number of its API key in the file
     generation: Generation | None = None
-    cut: AbortReason | None = None
+    abort_reason: AbortReason | None = None
     error: str | None = None
 
 
 def entry_of(scope: Scope) -> Entry:
-    """The entry of a request, made where there is none."""
+    """The entry of a request, made at the first call."""
     found = scope.get(_KEY)
     if not isinstance(found, Entry):
         found = scope[_KEY] = Entry()
@@ -47,13 +47,13 @@ def entry_of(scope: Scope) -> Entry:
 
 
 def write_line(line: dict[str, Any]) -> None:
-    """On standard error, at once."""
+    """Write a line on standard error, unbuffered."""
     sys.stderr.write(json.dumps(line, ensure_ascii=False) + "\n")
     sys.stderr.flush()
 
 
 class AccessLog:
-    """Around the whole application: counts and writes down each answer, and answers for what nobody caught."""
+    """Around the whole application: counts and logs each answer, and answers 500 for an unexpected error."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, write: Write | None) -> None:
         self._app = app
@@ -112,8 +112,8 @@ def _line(scope: Scope, entry: Entry, status: int, seconds: float) -> dict[str, 
             first = ends[0].statistics
             line["waiting_ms"] = round(first.waiting_seconds * 1e3, 1)
             line["prefill_ms"] = round(first.prefill_seconds * 1e3, 1)
-    if entry.cut is not None:
-        line["cut"] = entry.cut.value
+    if entry.abort_reason is not None:
+        line["cut"] = entry.abort_reason.value
     if entry.error is not None:
         line["error"] = entry.error
     return line

@@ -1,4 +1,4 @@
-"""What Prometheus reads, under vLLM's names where the thing is the same, so that its dashboards port.
+"""The metrics for Prometheus, under vLLM's names where the meaning is the same, so that its dashboards work here.
 
 Names after https://docs.vllm.ai/en/latest/usage/metrics/; docs/serve.md says what differs.
 """
@@ -71,15 +71,15 @@ class Metrics:
         self._waiting.labels(served.id).set_function(lambda: max(served.under_way - served.engine.running, 0))
 
     def refuse(self) -> None:
-        """A request came that the queues had no room for."""
+        """Count a request that was refused because the queues were full."""
         self._refused.inc()
 
     def respond(self, route: str, status: int) -> None:
-        """An answer was given."""
+        """Count an answer."""
         self._responses.labels(route, str(status)).inc()
 
     def begin(self, model: str, statistics: Statistics, *, follows: bool) -> None:
-        """The first token is there; `follows`: of a prompt that another sample has read."""
+        """Count a text at its first token; `follows`: another sample has read the prompt."""
         self._first.labels(model).observe(statistics.waiting_seconds + statistics.prefill_seconds)
         self._queue.labels(model).observe(statistics.waiting_seconds)
         self._prefill.labels(model).observe(statistics.prefill_seconds)
@@ -90,7 +90,7 @@ class Metrics:
             self._hits.labels(model).inc(statistics.reused_tokens)
 
     def add_round(self, model: str, done: Round, seconds: float | None) -> None:
-        """A round of a text, and the time since its last one; None for the first."""
+        """Count a round of a text, with the seconds since its last round; None for the first."""
         self._generated.labels(model).inc(done.emitted)
         if done.drafted:
             self._drafts.labels(model).inc()
@@ -104,7 +104,7 @@ class Metrics:
                 between.observe(seconds / done.emitted)
 
     def end(self, model: str, statistics: Statistics, reason: str, seconds: float) -> None:
-        """A text has ended, so many seconds after its request came."""
+        """Count a text that has ended, `seconds` after its request came."""
         self._success.labels(model, reason).inc()
         self._whole.labels(model).observe(seconds)
         if statistics.rounds:
@@ -112,5 +112,5 @@ class Metrics:
         self._lengths.labels(model).observe(statistics.emitted)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -25,23 +25,23 @@ SESSIONS = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 
 
 class Arguments(BaseModel):
-    """What `serve run` is given as name=value, and a Serve config as `args`."""
+    """The arguments, given to `serve run` as name=value and in a Serve config as `args`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bundle: str  # a folder that every node sees under this path
-    replicas: PositiveInt = 1  # at least
-    max_replicas: PositiveInt | None = None  # at most; None: `replicas`, and no autoscaling
-    cpus: PositiveInt = 1  # of a replica, which are the threads of its engine
+    replicas: PositiveInt = 1  # least number of replicas
+    max_replicas: PositiveInt | None = None  # largest number; None: `replicas`, without autoscaling
+    cpus: PositiveInt = 1  # CPUs of a replica, and threads of its engine
     slots: PositiveInt = 8  # texts that a replica writes at a time
     queue: int = Limits().queue  # texts that wait in a replica
-    sessions: bool = False  # requests of one x-session-id go to one replica, which knows what it has read
-    api_key_file: str | None = None  # on every node
+    sessions: bool = False  # send requests of one x-session-id to one replica, which has read the same chat before
+    api_key_file: str | None = None  # a path that exists on every node
 
 
 @serve.ingress()
 class Server:
-    """A replica: ready when its models are loaded, and healthy as long as they could be."""
+    """A replica: ready once its models are loaded, and healthy unless they cannot be loaded."""
 
     def __init__(self, arguments: Arguments) -> None:
         limits = Limits(queue=arguments.queue)
@@ -55,7 +55,7 @@ class Server:
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
-    """The application that Ray Serve runs; raises MxspecError for arguments that there are not."""
+    """The application that Ray Serve runs; raises MxspecError for unknown or invalid arguments."""
     try:
         given = Arguments.model_validate(arguments)
     except ValidationError as error:

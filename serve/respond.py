@@ -11,7 +11,7 @@ from mxspec.serve.errors import ApiError
 
 
 async def send_json(send: Send, status: int, content: Any, headers: list[tuple[bytes, bytes]] | None = None) -> None:
-    """The whole answer."""
+    """Send a whole answer."""
     body = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *(headers or [])]})
@@ -19,7 +19,7 @@ async def send_json(send: Send, status: int, content: Any, headers: list[tuple[b
 
 
 async def send_error(send: Send, error: ApiError) -> None:
-    """An error, with what its status wants beside."""
+    """Send an error, with the headers that its status needs."""
     headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", str(error.retry_after).encode()))

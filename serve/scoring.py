@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts, which texts that are written do not wait for: scores have a session of their own."""
+"""Log-probabilities of prompts. They have a session of their own, so no running text waits for them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob
 from mxspec.serve.flight import Flight
 from mxspec.serve.service import Served
 
-Scores = list[Logprob | None]  # of a prompt's tokens, each after those before it; None of the first
+Scores = list[Logprob | None]  # of each token of a prompt after those before it; None for the first token
 
 
 async def score(flight: Flight, served: Served, prompts: Sequence[Sequence[int]], best: int) -> list[Scores]:
-    """One for each prompt, with the `best` likeliest tokens beside each; ends early with the flight."""
+    """The scores of each prompt, with the `best` likeliest tokens beside each; stops when the flight is aborted."""
     work = asyncio.wrap_future(served.scorer.submit(_score, flight, served, prompts, best))
-    over = asyncio.create_task(flight.over())
+    over = asyncio.create_task(flight.wait_for_abort())
     try:
         waited: set[asyncio.Future[Any]] = {work, over}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     finally:
         over.cancel()
-    flight.require_going_on()
+    flight.raise_if_aborted()
     return work.result()
 
 
@@ -31,7 +31,7 @@ def _score(flight: Flight, served: Served, prompts: Sequence[Sequence[int]], bes
     for prompt in prompts:
         logprobs: Scores = [None]
         for rows in served.engine.score(prompt, model=served.model.kind):
-            if flight.cut is not None:
+            if flight.abort_reason is not None:
                 return []
             following = prompt[len(logprobs) : len(logprobs) + len(rows)]
             logprobs += [raw_logprob(row, token, best) for row, token in zip(rows, following, strict=False)]

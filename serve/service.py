@@ -1,4 +1,4 @@
-"""The models of a server: loaded on a thread, found by their ids, and how much is under way."""
+"""The models of a server: loaded on a thread and found by their ids, with the requests under way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mxspec.serve.metrics import Metrics
 from mxspec.serve.token_texts import TokenTexts
 
 SUFFIX = ".bundle"
-BASELINE = "-fp16"  # what the id of a bundle's own fp16 target ends in
+BASELINE = "-fp16"  # ending of the id of a bundle's own fp16 target
 PREPARING = 4  # threads that parse requests, tokenise, and compile grammars
 
 Result = TypeVar("Result")
@@ -33,7 +33,7 @@ State = Literal["loading", "ready", "draining", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a server has under an id, before it is loaded."""
+    """A model that a server has under an id, before it is loaded."""
 
     id: str
     bundle: Bundle
@@ -47,11 +47,11 @@ class Served:
 
     model: Model
     engine: Engine
-    limit: int  # texts that may run and wait
+    limit: int  # number of texts that may run and wait
     created: int
     texts: TokenTexts
-    scorer: ThreadPoolExecutor  # one thread: scores have a session of their own, and one is enough
-    under_way: int = 0  # texts
+    scorer: ThreadPoolExecutor  # of one thread: scores share one session
+    under_way: int = 0  # number of texts
 
     @property
     def id(self) -> str:
@@ -59,12 +59,12 @@ class Served:
 
     @property
     def chat(self) -> bool:
-        """Whether it has a template for chats."""
+        """Whether the model has a chat template."""
         return self.engine.template is not None
 
 
 def models_of(bundles: Sequence[Path]) -> list[Model]:
-    """What is to be served, in its order; raises BundleError for a bundle that is none, and for an id given twice."""
+    """The models to be served, in order; raises BundleError for an invalid bundle, and for an id given twice."""
     found: dict[str, Model] = {}
     for path in bundles:
         bundle = Bundle.open(path)
@@ -76,7 +76,7 @@ def models_of(bundles: Sequence[Path]) -> list[Model]:
         for model in models:
             if model.id in found:
                 other = found[model.id].bundle.path
-                raise BundleError(f"bundle {path}: its id {model.id!r} is that of {other}, too; rename one of them")
+                raise BundleError(f"bundle {path}: its id {model.id!r} is also the id of {other}; rename one of them")
             found[model.id] = model
     return list(found.values())
 
@@ -89,22 +89,22 @@ class Service:
     slots: int = 8
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
-    shared_suffixes: int = 0  # bytes, of each model
+    shared_suffixes: int = 0  # bytes for each model
     on_failure: Callable[[], None] = lambda: None  # called on the event loop
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         self.state: State = "loading"
-        self.error: Exception | None = None  # why it failed
+        self.error: Exception | None = None  # why loading failed
         self.served: dict[str, Served] = {}
         self.flights: set[Flight] = set()
-        self._room = threading.Lock()  # of `under_way`: requests are prepared on threads
+        self._room = threading.Lock()  # guards `under_way`: requests are prepared on threads
         self._preparers = ThreadPoolExecutor(PREPARING, "mxspec-prepare")
 
     # --- its life ---
 
     async def start(self) -> None:
-        """Load all models, unless that was done before; `on_failure` is called where one cannot be loaded."""
+        """Load all models, unless they are loaded; calls `on_failure` if one cannot be loaded."""
         if self.state != "loading":
             return
         try:
@@ -122,7 +122,7 @@ class Service:
                 model.bundle.path,
                 slots=slots,
                 threads=self.threads,
-                queue=2 * limit,  # beside those that are counted here, some were cancelled and are not gone yet
+                queue=2 * limit,  # twice, because cancelled texts leave the queue later than this count
                 shared_suffixes=self.shared_suffixes,
                 model=model.kind,
             )
@@ -134,9 +134,9 @@ class Service:
             self.state = "ready"
 
     async def drain(self, grace: float, hurry: Callable[[], bool] = lambda: False) -> tuple[int, int]:
-        """Take nothing more; how many requests were finished, and how many cut off when `grace` seconds were over.
+        """Refuse new requests; the numbers of requests that finished, and of those aborted after `grace` seconds.
 
-        `hurry` is asked all the while whether they are over now.
+        `hurry` is called all the while; once it is true, no time is left.
         """
         self.state = "draining"
         begun = set(self.flights)
@@ -145,9 +145,9 @@ class Service:
             await asyncio.sleep(0.02)
         cut = set(self.flights)
         for flight in cut:
-            flight.end(AbortReason.SHUTDOWN)
+            flight.abort(AbortReason.SHUTDOWN)
         deadline = time.monotonic() + self.limits.stall_seconds
-        while self.flights and time.monotonic() < deadline and not hurry():  # they say so to their clients
+        while self.flights and time.monotonic() < deadline and not hurry():  # which still answer their clients
             await asyncio.sleep(0.02)
         return len(begun - cut), len(cut)
 
@@ -158,7 +158,7 @@ class Service:
             served.scorer.shutdown(wait=False, cancel_futures=True)
             served.engine.close()
 
-    # --- what requests need of it ---
+    # --- for requests ---
 
     def require_ready(self) -> None:
         """Raise ApiError 503 while models are loaded, and when the server is about to end."""
@@ -166,7 +166,7 @@ class Service:
             raise ApiError(503, f"server: {self.state}", kind=SERVER, code=self.state, retry_after=1)
 
     def find(self, name: str | None) -> Served:
-        """A model by its id, the first where none is named; raises ApiError 404."""
+        """The model with this id, the first one without a name; raises ApiError 404."""
         if name is None:
             return next(iter(self.served.values()))
         if name not in self.served:
@@ -178,11 +178,11 @@ class Service:
 
     @contextmanager
     def flight(self) -> Iterator[Flight]:
-        """A request that is under way; raises ApiError 503 where as many are as the models' queues take."""
+        """A request under way; raises ApiError 503 if the models' queues take no more."""
         self.require_ready()
         if len(self.flights) >= sum(served.limit for served in self.served.values()):
             self.metrics.refuse()
-            raise busy(f"server: {len(self.flights)} requests are under way, which is all that it takes")
+            raise busy(f"server: {len(self.flights)} requests are under way, the most that it takes")
         flight = Flight(self.limits.time_seconds)
         self.flights.add(flight)
         try:
@@ -195,7 +195,7 @@ class Service:
                     flight.served.under_way -= flight.texts
 
     def admit(self, flight: Flight, served: Served, texts: int) -> None:
-        """Count so many texts as under way until the flight ends, from any thread; raises ApiError 503 or 400."""
+        """Count `texts` more texts as under way until the flight ends, from any thread; raises ApiError 503 or 400."""
         if texts > served.limit:
             raise ApiError(400, f"n: got {texts} texts in a request, expected at most {served.limit}", param="n")
         with self._room:
@@ -206,7 +206,7 @@ class Service:
             flight.served, flight.texts = served, texts
 
     async def prepare(self, work: Callable[[], Result]) -> Result:
-        """Have a thread do what would hold up the event loop."""
+        """Do work that would block the event loop on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._preparers, work)
 
 

@@ -169,14 +169,14 @@ def specserve(
 
 
 def _listen(host: str, port: int, limits: Limits) -> socket.socket:
-    """A socket that takes connections; raises MxspecError where there is none to be had."""
+    """A socket that takes connections; raises MxspecError if the system gives no such socket."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
         raise MxspecError(f"--host {host} --port {port}: cannot listen: {error.strerror or error}") from None
     # Connections inherit both: no more than this waits for a client that does not read, so that it is seen to stall,
-    # and what it still does not take after it was left is given up by the system.
+    # and the system drops what a client has not read some time after the server has closed the connection.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2e3 * limits.stall_seconds))
     return listener

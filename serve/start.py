@@ -1,4 +1,4 @@
-"""`specserve` and `specbatch`, their first moments: Ctrl-C is one line from here on."""
+"""Start `specserve` and `specbatch`: Ctrl-C prints one line from here on, so slow imports come later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mxspec.runtime.cli.interrupts import leave_on_interrupt
 
 
 def specserve() -> None:
-    """Run the command."""
+    """Run the command `specserve`."""
     leave_on_interrupt()
     from mxspec.serve.specserve import specserve as command
 
@@ -14,7 +14,7 @@ def specserve() -> None:
 
 
 def specbatch() -> None:
-    """Likewise."""
+    """Run the command `specbatch`."""
     leave_on_interrupt()
     from mxspec.serve.specbatch import specbatch as command
 

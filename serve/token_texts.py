@@ -1,4 +1,4 @@
-"""What tokens are called in log-probabilities: their texts, and their bytes where these are no text."""
+"""The names of tokens in log-probabilities: their texts, or their bytes where these are not a text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class TokenTexts:
         self._known: dict[int, bytes] = {}
 
     def bytes_of(self, token: int) -> bytes:
-        """UTF-8, or a part of it."""
+        """The token's UTF-8, or a part of a character's."""
         found = self._known.get(token)
         if found is None:
             found = self._known[token] = self._detokenizer.bytes_of(token)
         return found
 
     def text(self, token: int) -> str:
-        """With U+FFFD for what is no whole character."""
+        """The token's text, with U+FFFD for incomplete characters."""
         return self.bytes_of(token).decode("utf-8", "replace")
 
     def name(self, token: int) -> str:

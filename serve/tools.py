@@ -20,28 +20,28 @@ _TAG = "<|python_tag|>"
 
 
 def call_style(template: ChatTemplate) -> CallStyle:
-    """How a template has its model write calls; raises GenerationError where that is not known."""
+    """The form of calls that a template teaches its model; raises GenerationError for an unknown form."""
     source = template.tool_source
     if source is None:
-        raise GenerationError("its chat template does not tell of tools")
+        raise GenerationError("its chat template does not describe tools")
     if _OPEN in source:
         return "hermes"
     if '"parameters"' in source and ("ipython" in source or _TAG in source):
         return "llama"
-    raise GenerationError("its chat template has calls in a form unknown here (known: <tool_call>, Llama 3's JSON)")
+    raise GenerationError("its chat template has calls in an unknown form (known: <tool_call>, Llama 3's JSON)")
 
 
 class CallReader:
-    """Takes a text as it comes, hands on what is no call, and at the end the calls."""
+    """Splits a text as it comes: hands on the text outside calls, and at the end the calls."""
 
     def __init__(self, style: CallStyle) -> None:
         self._read = _hermes if style == "hermes" else _llama
         self._begins = _hermes_begins if style == "hermes" else _llama_begins
-        self._shown = 0  # characters before what is held
-        self._held = ""  # that may be a call
+        self._shown = 0  # number of characters before the held text
+        self._held = ""  # text that may be a call
 
     def push(self, text: str) -> str:
-        """The text that is no part of a call, whatever comes."""
+        """The text that cannot be part of a call any more."""
         self._held += text
         begins = self._begins(self._held, self._shown == 0)
         shown, self._held = self._held[:begins], self._held[begins:]
@@ -49,13 +49,13 @@ class CallReader:
         return shown
 
     def finish(self) -> tuple[str, list[dict[str, Any]]]:
-        """The rest of the text that is no call, and the calls as OpenAI has them; a call that is none is text."""
+        """The rest of the text outside calls, and the calls in OpenAI's form; an invalid call is text."""
         found = self._read(self._held) if self._held else None
         return (self._held, []) if found is None else found
 
 
 def _hermes_begins(text: str, _all: bool) -> int:
-    """Where a call begins, or may begin."""
+    """The place where a call begins, or may begin."""
     at = text.find(_OPEN)
     if at >= 0:
         return at
@@ -64,7 +64,7 @@ def _hermes_begins(text: str, _all: bool) -> int:
 
 
 def _llama_begins(text: str, all_of_it: bool) -> int:
-    """Likewise: only the whole text is a call."""
+    """The place where a call begins, or may begin; only the whole text is a call."""
     if not all_of_it:
         return len(text)
     begins = text.lstrip()
@@ -89,7 +89,7 @@ def _llama(text: str) -> tuple[str, list[dict[str, Any]]] | None:
 
 
 def _call(text: str, key: str) -> dict[str, Any] | None:
-    """One call, its arguments as JSON in a string; None for what is none."""
+    """One call, its arguments as JSON in a string; None for an invalid one."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where a job runs: a Ray of its own or a cluster's, how many replicas it has room for, and what Ray says meanwhile."""
+"""Where a job runs: a Ray of its own or a cluster, with its number of replicas, and Ray's messages meanwhile."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PATIENCE = 5.0  # seconds for the head of a cluster to answer
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a job runs; None is as many as there is room for."""
+    """Where a job runs; None stands for as many as there is room for."""
 
-    address: str | None = None  # of a cluster; None: this machine
+    address: str | None = None  # address of a cluster; None: this machine
     replicas: int | None = None
     cpus: int | None = None  # of a replica
     slots: int = 8  # of a replica
 
     def fitted(self, nodes: Sequence[float]) -> tuple[int, int]:
-        """Replicas, and CPUs of each, on nodes with so many CPUs; raises MxspecError where there is no room."""
+        """Number of replicas, and CPUs of each, on nodes with these CPUs; raises MxspecError where there is no room."""
         largest = int(max(nodes, default=0))
         shared = largest if self.replicas is None else min(largest, int(sum(nodes)) // self.replicas)
         cpus = max(1, shared) if self.cpus is None else self.cpus
@@ -44,7 +44,7 @@ class Layout:
 
 @contextlib.contextmanager
 def ray_of(layout: Layout) -> Iterator[tuple[int, int]]:
-    """A Ray of our own, or a cluster's; how many replicas it has room for, and CPUs of each."""
+    """Connect to a Ray of our own or a cluster; gives the number of replicas, and CPUs of each."""
     if layout.address is not None:
         _require_head(layout.address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -87,7 +87,7 @@ def _require_head(address: str) -> None:
 
 @contextlib.contextmanager
 def _without_ray_log() -> Iterator[None]:
-    """Ray's C++ side writes its log to standard error: errors alone, and nothing about that setting."""
+    """Limit the log that Ray's C++ side writes to standard error to errors, without a line about that setting."""
     if "RAY_BACKEND_LOG_LEVEL" in os.environ:
         yield
         return
@@ -103,7 +103,7 @@ def _without_ray_log() -> Iterator[None]:
 
 
 class Messages(io.TextIOBase):
-    """What Ray prints of its workers and nodes, the first sentence of each message, and each once."""
+    """Ray's messages about its workers and nodes: the first sentence of each, once."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -121,7 +121,7 @@ class Messages(io.TextIOBase):
 
 @contextlib.contextmanager
 def ray_messages(note: Callable[[str], None]) -> Iterator[None]:
-    """Here they go where `note` writes, until Ctrl-C, which ends workers."""
+    """In this block, pass Ray's messages to `note`, until Ctrl-C, which ends workers."""
     messages = Messages(note)
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""The answers of a job: a folder of parts, each whole from the moment that it is there.
+"""The answers of a job: a folder of parts, each complete from the moment it exists.
 
     part-00000.parquet   10,000 answers
     part-00001.parquet
@@ -20,8 +20,8 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.commands.batch_output import Answered, BatchOutput
 from mxspec.serve.jobs.rows import Kind
 
-ANSWERS = 10_000  # of a part
-UNFINISHED = "_unfinished.jsonl"  # readers of folders pass over what begins with _
+ANSWERS = 10_000  # number of answers of a part
+UNFINISHED = "_unfinished.jsonl"  # readers of folders skip names that begin with _
 
 
 class Parts:
@@ -39,7 +39,7 @@ class Parts:
             if part.suffix != f".{kind}" or not part.stem[5:].isdecimal():
                 raise MxspecError(f"OUTPUT {folder}: {part.name} was not written by a batch job; give another folder")
         self._output = BatchOutput(folder / UNFINISHED, "OUTPUT")
-        self._written = 0  # in the unfinished part
+        self._written = 0  # number of answers in the unfinished part
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Parts:
                 lines.add(answered.number)
                 yield answered
         unfinished = list(self._output.answered())
-        if unfinished and unfinished[0].number in lines:  # killed after the part was there, and before this was gone
+        if unfinished and unfinished[0].number in lines:  # killed after the part was made, before this file was removed
             self._begin()
             return
         self._written = len(unfinished)
@@ -73,7 +73,7 @@ class Parts:
             self.finish()
 
     def finish(self) -> None:
-        """Make a part of what is unfinished."""
+        """Make a part of the unfinished answers."""
         unfinished = self._folder / UNFINISHED
         if self._written:
             number = int(self._finished[-1].stem[5:]) + 1 if self._finished else 0
@@ -104,11 +104,11 @@ def _read_part(path: Path) -> Iterator[Answered]:
             for batch in file.iter_batches(columns=["report"]):
                 yield from map(Answered.parse, batch.column("report").to_pylist())
     except (OSError, ValueError) as error:  # pyarrow's errors are of these
-        raise MxspecError(f"OUTPUT {path}: was not written by such a job: {error}") from None
+        raise MxspecError(f"OUTPUT {path}: was not written by a batch job: {error}") from None
 
 
 def _write_parquet(lines: Path, part: Path) -> None:
-    """The same answers with what is mostly wanted as columns; `report` is the line of JSON."""
+    """Write the answers with their most used fields as columns; the column `report` is the line of JSON."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -26,7 +26,7 @@ class Rows:
 
     @classmethod
     def of(cls, path: Path) -> Rows:
-        """By the suffix; raises MxspecError for a folder without such files, or of both kinds."""
+        """The rows of a path, by its suffix; raises MxspecError for a folder without such files, or with both kinds."""
         if not path.is_dir():
             if path.suffix not in KINDS:
                 raise MxspecError(f"INPUT {path}: expected .jsonl or .parquet, a file or a folder of such files")
@@ -53,7 +53,7 @@ class Rows:
 
 
 def name_of(line: Line) -> str:
-    """What a row is called from run to run."""
+    """The name that a row has in every run of a job."""
     try:
         key = key_of(parse_line(line))
     except MxspecError:
@@ -62,7 +62,7 @@ def name_of(line: Line) -> str:
 
 
 def row_name(number: int, key: Any) -> str:
-    """Its own key as JSON, or its number where it has none."""
+    """The name of a row: its own key as JSON, or its number if it has no key."""
     return f"line {number}" if key is None else json.dumps(key, sort_keys=True)
 
 

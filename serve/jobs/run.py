@@ -30,9 +30,9 @@ from mxspec.serve.jobs.rows import KINDS, Rows, name_of, row_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCKS_AT_A_TIME = 4  # of a replica: its slots are full while the last rows of a block are written
-MOST_ROWS = 32  # of a block, as a multiple of the slots: what a long job is cut into
-FEWEST_BLOCKS = 100  # of a replica, where there are enough rows
+BLOCKS_AT_A_TIME = 4  # blocks of a replica: its slots stay full while the last rows of a block are written
+MOST_ROWS = 32  # rows of a block in a long job, as a multiple of the slots
+FEWEST_BLOCKS = 100  # blocks of a replica, if there are enough rows
 
 
 class Replica:
@@ -41,7 +41,7 @@ class Replica:
     def __init__(self, bundle: Path, defaults: Defaults, slots: int, threads: int, job: str) -> None:
         from mxspec.runtime.engine import Engine
 
-        self._refusal = ""  # raised here, it would be a death that Ray tries again
+        self._refusal = ""  # an error raised here would be a death, which Ray tries again
         self._threads = ThreadPoolExecutor(requests_at_a_time(slots), "mxspec-batch")
         try:
             self._answerer = Answerer(Engine(bundle, slots=slots, threads=threads), defaults)
@@ -90,7 +90,7 @@ def run_job(bundle: Path, rows: Rows, output: Path, defaults: Defaults, layout: 
 
 
 def _unanswered(rows: Rows, parts: Parts, line_hash: LineHash, counts: Counts) -> list[Line]:
-    """The rows without an answer, in their order; counts all. Raises MxspecError for what does not belong together."""
+    """The rows without an answer, in their order; counts all. Raises MxspecError for rows or answers of another job."""
     answered: dict[str, Answered] = {}
     for answer in parts.answered():
         answered[row_name(answer.number, answer.key)] = answer
@@ -100,7 +100,9 @@ def _unanswered(rows: Rows, parts: Parts, line_hash: LineHash, counts: Counts) -
         counts.lines += 1
         name = name_of(line)
         if numbers.setdefault(name, line.number) != line.number:
-            raise MxspecError(f"INPUT {rows.path}: key {name} stands in lines {numbers[name]} and {line.number}")
+            raise MxspecError(
+                f"INPUT {rows.path}: key {name} appears twice, in lines {numbers[name]} and {line.number}"
+            )
         found = answered.pop(name, None)
         if found is None:
             unanswered.append(line)
@@ -151,6 +153,6 @@ def _answers(lines: Sequence[Line], job: tuple[Any, ...], replicas: int, layout:
 
 
 def rows_of_a_block(rows: int, replicas: int, slots: int) -> int:
-    """What a replica is handed: few, so that all have work to the end and a death loses little; more of many."""
+    """Number of rows that a replica gets at a time: few, so that all have work to the end and a death loses little."""
     shared = -(-rows // replicas)
     return max(1, min(slots, shared), min(MOST_ROWS * slots, shared // FEWEST_BLOCKS))

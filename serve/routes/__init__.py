@@ -1,1 +1,1 @@
-"""What is answered where."""
+"""The routes of the server, a file each."""

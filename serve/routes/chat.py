@@ -52,7 +52,7 @@ def _style(asked: ChatRequest, served: Served) -> CallStyle | None:
     except GenerationError as error:
         raise unsupported("tools", f"are not supported by model {served.id}: {error}") from None
     if asked.response_format is not None and asked.response_format.type != "text":
-        raise unsupported("response_format", "is not supported with tools: the answer could be no call")
+        raise unsupported("response_format", "is not supported with tools: it would rule out calls")
     return found
 
 
@@ -72,7 +72,7 @@ def _request(asked: ChatRequest, served: Served, style: CallStyle | None, owner:
 
 @dataclass(slots=True)
 class Chat:
-    """How texts are shown: what the assistant says, and calls."""
+    """The dialect of chats: the assistant's messages, and calls of tools."""
 
     texts: TokenTexts
     asked: ChatRequest
@@ -80,14 +80,14 @@ class Chat:
     prefix: str = "chatcmpl"
     whole_object: str = "chat.completion"
     chunk_object: str = "chat.completion.chunk"
-    _readers: dict[int, CallReader] = field(default_factory=dict)  # of streams, by choice
+    _readers: dict[int, CallReader] = field(default_factory=dict)  # readers of streams, by choice
 
     @property
     def logprobs(self) -> bool:
         return self.asked.logprobs
 
     async def begin(self, flight: Flight) -> None:
-        """Nothing."""
+        """Nothing has to be computed beforehand."""
 
     def echoes(self) -> list[Object]:
         return []

@@ -22,7 +22,7 @@ from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.scoring import Scores, score
 from mxspec.serve.service import Served, Service
 
-LEAST = -9999.0  # the log-probability of what cannot be: JSON has no infinity, and clients add these numbers up
+LEAST = -9999.0  # the log-probability of an impossible token: JSON has no infinity, and clients add these numbers
 
 
 def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Generation:
@@ -32,7 +32,7 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Genera
     served = service.find(asked.model)
     if asked.echo and served.engine.target.encoder is not None:
         raise unsupported(
-            "echo", f"is not supported by model {served.id}: an encoder reads the prompt, no text goes on from it"
+            "echo", f"is not supported by model {served.id}: an encoder reads the prompt, and no text continues it"
         )
     check_prompts(asked.prompt, service.limits.prompts)
     check_count("n", asked.n, service.limits.n)
@@ -50,7 +50,7 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Genera
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt, and its text where that was given."""
+    """The tokens of a prompt, and its text if it was given as text."""
 
     ids: list[int]
     text: str | None = None
@@ -75,17 +75,17 @@ def _requests(asked: CompletionRequest, prompts: Sequence[Prompt], owner: str) -
 
 @dataclass(slots=True)
 class Completion:
-    """How texts are shown: continuations, which the prompt may stand before."""
+    """The dialect of completions: continuations, after the prompt where `echo` asks for it."""
 
     served: Served
     asked: CompletionRequest
     prompts: Sequence[Prompt]
     samples: int
-    scores: list[Scores] = field(default_factory=list)  # of the prompts, where they are wanted
+    scores: list[Scores] = field(default_factory=list)  # scores of the prompts, if asked for
     prefix: str = "cmpl"
     whole_object: str = "text_completion"
     chunk_object: str = "text_completion"
-    _lengths: dict[int, int] = field(default_factory=dict)  # of the text so far, by choice
+    _lengths: dict[int, int] = field(default_factory=dict)  # length of the text so far, by choice
 
     @property
     def logprobs(self) -> bool:
@@ -115,7 +115,7 @@ class Completion:
         return _choice(index, echo["text"] + text.text, logprobs, finish_reason(text.finished.reason))
 
     def echoes(self) -> list[Object]:
-        """Choices of an answer that is the prompts alone."""
+        """Choices of an answer that consists of the prompts alone."""
         return [{**self._echo(index), "finish_reason": "length"} for index in range(len(self.prompts))]
 
     def _echo(self, index: int) -> Object:
@@ -133,7 +133,7 @@ class Completion:
         return {name: first.get(name, [0]) + rest[name] for name in rest}
 
     def _logprobs(self, entries: Sequence[Logprob | None], offset: int) -> Object | None:
-        """Parallel lists, as OpenAI has them; None where they are not wanted."""
+        """Parallel lists in OpenAI's form; None if log-probabilities are not asked for."""
         if self.asked.logprobs is None:
             return None
         lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
@@ -147,7 +147,7 @@ class Completion:
         return lists
 
     def _top(self, entry: Logprob) -> dict[str, float]:
-        """The likeliest, and the token itself: of two that are called alike the likelier."""
+        """The likeliest tokens, and the token itself, by name; of two with one name, the likelier."""
         top: dict[str, float] = {}
         for token, logprob in (*entry.top, (entry.token, entry.logprob)):
             top.setdefault(self.served.texts.name(token), finite(logprob))
@@ -155,12 +155,12 @@ class Completion:
 
 
 def logprobs_of(tokens: Sequence[Token]) -> list[Logprob | None]:
-    """Those of some tokens."""
+    """The log-probabilities of some tokens."""
     return [token.logprob for token in tokens]
 
 
 def finite(logprob: float) -> float:
-    """What JSON can hold."""
+    """A log-probability as JSON can hold it, without infinity."""
     return logprob if math.isfinite(logprob) else LEAST
 
 

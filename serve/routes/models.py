@@ -1,4 +1,4 @@
-"""GET /v1/models, /health, /metrics and /tokenizer_info: what is there, and how it is."""
+"""GET /v1/models, /health, /metrics and /tokenizer_info: the models, and the state of the server."""
 
 from __future__ import annotations
 

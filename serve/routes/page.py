@@ -1,4 +1,4 @@
-"""GET /: the page, with headers by which it runs its own script, asks its own server, and nothing else."""
+"""GET /: the page, whose headers allow its own script and requests to its own server, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = Path(__file__).parents[1] / "page" / "index.html"
 
 
 async def page(_request: Request) -> Response:
-    """The page; it needs no key, and asks for one where the API does."""
+    """The page; it needs no key, and asks for one if the API needs it."""
     return _response()
 
 
@@ -34,7 +34,7 @@ def _response() -> Response:
 
 
 def content_security_policy(markup: str) -> str:
-    """Only the scripts and styles that stand in the markup, by their hashes."""
+    """A policy that allows only the scripts and styles of the markup, by their hashes."""
     return "; ".join(
         [
             "default-src 'none'",

@@ -65,7 +65,7 @@ def detokenize(service: Service, body: bytes) -> dict[str, Any]:
 
 
 def tokenizer_info(service: Service, model: str | None) -> dict[str, Any]:
-    """What the tokenizer's configuration says of its special tokens, and the chat template."""
+    """The special tokens in the tokenizer's configuration, and the chat template."""
     engine = service.find(model).engine
     entry = engine.bundle.manifest.tokenizer
     spelled = engine.tokenizer.id_to_token

@@ -1,1 +1,1 @@
-"""What requests may say."""
+"""The fields of requests, and their checks."""

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: what a request says."""
+"""The request of POST /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ REFUSALS: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def _text(value: Any) -> Any:
-    """The text of a content: parts of text stand in lines of their own."""
+    """The text of a content; each part of text begins a new line."""
     if not isinstance(value, list):
         return value
     texts = []
     for number, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("text", "refusal") or not isinstance(part.get(kind), str) or len(part) != 2:
-            raise ValueError(f"got a part {number} of type {kind!r}, expected text: models here read text alone")
+            raise ValueError(f"got a part {number} of type {kind!r}, expected text: the models here read only text")
         texts.append(part[kind])
     return "\n".join(texts)
 
@@ -66,7 +66,7 @@ class ToolCall(Strict):
 
 
 class Instruction(Strict):
-    """What the system, or the developer, says; templates know the first name."""
+    """A message of the system or the developer; templates know only the role `system`."""
 
     role: Literal["system", "developer"]
     content: Text
@@ -74,7 +74,7 @@ class Instruction(Strict):
 
 
 class Question(Strict):
-    """What the user says."""
+    """A message of the user."""
 
     role: Literal["user"]
     content: Text
@@ -82,7 +82,7 @@ class Question(Strict):
 
 
 class Reply(Strict):
-    """What the model said; other fields that OpenAI's answers have may be empty."""
+    """An earlier message of the model; other fields of OpenAI's answers are accepted if they are empty."""
 
     role: Literal["assistant"]
     content: Text | None = None
@@ -95,7 +95,7 @@ class Reply(Strict):
 
 
 class ToolResult(Strict):
-    """What a tool answered."""
+    """A message with the result of a tool."""
 
     role: Literal["tool"]
     content: Text
@@ -123,7 +123,7 @@ class Tool(Strict):
 
 
 class Schema(Strict):
-    """A JSON schema by name; it is always kept to, whatever `strict` says."""
+    """A JSON schema by name; answers always keep to it, also with `strict` false."""
 
     name: str
     description: str | None = None
@@ -132,14 +132,14 @@ class Schema(Strict):
 
 
 class ResponseFormat(Strict):
-    """What the answer is to be."""
+    """The form of the answer: text, JSON, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Schema | None = None
 
 
 class ChatRequest(GenerationRequest):
-    """OpenAI's, but for what REFUSALS names."""
+    """OpenAI's request, except for the fields in REFUSALS."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -164,14 +164,16 @@ class ChatRequest(GenerationRequest):
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise ApiError(
-                400, "max_tokens: got max_completion_tokens, too, which is its newer name", param="max_tokens"
+                400, "max_tokens: got max_completion_tokens too, which is its newer name", param="max_tokens"
             )
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs: got them without logprobs", param="top_logprobs")
         if self.tool_choice is not None and not self.tools:
             raise ApiError(400, "tool_choice: got it without tools", param="tool_choice")
         if self.tool_choice not in (None, "auto", "none"):
-            raise unsupported("tool_choice", "is supported as auto and none: no model here can be made to call")
+            raise unsupported(
+                "tool_choice", "is supported as auto and none: no model here can be forced to call a tool"
+            )
         grammars = [
             name for name, given in (("regex", self.mxspec.regex), ("lark", self.mxspec.lark)) if given is not None
         ]
@@ -187,7 +189,7 @@ class ChatRequest(GenerationRequest):
             )
 
     def grammar(self) -> Grammar | None:
-        """What the answer has to keep to; raises GenerationError."""
+        """The grammar that the answer has to keep to; raises GenerationError."""
         wanted = self.response_format
         if wanted is None or wanted.type == "text":
             return self.mxspec.grammar()
@@ -196,7 +198,7 @@ class ChatRequest(GenerationRequest):
         return Grammar.json_schema(wanted.json_schema.schema_)
 
     def chat(self) -> list[dict[str, Any]]:
-        """The messages as templates know them; raises GenerationError."""
+        """The messages in the form that templates expect; raises GenerationError."""
         chat = []
         for number, message in enumerate(self.messages):
             plain = message.model_dump(exclude_none=True, exclude={"annotations"})
@@ -211,11 +213,11 @@ class ChatRequest(GenerationRequest):
 
 
 def _arguments(number: int, text: str) -> dict[str, Any]:
-    """Templates are written for an object in their place."""
+    """The arguments of a call as the object that templates expect; raises GenerationError."""
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise GenerationError(f"messages: number {number} has tool_calls whose arguments are no JSON object")
+        raise GenerationError(f"messages: number {number} has tool_calls whose arguments are not a JSON object")
     return found

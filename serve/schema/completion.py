@@ -1,4 +1,4 @@
-"""POST /v1/completions: what a request says."""
+"""The request of POST /v1/completions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from mxspec.serve.errors import ApiError
 from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest
 
-DEFAULT_TOKENS = 16  # OpenAI's
+DEFAULT_TOKENS = 16  # OpenAI's default
 
 REFUSALS: dict[str, tuple[tuple[Any, ...], str]] = {
     "suffix": (("",), "is not supported: no model here was made to fill in a middle"),
@@ -30,7 +30,7 @@ def _prompts(value: Any) -> Any:
 
 
 class CompletionRequest(GenerationRequest):
-    """OpenAI's, but for `suffix`."""
+    """OpenAI's request, except for `suffix`."""
 
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
     max_tokens: Annotated[int, Field(ge=0)] = DEFAULT_TOKENS
@@ -52,6 +52,6 @@ class CompletionRequest(GenerationRequest):
         if self.max_tokens == 0 and self.stream:
             raise ApiError(400, "stream: got it with max_tokens 0, where nothing is written", param="stream")
         if self.best_of is not None and self.stream:
-            raise ApiError(400, "best_of: got it with stream: which is best shows at the end", param="best_of")
+            raise ApiError(400, "best_of: got it with stream, but the best is known only at the end", param="best_of")
         if self.best_of is not None and self.best_of < self.n:
             raise ApiError(400, f"best_of: got {self.best_of}, expected at least n, {self.n}", param="best_of")

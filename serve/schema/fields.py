@@ -1,4 +1,4 @@
-"""Fields that several routes share, and how a body becomes a request: each mistake by the name of its field."""
+"""Fields that several routes share, and the parsing of a body, whose errors name the field."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mxspec.runtime.sampling.beam_settings import EarlyStopping
 from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.serve.errors import ApiError, unsupported
 
-DEEPEST = 100  # objects and lists in each other
-TOP_LOGPROBS = 20  # as OpenAI's chats have it
+DEEPEST = 100  # most levels of nested objects and lists
+TOP_LOGPROBS = 20  # the limit of OpenAI's chats
 
 Model = TypeVar("Model", bound=Strict)
 
@@ -35,7 +35,7 @@ def _check_k(value: Any) -> Any:
 
 
 def _check_bias(value: Any) -> Any:
-    """Token ids are text in JSON's keys."""
+    """Check a logit_bias, whose token ids are text because they are keys in JSON."""
     if not isinstance(value, Mapping):
         raise ValueError("expected token ids with numbers")
     for token in value:
@@ -59,7 +59,7 @@ def _sampling_fields(names: Iterable[str]) -> Any:
 
 
 class Own(_sampling_fields(name for name in PARAMETERS if name not in OF_OPENAI)):  # type: ignore[misc]
-    """What a request says under `mxspec`: the settings of the runtime's Request that OpenAI has no field for."""
+    """The object `mxspec` of a request: the settings of the runtime's Request that OpenAI's API lacks."""
 
     k: K = None
     drafter: str | None = None
@@ -80,19 +80,19 @@ class Own(_sampling_fields(name for name in PARAMETERS if name not in OF_OPENAI)
     trace: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """Fields of Request that are given."""
+        """The fields of Request that are given."""
         left_out = {"cache_key", "regex", "lark", "origins", "trace"}
         given: dict[str, Any] = self.model_dump(exclude_unset=True, exclude=left_out)
         return given
 
     def grammar(self) -> Grammar | None:
-        """The one that is given; raises GenerationError where there are two."""
+        """The grammar that is given; raises GenerationError if two are given."""
         texts = {name: text for name, text in (("regex", self.regex), ("lark", self.lark)) if text is not None}
         return grammar_of(texts) if texts else None
 
 
 class StreamOptions(Strict):
-    """OpenAI's."""
+    """OpenAI's `stream_options`."""
 
     include_usage: bool = False
 
@@ -114,14 +114,14 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What this request calls settings of the runtime."""
+        """The names that this request has for settings of the runtime."""
         return {"grammar": "mxspec.lark" if self.mxspec.regex is None else "mxspec.regex"}
 
     def settings(self, cache_key: str) -> dict[str, Any]:
         """The fields of Request that both routes fill alike."""
         given = {name: value for name in OF_OPENAI if (value := getattr(self, name)) is not None}
         if self.temperature == 0:
-            given.pop("top_p", None)  # the likeliest token is in every share of the likeliest
+            given.pop("top_p", None)  # greedy text: top_p always keeps the likeliest token
         return {
             **self.mxspec.settings(),
             **given,
@@ -132,14 +132,14 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
         }
 
     def check(self) -> None:
-        """Raise ApiError for fields that do nothing beside each other."""
+        """Raise ApiError for fields that have no effect in combination."""
         if self.stream_options is not None and not self.stream:
             raise ApiError(400, "stream_options: got them without stream", param="stream_options")
         if self.mxspec.trace and not self.stream:
             raise ApiError(400, "mxspec.trace: got it without stream", param="mxspec.trace")
 
 
-# What requests call the settings of the runtime.
+# The names that requests have for settings of the runtime.
 _NAMES = {
     field.name: f"mxspec.{field.name}" if field.name in Own.model_fields else field.name
     for field in dataclasses.fields(Request)
@@ -147,7 +147,7 @@ _NAMES = {
 
 
 def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiError:
-    """What the engine refuses to begin; `names` are those of its settings that the request calls otherwise."""
+    """An error of the engine as the server's; `names`: settings that the request has under another name."""
     message = str(error)
     found = re.match(r"(\w+)(?= of token \d+: |: )", message)
     name = found[1] if found else ""
@@ -160,11 +160,11 @@ def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiEr
     return ApiError(400, message, param=known[name])
 
 
-Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # by field: values that change nothing, and why others are refused
+Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # by field: values without effect, and why others are refused
 
 
 def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
-    """The request that a body holds; null is as good as nothing. Raises ApiError 400."""
+    """The request that a body holds; null counts as not given. Raises ApiError 400."""
     try:
         found = parse_json(body, "body", GenerationError)
     except GenerationError as error:
@@ -187,7 +187,7 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
 
 
 def _check_depth(body: dict[str, Any]) -> None:
-    """Raise ApiError for what is nested deeper than anything a request means: templates and schemas walk over it."""
+    """Raise ApiError for a body that is nested too deep: templates and schemas recurse over it."""
     level: list[Any] = [body]
     for _ in range(DEEPEST):
         values = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
@@ -198,7 +198,7 @@ def _check_depth(body: dict[str, Any]) -> None:
 
 
 def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]) -> ApiError:
-    """The first mistake; an unknown field goes first, for it often is the reason of a missing one."""
+    """The first mistake; an unknown field comes before others, as it often is a missing one misspelt."""
     found = problems.errors(include_url=False)
     worst = next((problem for problem in found if problem["type"] == "extra_forbidden"), found[0])
     param = _path(worst["loc"], given, worst["type"])

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, as vLLM has them: what requests say."""
+"""The requests of POST /tokenize and /detokenize, in vLLM's form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.serve.schema.chat import Message
 
 
 class TokenizeRequest(Strict):
-    """A text, or the messages of a chat."""
+    """The request for the tokens of a text, or of the messages of a chat."""
 
     model: str | None = None
     prompt: str | None = None
@@ -28,7 +28,7 @@ class TokenizeRequest(Strict):
 
 
 class DetokenizeRequest(Strict):
-    """Token ids."""
+    """The request for the text of token ids."""
 
     model: str | None = None
     tokens: list[int]

@@ -74,7 +74,7 @@ def test_bad_input_is_one_line(tmp_path: Path, run: Callable[..., Result], tiny_
         return result.stderr
 
     write_lines(tmp_path / "twice.jsonl", [*ROWS, {"id": "a", "prompt": "x"}])
-    assert 'twice.jsonl: key "a" stands in lines 1 and 4' in error("twice.jsonl")
+    assert 'twice.jsonl: key "a" is in lines 1 and 4' in error("twice.jsonl")
     assert "missing.jsonl: cannot be read: No such file" in error("missing.jsonl")
     assert "missing.parquet: cannot be read: " in error("missing.parquet")
     assert "expected .jsonl or .parquet" in error("rows.csv")
@@ -135,7 +135,7 @@ def test_parts_are_whole_and_go_on(kind: Any, tmp_path: Path, monkeypatch: pytes
 
 def test_parts_of_strangers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "part-00000.jsonl").write_text('{"text": "not ours"}\n')
-    with Parts(tmp_path, "jsonl") as parts, pytest.raises(MxspecError, match="was not written by such a job"):
+    with Parts(tmp_path, "jsonl") as parts, pytest.raises(MxspecError, match="was not written by a batch job"):
         list(parts.answered())
 
 
