@@ -20,7 +20,7 @@ from mxspec.runtime.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Who writes, and whether anybody guesses."""
+    """The engine that writes, and whether it drafts."""
 
     title: str
     engine: Engine
@@ -45,7 +45,7 @@ class Recording:
 
     @property
     def rounds(self) -> list[Round]:
-        """All after the first token, which comes from reading the prompt."""
+        """All rounds; the first token comes before them, from reading the prompt."""
         return [event for _, event in self.events if isinstance(event, Round)][1:]
 
     @property
@@ -54,7 +54,7 @@ class Recording:
 
     @property
     def answer(self) -> Answer:
-        """The whole of it."""
+        """The whole answer."""
         last = self.events[-1][1]
         assert isinstance(last, Finished), "the last event of a text is Finished"
         tokens = [token for _, token in self.tokens]

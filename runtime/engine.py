@@ -47,10 +47,10 @@ class Engine:
 
     Safe from any number of threads; a thread of its own runs the models. `threads` is how many threads the process's
     operators work on (all usable cores by default); no result depends on it. While a text waits for its next token,
-    a step reads so much of other prompts as takes `prefill_ms` milliseconds. More than `queue` requests that wait
+    a step reads as much of other prompts as takes `prefill_ms` milliseconds. More than `queue` requests that wait
     are refused. `shared_suffixes` bytes hold past answers: suffix decoding guesses by those of a text's own cache key.
-    `model` "baseline" has the fp16 target write, where the bundle holds it, for a comparison.
-    Raises BundleError where the bundle cannot be trusted or loaded.
+    `model` "baseline" writes with the fp16 target, if the bundle holds it, for a comparison.
+    Raises BundleError where the bundle is invalid or cannot be loaded.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Engine:
         self._idle_readers: dict[ModelName, list[Reader]] = {}
 
     def close(self) -> None:
-        """End all texts as cancelled; nothing more can be asked for."""
+        """End all texts as cancelled; the engine takes no further request."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -103,12 +103,12 @@ class Engine:
 
     @property
     def drafters(self) -> Mapping[str, Drafter]:
-        """Those that the bundle allows, by name."""
+        """The drafters that the bundle allows, by name."""
         return MappingProxyType(self._drafters)
 
     @property
     def running(self) -> int:
-        """How many texts have a slot."""
+        """Number of texts that have a slot."""
         return self._worker.running
 
     # --- writing ---
@@ -121,11 +121,11 @@ class Engine:
         return self.submit(Request(prompt=prompt, **settings))
 
     def submit(self, request: Request) -> Handle:
-        """Begin what is asked for, as soon as there is a slot. Raises GenerationError."""
+        """Begin the texts of a request, as soon as there is a slot. Raises GenerationError."""
         return self.submit_all([request])[0]
 
     def submit_all(self, requests: Sequence[Request]) -> list[Handle]:
-        """Begin several in the same step, as far as there are slots: all of them, or none where one is refused."""
+        """Begin several requests in the same step, as far as there are slots; if one is refused, no request begins."""
         begun = [(request, mailbox := Mailbox(), self._texts(request, mailbox)) for request in requests]
         self._worker.submit([texts for _, _, texts in begun])
         return [Handle(self, texts, mailbox, request.n, request.best_of is None) for request, mailbox, texts in begun]
@@ -144,7 +144,7 @@ class Engine:
             yield _answers(*handles.pop(0))
 
     def _submitted(self, request: Request, wait: bool) -> Handle | None:
-        """None where the queue is full, and the caller can wait for what it asked for before."""
+        """Submit a request; None where the queue is full and the caller can `wait` for its earlier requests."""
         try:
             return self.submit(request)
         except QueueFullError:
@@ -153,7 +153,7 @@ class Engine:
             raise
 
     def wake(self) -> None:
-        """Have the engine's thread look for what was cancelled."""
+        """Have the engine's thread look for cancelled texts."""
         self._worker.wake()
 
     def encode(self, text: str) -> list[int]:
@@ -161,7 +161,7 @@ class Engine:
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
 
     def task(self, name: str) -> str:
-        """What prompts of a task of the bundle's recipe begin with; raises GenerationError for a name that is none."""
+        """The prefix of the prompts of a task of the bundle's recipe; raises GenerationError for an unknown name."""
         tasks = self.bundle.manifest.tasks
         if name not in tasks:
             known = ", ".join(tasks) if tasks else f"none, for bundle {self.bundle.path} has no tasks"
@@ -169,12 +169,12 @@ class Engine:
         return tasks[name]
 
     def check(self, token_ids: Sequence[int]) -> list[int]:
-        """Token ids of a prompt, as they are; raises GenerationError where they are none, or too many."""
+        """The token ids of a prompt, unchanged; raises GenerationError for invalid ids and for too many."""
         return self._checked(token_ids, self.prompt_capacity)
 
     @property
     def prompt_capacity(self) -> int:
-        """Most tokens of a prompt, which an encoder reads where there is one."""
+        """Largest number of tokens of a prompt; with an encoder, of a source."""
         return self.target.source_capacity or self.target.capacity
 
     # --- scoring ---
@@ -186,7 +186,7 @@ class Engine:
 
         `model` is the one that the engine writes with, unless another is named.
         Models with encoders need the `source`, and tokens as their decoders read them: those of `decoder_start` first.
-        It has a session of its own, beside those of the texts that are written and of other scores.
+        Each score has a session of its own, beside those of the texts that are written and of other scores.
         """
         model = model or self.model
         self.bundle.graph_path(model)  # raises where the bundle has no such model
@@ -255,17 +255,17 @@ class Engine:
     def _check_slots(self, request: Request) -> None:
         if request.beams > self.target.slots:
             raise GenerationError(
-                f"beams: got {request.beams}, expected at most {self.target.slots}, the slots of the engine: each beam "
-                "needs one"
+                f"beams: got {request.beams}, expected at most {self.target.slots}, the engine's slots: each beam "
+                "needs a slot"
             )
 
     def _source_and_prompt(self, request: Request) -> tuple[tuple[int, ...], list[int]]:
-        """What the encoder reads, nothing where there is none; and what the text goes on from."""
+        """The source that the encoder reads (empty without an encoder), and the ids that the text continues."""
         read = self._checked(self._prompt_ids(request), self.prompt_capacity)
         given = request.decoder_prompt
         if self.target.encoder is None:
             if given is not None:
-                raise GenerationError("decoder_prompt: got it, but no model of the bundle has an encoder; take prompt")
+                raise GenerationError("decoder_prompt: got it, but no model of the bundle has an encoder; give prompt")
             return (), read
         start = list(self.bundle.manifest.tokenizer.decoder_start)
         beginning = encode_rendered(self.tokenizer, given) if isinstance(given, str) else list(given or ())
@@ -288,7 +288,7 @@ class Engine:
         return ids
 
     def _sampling(self, request: Request) -> Sampling:
-        """The request's sampling, the bundle's defaults where it says nothing; with a seed."""
+        """The request's sampling parameters, the bundle's defaults where they are not given, and a seed."""
         given = {name: value for name in PARAMETERS if (value := getattr(request, name)) is not None}
         defaults = self.bundle.manifest.sampling.model_dump()
         asked = Sampling(**{"temperature": defaults["temperature"], **given})
@@ -299,8 +299,8 @@ class Engine:
             )
         if request.beams > 1 and not asked.greedy:
             raise GenerationError(
-                f"beams: got {request.beams} at temperature {asked.temperature:g}; a beam search is of the likeliest "
-                "texts, ask for temperature 0 with it"
+                f"beams: got {request.beams} at temperature {asked.temperature:g}; a beam search finds the likeliest "
+                "texts; ask for temperature 0 with beams"
             )
         if request.beams == 1 and asked.greedy and request.samples > 1:
             name = "n" if request.n > 1 else "best_of"

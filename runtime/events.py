@@ -1,4 +1,4 @@
-"""What a text tells its reader, in the order in which it happens."""
+"""The events of a text, in the order in which they happen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Token:
     text: str
     origin: str  # the drafter that proposed it, "grammar", or "target"
     sample: int = 0  # which of the n samples of the prompt it belongs to
-    logprob: Logprob | None = None  # where log-probabilities were asked for
+    logprob: Logprob | None = None  # None unless log-probabilities were asked for
 
     @property
     def drafted(self) -> bool:
@@ -33,7 +33,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round is over: `drafted` tokens were proposed, `accepted` of the `evaluated` were kept.
+    """A finished round: `drafted` tokens were proposed, and `accepted` of the `evaluated` ones were kept.
 
     The seconds are those of the whole step, which other texts may have shared.
     """
@@ -46,8 +46,8 @@ class Round:
     target_seconds: float
     seconds: float  # the two models and all around them, but not what the reader does between events
     sample: int = 0
-    stopped: bool = False  # the drafter was not sure enough to guess as many as it was asked for
-    trace: RoundTrace | None = None  # where it was asked for
+    stopped: bool = False  # the drafter proposed fewer tokens than asked for, because it was not sure enough
+    trace: RoundTrace | None = None  # None unless a trace was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,21 @@ class Statistics:
     proposal: str
     lossless: bool  # False where lenience was asked for: the text is not the target's own
     prompt_tokens: int
-    reused_tokens: int  # of the prompt, which a slot held already: not read again
+    reused_tokens: int  # tokens of the prompt that a slot held already, so they were not read again
     emitted: int  # tokens handed to the reader
-    beams: int  # that lived at a time; 1: no beam search
+    beams: int  # beams kept at a time; 1: no beam search
     rounds: int
     drafted: int
     evaluated: int
     accepted: int
     bonus: int  # rounds in which all drafted tokens were kept
     origins: Mapping[str, int]  # emitted tokens, by who wrote them
-    evaluated_by_position: tuple[int, ...]  # of the first drafted token of a round, of the second …
+    evaluated_by_position: tuple[int, ...]  # entry i: of the drafted tokens number i + 1 of each round
     accepted_by_position: tuple[int, ...]
-    rounds_by_k: Mapping[int, int]  # by how many tokens were drafted
+    rounds_by_k: Mapping[int, int]  # number of rounds by the number of drafted tokens
     waiting_seconds: float  # from the request to a free slot
-    prefill_seconds: float  # from there to the first token
-    encode_seconds: float  # of those, the call of the target's encoder that read the source, which others may share
+    prefill_seconds: float  # from the free slot to the first token
+    encode_seconds: float  # part of prefill_seconds: the target's encoder, whose call other texts may share
     decode_seconds: float  # all rounds after the first token, of which
     draft_seconds: float
     target_seconds: float
@@ -90,17 +90,17 @@ class Statistics:
 
     @property
     def kept_of(self) -> dict[str, int]:
-        """Tokens that were guessed and kept, by who guessed them."""
+        """Number of drafted tokens that were kept, by drafter."""
         return {origin: count for origin, count in self.origins.items() if origin != TARGET}
 
     @property
     def rest_seconds(self) -> float:
-        """Of the rounds, in neither model: shaping, verifying, text."""
+        """Seconds of the rounds outside both models: shaping, verifying, text."""
         return self.decode_seconds - self.draft_seconds - self.target_seconds
 
     @property
     def decode_tokens_per_second(self) -> float | None:
-        """Tokens after the first, a second; None where there were none."""
+        """Tokens per second after the first token; None without such tokens."""
         return (self.emitted - 1) / self.decode_seconds if self.emitted > 1 and self.decode_seconds > 0 else None
 
     @property
@@ -111,7 +111,7 @@ class Statistics:
 
     @property
     def steps(self) -> int:
-        """Tokens that the rounds have given; of a beam search its steps."""
+        """Number of tokens that the rounds have given; for a beam search, of its steps."""
         return self.accepted + self.rounds
 
 
@@ -123,7 +123,7 @@ class Finished:
     statistics: Statistics
     tail: str = ""  # text still held back when the tokens ended
     sample: int = 0
-    score: float | None = None  # of a beam search: the sum of log-probabilities over length ** length_penalty
+    score: float | None = None  # of a beam search: the sum of log-probabilities / length ** length_penalty
 
 
 Event = Token | Round | Finished

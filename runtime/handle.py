@@ -1,4 +1,4 @@
-"""A request that runs: its events as they come, its answer when it is whole, and how to stop it."""
+"""A running request: its events as they come, its answer when it is complete, and how to cancel it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Mailbox:
         if self._awaited and self._listener is not None:
             self._awaited = False
             loop, arrived = self._listener
-            with suppress(RuntimeError):  # the loop was closed: nobody listens there any more
+            with suppress(RuntimeError):  # the loop was closed, and its reader is gone
                 loop.call_soon_threadsafe(arrived.set)
 
     def get(self) -> Event | BaseException:
@@ -68,7 +68,7 @@ class Mailbox:
             with suppress(queue.Empty):
                 return self._events.get_nowait()
             arrived.clear()
-            self._awaited = True  # said first, so that whoever puts one from here on wakes it
+            self._awaited = True  # set before the next look, so that an event put from here on wakes the reader
             with suppress(queue.Empty):
                 return self._events.get_nowait()
             await arrived.wait()
@@ -91,7 +91,7 @@ class Handle(Iterator[Event]):
         self._left = len(self._tallies)
         self._error: BaseException | None = None
         self._builders = [_Builder() for _ in self._tallies]
-        self._turn = threading.Lock()  # of the threads that read
+        self._turn = threading.Lock()  # held by the thread that reads
         self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[Event]:
@@ -136,11 +136,11 @@ class Handle(Iterator[Event]):
 
     @property
     def statistics(self) -> Statistics:
-        """Of the first sample, at any time."""
+        """Statistics of the first sample, at any time."""
         return self.statistics_of(0)
 
     def statistics_of(self, sample: int) -> Statistics:
-        """Of one sample, at any time."""
+        """Statistics of one sample, at any time."""
         return self._tallies[sample].statistics()
 
     @property
@@ -153,7 +153,7 @@ class Handle(Iterator[Event]):
         return self.results()[0]
 
     def results(self) -> list[Answer]:
-        """Wait for all n answers: in the order of the samples, or of what they were chosen by, the best first."""
+        """Wait for all n answers, in the order of the samples; with best_of or beams the best first."""
         while self._next() is not None:
             pass
         if self._error is not None:

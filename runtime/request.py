@@ -1,4 +1,4 @@
-"""What a caller asks for."""
+"""A request: a prompt, and the settings of the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LENGTH_PENALTY = 10.0  # so that float32 holds a length to this power
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(SamplingParameters[None]):
-    """One prompt, and how it is to be continued; what is None is the bundle's default.
+    """One prompt, and how it is to be continued; None stands for the bundle's default.
 
     The sampling parameters (`temperature`, `top_k`, ...) are declared in formats/sampling.py.
 
@@ -34,35 +34,35 @@ class Request(SamplingParameters[None]):
     prompt: str | Sequence[int] | None = None
     decoder_prompt: str | Sequence[int] | None = None
     messages: Sequence[Message] | None = None
-    tools: Sequence[Message] | None = None  # that the chat's template is to tell the model of
+    tools: Sequence[Message] | None = None  # that the chat's template describes to the model
     max_new_tokens: int = 128
-    min_new_tokens: int = 0  # no end of text before
+    min_new_tokens: int = 0  # tokens before the text may end
     k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4;
     # of a beam search most steps, default and "auto" 0
-    drafter: str | Drafter | None = None  # a name of docs/engine.md, or one's own; default: model, else suffix
+    drafter: str | Drafter | None = None  # a name of docs/engine.md, or a Drafter; default: model, else suffix
     verifier: str | None = None  # of sampled text: "auto" (the default), "mrs", "block" or "match"
-    proposal: ProposalKind | None = None  # drawn, or the draft's likeliest; default: what is kept more
-    draft_temperature: float | None = None  # of the draft alone; default: the text's
+    proposal: ProposalKind | None = None  # drawn, or the draft's likeliest; default: the kind that is kept more often
+    draft_temperature: float | None = None  # temperature of the draft alone; default: the text's
     lenience: float = 1.0  # below 1 the text is not the target's any more
-    stop: str | Sequence[str] = ()  # the text ends before any of these
+    stop: str | Sequence[str] = ()  # the text ends before the first of these strings
     ignore_eos: bool = False
-    logprobs: int | None = None  # log-probabilities of the tokens, with so many of the likeliest beside each
-    logprobs_of: Literal["raw", "shaped"] = "raw"  # of the model's own distribution, or of the one drawn from
-    n: int = 1  # samples of the prompt
-    best_of: int | None = None  # sample so many, and answer with the n of the highest mean log-probability
-    beams: int = 1  # of a beam search; 1: the likeliest token each time, or one drawn
+    logprobs: int | None = None  # log-probabilities of the tokens, and of this many likeliest tokens beside each
+    logprobs_of: Literal["raw", "shaped"] = "raw"  # of the model's own distribution, or the one drawn from
+    n: int = 1  # number of answers
+    best_of: int | None = None  # samples, of which the n with the highest mean log-probability are the answers
+    beams: int = 1  # number of beams of a beam search; 1: no search
     length_penalty: float = 1.0  # of a beam search: scores are divided by length to this power
-    early_stopping: EarlyStopping = False  # ends it with the first texts; "never": when no other can be better
-    draft_beams: int | None = None  # of the draft's own search, with a k; default: twice as many
+    early_stopping: EarlyStopping = False  # True: the first texts end the search; "never": once none can be better
+    draft_beams: int | None = None  # beams of the draft's own search, with a k; default: twice `beams`
     grammar: Grammar | None = None
     trace: bool = False  # each Round says what was drafted, what both models thought of it, and what became of it
-    cache_key: str = ""  # what was read is shared only between requests of the same key
+    cache_key: str = ""  # cached prompts and answers are shared only between requests of the same key
 
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):
             raise GenerationError("prompt: expected either a prompt or messages")
         if self.tools is not None and self.messages is None:
-            raise GenerationError("tools: got them with a prompt, expected messages, whose template tells of them")
+            raise GenerationError("tools: got them with a prompt, expected messages, whose template describes them")
         require_integer("max_new_tokens", self.max_new_tokens, 1)
         require_integer("min_new_tokens", self.min_new_tokens, 0)
         if self.min_new_tokens > self.max_new_tokens:
@@ -87,7 +87,7 @@ class Request(SamplingParameters[None]):
 
     @property
     def search(self) -> Beams | None:
-        """The beam search that is asked for."""
+        """The settings of the beam search, None where no search is asked for."""
         if self.beams == 1:
             return None
         return Beams(
@@ -100,7 +100,7 @@ class Request(SamplingParameters[None]):
 
     @property
     def samples(self) -> int:
-        """How many texts are written."""
+        """Number of texts that are written."""
         return self.n if self.best_of is None else self.best_of
 
     def _check_grammar(self) -> None:
@@ -150,6 +150,6 @@ class Request(SamplingParameters[None]):
 
 
 def require_integer(name: str, value: object, least: int) -> None:
-    """Raise GenerationError where a setting is no whole number of at least `least`."""
+    """Raise GenerationError where a setting is not a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise GenerationError(f"{name}: got {value!r}, expected a whole number of at least {least}")

@@ -12,10 +12,10 @@ Why = Literal["prompt", "fixed", "cost", "room", "grammar", "drafter", "reading"
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A drafted token. `discarded` ones stood after the first rejected, or after the end of the text.
+    """A drafted token. `discarded` ones came after the first rejected one, or after the end of the text.
 
     Probabilities are those that the verifier compared: shaped. A greedy text compares none; there they are the models'
-    own after bias, penalties and masks. None: the drafter has none, or the target was not asked.
+    own after bias, penalties and masks. None: the drafter gives no probability, or the target was not asked.
     """
 
     token: int
@@ -37,7 +37,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrace:
-    """One round; `k` is how many tokens were to be drafted."""
+    """One round, which was to draft `k` tokens."""
 
     k: int
     why: Why

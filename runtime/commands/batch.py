@@ -18,7 +18,7 @@ from mxspec.runtime.commands.batch_progress import BatchProgress, Counts, end_in
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
 
-BACKLOG = 16  # answers, as a multiple of the requests, that may wait for one before them
+BACKLOG = 16  # finished answers, as a multiple of the requests, that may wait for an earlier one
 
 
 class Batch:
@@ -33,7 +33,7 @@ class Batch:
         self._progress = BatchProgress(self.counts)
 
     def run(self) -> None:
-        """Answer what has not been answered; where this is interrupted, what was written stays."""
+        """Answer the lines without an answer; after an interrupt, what was written stays."""
         requests = requests_at_a_time(self._engine.target.slots)
         pool = ThreadPoolExecutor(requests, "mxspec-batch")
         pending: deque[Future[dict[str, Any]]] = deque()
@@ -60,7 +60,7 @@ class Batch:
         yield from lines
 
     def _write(self, answer: Future[dict[str, Any]]) -> None:
-        """Write the next line, as soon as it is there."""
+        """Write the next line, as soon as its answer is complete."""
         report = answer.result()
         self._output.write(report)
         self._progress.add(report, self._prompts)

@@ -1,4 +1,4 @@
-"""What the answer to one line of a batch job is, on one machine and on many."""
+"""The answer to one line of a batch job, on one machine and on many."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from mxspec.runtime.handle import Handle
     from mxspec.runtime.request import Request
 
-MOST_REQUESTS = 512  # asked for at a time, whatever the number of slots
+MOST_REQUESTS = 512  # at most this many requests at a time, whatever the number of slots
 PAUSE = 0.05  # seconds before a full queue is tried again
 
 
 def requests_at_a_time(slots: int) -> int:
-    """So many that a slot never waits for the next line."""
+    """Number of requests at a time, enough that no slot waits for the next line."""
     return min(2 * slots, MOST_REQUESTS)
 
 
 class LineHash:
-    """Of a line, the bundle and the command's settings: no answer is taken for one of another job."""
+    """A hash of a line, the bundle and the command's settings: no answer is taken for one of another job."""
 
     def __init__(self, bundle: Path, defaults: Defaults) -> None:
         job = (bundle / MANIFEST).read_bytes() + repr(defaults).encode(errors="replace")
@@ -50,7 +50,7 @@ class Answerer:
         self.hash = LineHash(engine.bundle.path, defaults)
 
     def answer(self, line: Line) -> dict[str, Any]:
-        """The report on a line, once it is whole; what is wrong with the line is its `error`."""
+        """The report on a line, once the answer is complete; an invalid line has an `error`."""
         report: dict[str, Any] = {"line": line.number, "hash": self.hash.of(line), "key": None}
         try:
             entry = parse_line(line)
@@ -65,5 +65,5 @@ class Answerer:
         while True:
             try:
                 return self._engine.submit(request)
-            except QueueFullError:  # many samples of a line wait as many requests
+            except QueueFullError:  # each sample of a line takes a place in the queue
                 time.sleep(PAUSE)

@@ -21,7 +21,7 @@ from mxspec.runtime.request import Request
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
 
-KEYS = ("key", "id")  # of the caller's own, handed back with the answer
+KEYS = ("key", "id")  # names of the caller's own key, which is copied to the answer
 SETTINGS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in ("grammar", "trace"))
 KNOWN = (*SETTINGS, *GRAMMARS, *KEYS)
 
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the command says for all lines; two that are the same have the same repr."""
+    """The command's settings for all lines; equal settings have the same repr."""
 
     settings: Mapping[str, Any]
     system: str | None = None
@@ -86,12 +86,12 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
         del settings["prompt"]
         return request_for(engine, prompt, settings, system=defaults.system, raw=defaults.raw, task=defaults.task)
     if defaults.task is not None:
-        raise GenerationError("task: got it with a prompt that is not text, which it cannot stand before")
+        raise GenerationError("task: got it with a prompt that is not text, so it cannot be put before the prompt")
     return Request(**settings)
 
 
 def _check_kinds(own: dict[str, Any]) -> None:
-    """What JSON can hold and Request, which trusts its types, does not look at; token ids are text in JSON's keys."""
+    """Check the types that Request trusts its callers with; in JSON the token ids of logit_bias are text."""
     if not isinstance(own.get("ignore_eos", False), bool):
         raise GenerationError(f"ignore_eos: got {own['ignore_eos']!r}, expected true or false")
     if not isinstance(own.get("drafter", "model"), str):

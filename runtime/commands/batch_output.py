@@ -1,4 +1,4 @@
-"""The answers of a batch job: a line each, in the order of the input, written as they come.
+"""The answers of a batch job: a line each, in the order of the input, written as they are made.
 
     {"line": 3, "hash": "5f0c…", "key": "c", "text": …}      line 3 of the input, and what made the answer
 
@@ -35,7 +35,7 @@ class Answered:
 
     @classmethod
     def parse(cls, data: bytes | str) -> Self:
-        """Of a line that was written; raises ValueError for what was not written by a batch job."""
+        """Parse a line of answers; raises ValueError for a line that no batch job wrote."""
         try:
             report = json.loads(data)
             return cls(int(report["line"]), str(report["hash"]), "error" in report, report["key"])
@@ -44,7 +44,7 @@ class Answered:
 
 
 def other_job(output: str, answered: str, unit: str, place: str) -> MxspecError:
-    """What to raise where `output` has an answer that another job wrote."""
+    """The error for an `output` that has an answer of another job."""
     return MxspecError(
         f"{output}: its answer to {answered} is of another {unit}, bundle or settings; "
         f"give another {place}, or the settings that the job was started with"

@@ -18,7 +18,7 @@ from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED
 from mxspec.runtime.cli.plain_console import visible
 from mxspec.runtime.cli.progress import error_console, watched
 
-NAMED = 10  # bad lines that the last line names
+NAMED = 10  # number of bad lines that the last line names
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Counts:
             self.accepted += answer["accepted"]
 
     def as_json(self) -> dict[str, Any]:
-        """What --json prints of a job."""
+        """The object that --json prints about a job."""
         return {
             "lines": self.lines,
             "answered": self.answered,

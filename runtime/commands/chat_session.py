@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "/reset": "forget all turns",
-    "/system TEXT": "change what the system message says; without TEXT there is none",
+    "/system TEXT": "change the system message; without TEXT remove it",
     "/save FILE": "write the messages and their token ids as JSON",
     "/help": "this",
     "/exit": "leave, as Ctrl-D does",
@@ -99,7 +99,7 @@ class ChatSession:
                 self._save(rest.strip())
             case _:
                 known = [name.split()[0] for name in COMMANDS]
-                raise GenerationError(f"{command}: no such command{did_you_mean(command, known)}; /help names them")
+                raise GenerationError(f"{command}: unknown command{did_you_mean(command, known)}; /help names them")
         return True
 
     def _save(self, name: str) -> None:
@@ -109,7 +109,7 @@ class ChatSession:
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             beside.write_text(json.dumps(self._conversation.as_dict(), ensure_ascii=False, indent=2), encoding="utf-8")
-            beside.replace(path)  # what was there stays whole until the new one is
+            beside.replace(path)  # the old file stays whole until the new one is complete
         except (OSError, ValueError) as error:
             beside.unlink(missing_ok=True)
             raise GenerationError(f"/save: {path} cannot be written: {error}") from None
@@ -117,7 +117,7 @@ class ChatSession:
 
 
 def _read_line() -> str | None:
-    """What is typed, without surrogates; None where the input has ended. Ctrl-C drops the line."""
+    """A typed line, without surrogates; None where the input has ended. Ctrl-C drops the line."""
     while True:
         try:
             with raising_interrupts():
@@ -136,5 +136,5 @@ def _nothing() -> None:
 
 
 def _note(text: str, **style: Any) -> None:
-    """What is not part of the chat, dim unless `style` says otherwise."""
+    """Print a line that is not part of the chat, dim unless `style` says otherwise."""
     click.secho(text, err=not on_terminal(), **(style or {"dim": True}))

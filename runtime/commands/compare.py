@@ -1,4 +1,4 @@
-"""`specrun --compare`: one prompt, and what fp16, the packed target and speculation make of it, side by side.
+"""`specrun --compare`: one prompt answered by fp16, the packed target and speculation, side by side.
 
 The columns write one after another, each with the whole machine, and are shown together by the times that were taken.
 """
@@ -29,7 +29,7 @@ from mxspec.runtime.commands.writing import DRAFTED_COLOUR, on_terminal
 
 FRAMES_A_SECOND = 20
 PICTURE_WIDTH = 132  # characters
-LINES_AROUND = 8  # of the terminal, around the text of a column
+LINES_AROUND = 8  # lines of the terminal around the text of a column
 _WEB_FONT = re.compile(r"@font-face {.*?}\s*", re.DOTALL)  # the picture stands alone; the viewer's own font will do
 
 

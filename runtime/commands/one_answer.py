@@ -45,7 +45,7 @@ def _report(handle: Handle, request: Request, traced: TraceFile | None) -> list[
 
 
 def _write_several(handle: Handle, request: Request, traced: TraceFile | None) -> list[FinishReason]:
-    """Each whole: their tokens come mixed, and which of them are the best shows last."""
+    """Write each answer when all are complete: their tokens come mixed, and the best are known last."""
     answers, terminal = _wait(handle, request, traced), on_terminal()
     for number, answer in enumerate(answers, 1):
         if request.n > 1:
@@ -56,7 +56,7 @@ def _write_several(handle: Handle, request: Request, traced: TraceFile | None) -
 
 
 def _stream(handle: Handle, request: Request, traced: TraceFile | None) -> FinishReason:
-    """A prompt that is continued stands before its text, where somebody watches."""
+    """Write an answer as it is made; on a terminal, after the prompt that it continues."""
     terminal = on_terminal()
     echo = request.prompt if terminal and isinstance(request.prompt, str) else ""
     last = write_answer(handle, request.max_new_tokens, echo=echo, watch=traced.add if traced else None).last

@@ -15,7 +15,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     """The prompt from an argument, a file, or standard input.
 
     A file and standard input lose one newline at their end, so that `echo` and editors give what an argument gives.
-    Raises GenerationError where the prompt is empty, no UTF-8, or given twice.
+    Raises GenerationError where the prompt is empty, not UTF-8, or given twice.
     """
     if prompt is not None and prompt_file is not None:
         raise GenerationError("prompt: got both PROMPT and --prompt-file, expected one of them")
@@ -48,7 +48,7 @@ def _read_standard_input() -> str:
 
 
 def _checked_argument(text: str) -> str:
-    """An argument that is no UTF-8 comes with its bytes as surrogates (PEP 383)."""
+    """Raise GenerationError for an argument that is not UTF-8: Python hands over its bytes as surrogates (PEP 383)."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

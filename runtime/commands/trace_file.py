@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mxspec.runtime.request import Request
 
 SUFFIXES = (".jsonl", ".html")
-PLAIN_TOKENS = 48  # written without a drafter afterwards, so that the trace knows what plain decoding takes
+PLAIN_TOKENS = 48  # tokens written without a drafter afterwards, for the time of plain decoding in the trace
 
 
 def check_trace_path(path: Path) -> None:
@@ -24,7 +24,7 @@ def check_trace_path(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise MxspecError(f"--trace {path}: got a name that ends in {path.suffix!r}, expected {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise MxspecError(f"--trace {path}: there is no folder {path.parent}")
+        raise MxspecError(f"--trace {path}: the folder {path.parent} does not exist")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise MxspecError(f"--trace {path}: cannot be written")
 
@@ -42,7 +42,7 @@ class TraceFile:
         self.add = self._collector.add
 
     def write(self, statistics: Statistics) -> None:
-        """All that came, with what plain decoding takes. Raises MxspecError."""
+        """Write all events, with the time of plain decoding. Raises MxspecError."""
         objects = [self._header(statistics), *self._collector.objects]
         if self.path.suffix == ".html":
             from mxspec.runtime.trace.page import render_page

@@ -30,7 +30,7 @@ class WrittenAnswer:
 
 
 def on_terminal() -> bool:
-    """Whether somebody sees standard output: then colours are worth something."""
+    """Whether standard output is a terminal, where colours show."""
     return sys.stdout.isatty()
 
 

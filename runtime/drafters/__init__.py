@@ -1,4 +1,4 @@
-"""Who guesses ahead, one file a drafter. The verifier does not care: it sees tokens and their distributions."""
+"""Drafters, which guess ahead, one file each. The verifier does not care: it sees tokens and their distributions."""
 
 NAMES = (
     "model",

@@ -33,7 +33,7 @@ class Proposal:
 class Choice:
     """How a token is chosen from what a drafter expects: drawn, or the likeliest; for draws its noise may be shared.
 
-    `temperature` is that of a draft's distribution, None for the target's; a greedy text has the likeliest token and
+    `temperature` is that of a draft's distribution, None for the target's; a greedy text takes the likeliest token and
     needs no distribution.
     """
 
@@ -55,7 +55,7 @@ class Choice:
         return self.draw(distribution, draws, place), distribution
 
     def draw(self, distribution: Distribution, draws: Draws, place: int) -> int:
-        """A token by chance, whatever the text."""
+        """A token drawn at random, also where the text takes the likeliest."""
         if self.matched:
             return distribution.race(draws, place)
         return distribution.draw(draws.uniform(place, Purpose.DRAFT))

@@ -13,8 +13,8 @@ from mxspec.runtime.sampling.distribution import Distribution
 # By the bit length of the number of tokens that matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. About what comes true in
 # source code; a text's own figures replace it within some 16 guesses.
 EXPECTED = (0.0, 0.1, 0.3, 0.6, 0.8, 0.9, 0.95)
-RATE = 1 / 16  # weight of the latest
-MARGIN = 1.2  # promised over cost
+RATE = 1 / 16  # weight of the latest guess
+MARGIN = 1.2  # least ratio of the promised tokens to their cost
 
 
 class Shares:
@@ -24,11 +24,11 @@ class Shares:
     """
 
     def __init__(self, expected: Sequence[float]) -> None:
-        """`expected` is believed of each kind before anything was seen."""
+        """`expected` is the share of each kind before anything was seen."""
         self._shares = list(expected)
 
     def share(self, kind: int) -> float:
-        """Of the guesses of this kind."""
+        """The share of the guesses of this kind that came true."""
         return self._shares[kind]
 
     def observe(self, kind: int, right: bool) -> None:
@@ -64,9 +64,9 @@ class Guess:
     kept: Kept
 
     def chances(self, least: float = 0.0) -> list[float]:
-        """Of each token, that it and all before it come true, while that is `least` at least.
+        """For each token the chance that it and all before it come true, while that is at least `least`.
 
-        The match grows with every token that does.
+        The match grows with every token that comes true.
         """
         chance, chances = 1.0, []
         for place in range(len(self.tokens)):
@@ -77,12 +77,12 @@ class Guess:
         return chances
 
     def worthwhile(self, worth: Worth) -> list[int]:
-        """Those that are worth their row, or none where all of them promise less than they cost."""
+        """The tokens that are worth their row; an empty list where all of them promise less than they cost."""
         chances = self.chances(worth.row)
         return list(self.tokens[: len(chances)]) if gain(chances, worth) >= 0 else []
 
     def compare(self, written: Sequence[int]) -> None:
-        """Learn from what was written in its place."""
+        """Learn from the tokens that were written in place of the guess."""
         for place, (token, real) in enumerate(zip(self.tokens, written, strict=False)):
             self.kept.observe(self.matched + place, token == real)
             if token != real:
@@ -90,7 +90,7 @@ class Guess:
 
 
 def gain(chances: Sequence[float], worth: Worth) -> float:
-    """Tokens that a proposal promises, less those that its time would have given, with a margin for what is unknown."""
+    """Tokens that a proposal promises, less those that its time would have given, with a margin for uncertainty."""
     cost = max(worth.start, worth.row) + worth.row * (len(chances) - 1)
     return sum(chances) - MARGIN * cost if chances else 0.0
 
@@ -108,7 +108,7 @@ class SaysChances(Drafter, Protocol):
     """A drafter that knows beforehand how likely its guesses are to be kept."""
 
     def chances(self, want: Wanted) -> list[float]:
-        """Of each token that is worth its row, that it and all before it are kept."""
+        """For each token that is worth its row the chance that it and all before it are kept."""
         ...
 
 

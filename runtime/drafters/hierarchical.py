@@ -71,7 +71,7 @@ class HierarchicalDrafter(ByText):
         parts = []
         for draft, guess in zip(active, guesses, strict=True):
             want = draft.want
-            beyond = max(want.slot.draft_length - len(want.tokens), 0)  # of the proposal it has read so much
+            beyond = max(want.slot.draft_length - len(want.tokens), 0)  # tokens of the proposal that it has read
             unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens[beyond:]]
             parts.append(Part(want.slot.index, want.slot.draft_length, unread + guess, len(guess) + 1))
         rows = self._session.run(parts)
@@ -86,7 +86,7 @@ class HierarchicalDrafter(ByText):
 
 @dataclass(slots=True)
 class _Memory:
-    """What it remembers of a text, and the levels of a round's guesses."""
+    """What the drafter remembers of a text, and the levels of a round's guesses."""
 
     text: SuffixText
     judged: list[Judged] = field(default_factory=list)
@@ -99,7 +99,7 @@ class _Draft:
     want: Wanted
     end: int
     stopping: Stopping
-    places: int = 0  # at which the draft was asked
+    places: int = 0  # number of places at which the draft was asked
 
     @property
     def goes_on(self) -> bool:
@@ -107,7 +107,7 @@ class _Draft:
         return len(self.want.proposal.tokens) < self.end and self.stopping.goes_on
 
     def guess(self, worth: Worth) -> list[int]:
-        """What the draft is likely to propose, but for the last token, which no call needs to read."""
+        """The draft's likely tokens, except for the last one, which no call needs to read."""
         ahead = self.want.proposal.tokens
         most = self.end - len(ahead) - 1
         return self.want.memory.text.guess(self.want.tokens, ahead, most).worthwhile(worth) if most > 0 else []
@@ -115,7 +115,7 @@ class _Draft:
     def follow(self, rows: Logits, guess: Sequence[int]) -> None:
         """Propose the draft's tokens as long as they are those that it has read.
 
-        Where they end is asked before every place, as if each took a call: where only calls were counted, a guess that
+        Whether to stop is asked before every place, as if each took a call: if only calls were counted, a guess that
         is the token drawn would decide what is drafted.
         """
         tokens = self.want.proposal.tokens

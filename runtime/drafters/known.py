@@ -21,7 +21,7 @@ from mxspec.runtime.models.session import Session
 
 
 def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> dict[str, Drafter]:
-    """Those of a bundle; raises BundleError for tables that are none, as far as that is seen without reading them."""
+    """Those of a bundle; raises BundleError for invalid tables, as far as that shows without reading them."""
     vocab_size = bundle.manifest.tokenizer.vocab_size
     suffix, ngram = bundle.guesses_path("suffix"), bundle.guesses_path("ngram")
     try:
@@ -39,7 +39,7 @@ def make_drafters(
     corpus: SuffixCorpus | None = None,
     ngrams: NgramTables | None = None,
 ) -> dict[str, Drafter]:
-    """Those that there can be: one that guesses by a model needs a draft, one by tables the tables."""
+    """The drafters that are possible: guessing by a model needs a draft, guessing by tables needs the tables."""
     suffix = SuffixDrafter(shared_suffixes, corpus)
     mixed: list[SaysChances] = [SuffixDrafter(0, corpus)]
     drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size), suffix, LookupDrafter()]

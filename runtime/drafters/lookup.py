@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last three, two or one tokens when they last stood in the text.
+"""Prompt lookup: what followed the last three, two or one tokens when they last occurred in the text.
 
 Saxena (2023), https://github.com/apoorvumang/prompt-lookup-decoding: copying, a special case of suffix decoding.
 """
@@ -27,7 +27,7 @@ class LookupText:
         self._before = len(before)
 
     def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
-        """What followed the longest of the text's endings of up to three tokens that stood before."""
+        """What followed the longest ending of the text, of up to three tokens, that occurred before."""
         for token in tokens[len(self._tokens) - self._before :]:
             self._read(token)
         last = [*self._tokens[-LONGEST:], *ahead]

@@ -14,12 +14,12 @@ from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.choose_k import Acceptance
 from mxspec.runtime.policy.tries import Tries
 
-RECENT = 0.1  # weight of the latest call's seconds
+RECENT = 0.1  # weight of the latest call's seconds in the running mean
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What each member remembers of a text, and how the model did."""
+    """What each member remembers of a text, and how well the draft model guessed."""
 
     of: dict[str, Any]
     acceptance: Acceptance
@@ -48,12 +48,12 @@ class MixDrafter(ByText):
         if model is not None:
             self._members[model.name] = model
         self._kept = Acceptance()  # of the model's guesses, in all texts
-        self._tries = Tries()  # of the model, where it does not pay
-        self._call_seconds = 0.0  # of the draft model
-        self._step_seconds = 0.0  # of the target
+        self._tries = Tries()  # when to try the model again where it does not pay
+        self._call_seconds = 0.0  # seconds of a call of the draft model
+        self._step_seconds = 0.0  # seconds of a step of the target
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        """Of the model; what one call can read, it reads when it is chosen."""
+        """The draft model's lag; up to what one call can read, the model reads when it is chosen."""
         if self._model is None or not self._model.limit(len(tokens), len(slot.source)):
             return 0
         lag = self._model.lag(tokens, slot)
@@ -105,11 +105,11 @@ class MixDrafter(ByText):
 
     @property
     def _call_share(self) -> float:
-        """What a call of the model takes, in steps of the target."""
+        """Seconds of a call of the model, in steps of the target."""
         return self._call_seconds / self._step_seconds if self._step_seconds else 0.0
 
     def _best(self, want: Wanted) -> Offer:
-        """What promises the most after a text; or the model, where it is time to see whether it pays by now."""
+        """The offer that promises the most after a text; or the model's, where it is time to try it again."""
         best = NOTHING
         for member in self._guessing:
             chances = member.chances(replace(want, memory=want.memory.of[member.name]))
@@ -126,7 +126,7 @@ class MixDrafter(ByText):
         return best
 
     def _offers_of_model(self, want: Wanted, model: ModelDrafter) -> list[Offer]:
-        """Each K by how much of its guesses was kept, and by what a call takes beside a step of the target."""
+        """An offer for each K, by the share of guesses kept and the cost of a call in steps of the target."""
         length = len(want.tokens) + len(want.proposal.tokens)
         most = min(want.k, model.limit(length, len(want.slot.source)))
         if want.worth.all_wanted and most:

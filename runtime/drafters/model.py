@@ -39,7 +39,7 @@ class ModelDrafter(ByText):
         learn(memory, done)
 
     def stopping(self, want: Wanted, judged: list[Judged]) -> Stopping:
-        """What decides in a round how far to guess for a text."""
+        """The rule that decides in a round how far to guess for a text."""
         return Stopping(want, self._sureness[want.choice.greedy_text], judged)
 
     def limit(self, length: int, source: int = 0) -> int:
@@ -85,9 +85,9 @@ class ModelDrafter(ByText):
 
 
 def encode_sources(session: Session, slots: Sequence[Slot]) -> None:
-    """Have the draft's encoder read the sources of these slots that it has not.
+    """Have the draft's encoder read those sources of these slots that it has not read.
 
-    After one that it cannot read nothing is drafted: the texts of the others are what they are alone.
+    Nothing is drafted after a source that it cannot read; the texts of the others are what they are alone.
     """
 
     def encode(slots: Sequence[Slot]) -> None:

@@ -12,9 +12,9 @@ from mxspec.runtime.drafters.guess import Shares, gain
 from mxspec.runtime.drafters.ngram_tables import ORDERS, NgramTables
 from mxspec.runtime.sampling.distribution import Distribution
 
-LEARN_FROM = 128  # last tokens of what was not looked at yet: a look-up takes some microseconds
-SURE = (0.2, 0.4, 0.6, 0.8)  # of the likeliest token: what is kept is learnt apart between these
-EXPECTED = (0.1, 0.2, 0.35, 0.5, 0.7)  # is kept, before anything was seen
+LEARN_FROM = 128  # at most this many new tokens are learnt from: a look-up takes some microseconds
+SURE = (0.2, 0.4, 0.6, 0.8)  # the likeliest token's probability; each range has a share of its own
+EXPECTED = (0.1, 0.2, 0.35, 0.5, 0.7)  # shares that are kept, before anything was seen
 
 
 class NgramText:
@@ -26,7 +26,7 @@ class NgramText:
         self._shares = [Shares(EXPECTED) for _ in ORDERS]
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """The text has grown."""
+        """Learn from the tokens that the text has got since."""
         for place in range(max(self._seen, len(tokens) - LEARN_FROM), len(tokens)):
             if (found := self.tables.after(tokens[max(place - 2, 0) : place])) is not None:
                 order, expected = found
@@ -34,11 +34,11 @@ class NgramText:
         self._seen = len(tokens)
 
     def share(self, order: int, expected: Distribution) -> float:
-        """Of the tokens guessed like this that are kept."""
+        """The share that is kept of the tokens guessed from this order of context, at this probability."""
         return self._shares[order].share(_sure(expected))
 
     def chances(self, tokens: Sequence[int], ahead: Sequence[int], most: int, least: float) -> list[float]:
-        """Of up to `most` likeliest tokens, that each and all before it are kept, while that is `least` at least."""
+        """For up to `most` likeliest tokens the chance that it and all before are kept, if it is at least `least`."""
         self.learn(tokens)
         last, chance = [*tokens[-2:], *ahead], 1.0
         chances: list[float] = []
@@ -52,7 +52,7 @@ class NgramText:
 
 
 class NgramDrafter(ByText):
-    """Tables of one, two and three tokens with back-off: the longest context that is known says all."""
+    """Tables of one, two and three tokens with back-off: only the longest known context counts."""
 
     name = "ngram"
 

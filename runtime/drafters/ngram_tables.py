@@ -19,7 +19,7 @@ from mxspec.runtime.sampling.distribution import Distribution
 
 ORDERS = (2, 1, 0)  # tokens of context, the longest first
 EACH_CONTEXT = "expected entries for each context, one after another"
-MOST_FOLLOWING = 64  # entries of a context; the rarest of more are worth no guess
+MOST_FOLLOWING = 64  # entries kept for a context; rarer tokens are not worth a guess
 
 
 def context_key(last: Sequence[int], vocab_size: int) -> int:
@@ -41,9 +41,9 @@ class NgramTables:
                 raise _damaged(order, fault)
 
     def after(self, last: Sequence[int]) -> tuple[int, Distribution] | None:
-        """What follows the longest known of the last two tokens, one or none, and how many that were.
+        """The length of the longest known context (two, one or no tokens), and the distribution of what follows it.
 
-        Raises BundleError for entries that are none.
+        Raises BundleError for invalid entries.
         """
         for order in ORDERS:
             if len(last) >= order and (entries := self._entries(order, last[len(last) - order :])) is not None:

@@ -1,4 +1,4 @@
-"""The answers of a process, kept for the guesses of later ones, within a bound and each key's for itself."""
+"""The answers of a process, kept for the guesses of later texts, within a bound and separately for each key."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class PastAnswers:
     def __init__(self, limit_bytes: int) -> None:
         self._most = limit_bytes // 2 // BYTES_PER_TOKEN  # tokens of a generation
         self._generations: tuple[dict[str, SuffixAutomaton], ...] = ({}, {})  # the newer first
-        self._tokens = 0  # of the newer
+        self._tokens = 0  # tokens of the newer generation
 
     def of(self, cache_key: str) -> list[SuffixAutomaton]:
         """The automata that a text of this key may look into, the newer first."""
         return [generation[cache_key] for generation in self._generations if cache_key in generation]
 
     def add(self, answer: Sequence[int], cache_key: str) -> None:
-        """An answer is complete."""
+        """Add a complete answer."""
         if self._most < 2 or not answer:
             return
         kept = [*answer[-(self._most - 1) :], BREAK]

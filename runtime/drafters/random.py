@@ -1,4 +1,4 @@
-"""Guesses at random: the theoretical case of Leviathan et al. (2023), section 3.6, and the least that can be kept."""
+"""Guesses at random: the theoretical case of Leviathan et al. (2023), section 3.6, with the least acceptance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RandomDrafter(ByText):
     """Every token of the vocabulary is as likely as any other, also where the text is greedy."""
 
     name = "random"
-    cheap = False  # it would find that nothing is worth it
+    cheap = False  # by cost it would propose nothing
 
     def __init__(self, vocab_size: int) -> None:
         self._any = Distribution.of(np.ones(vocab_size, np.float32))

@@ -13,7 +13,7 @@ from mxspec.runtime.drafters.sureness import Sureness, peak_probability
 from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.shape import Logits
 
-Judged = tuple[Sureness, int]  # whose a level is, and the level
+Judged = tuple[Sureness, int]  # the statistics that a level belongs to, and the level
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Stopping:
 
 
 def learn(judged: list[Judged], done: Round) -> None:
-    """A round is over: which of its guesses were kept."""
+    """Learn which guesses of a finished round were kept."""
     for place, (sureness, level) in enumerate(judged):
         if place < done.evaluated:
             sureness.observe(level, kept=place < done.accepted)

@@ -1,4 +1,4 @@
-"""Suffix decoding: what followed the last tokens when they stood there before.
+"""Suffix decoding: what followed the last tokens where they occurred before.
 
 Oliaro et al. (2024), "SuffixDecoding: extreme speculative decoding for emerging AI applications",
 https://arxiv.org/abs/2411.04975. Here an automaton takes the place of their tree, and the length of a guess follows
@@ -17,9 +17,9 @@ from mxspec.runtime.drafters.suffix_text import SuffixText
 
 
 class SuffixDrafter(GuessingDrafter):
-    """Guesses what the text itself, its source, past answers of its cache key, or a corpus has.
+    """Guesses from the text itself, its source, past answers of its cache key, or a corpus.
 
-    Past answers are kept within `shared_bytes`, none where it is 0. With them what is proposed depends on other texts.
+    Past answers are kept within `shared_bytes` bytes (0: no answers). They make proposals depend on other texts.
     """
 
     name = "suffix"

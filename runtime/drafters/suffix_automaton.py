@@ -1,10 +1,10 @@
-"""Every place of a growing text at which what was just written stood before, at a few microseconds a token.
+"""Every place of a growing text at which its last tokens occurred before, at a few microseconds a token.
 
 A suffix automaton (Blumer et al. 1985), built online. A state stands for strings that end at the same places: the
 longest has `_length` tokens, and `_link` leads to the state of their longest ending that ends at more places. In the
 text  a b c a b  the state of the whole links to that of "ab", which ended before at 2: there a guess goes on, with c.
 
-    root <- ab <- abcab        (<-: an ending that stands at more places)
+    root <- ab <- abcab        (<-: an ending that occurs at more places)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BREAK = -1  # between texts that have nothing to do with one another; no guess g
 
 @dataclass(slots=True)
 class Match:
-    """The longest ending of some text that the automaton's text has: its state, and its number of tokens."""
+    """The longest ending of some text that occurs in the automaton's text: its state, and its number of tokens."""
 
     state: int = ROOT
     length: int = 0
@@ -41,12 +41,12 @@ class SuffixAutomaton:
         self._last = ROOT
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """The text goes on."""
+        """Extend the text by tokens."""
         for token in tokens:
             self.append(token)
 
     def append(self, token: int) -> None:
-        """The text goes on by one token."""
+        """Extend the text by one token."""
         end = len(self.tokens)
         self._note(end)
         self.tokens.append(token)
@@ -61,7 +61,7 @@ class SuffixAutomaton:
 
     @property
     def repeated(self) -> Match:
-        """The longest ending of the text that stands in it before."""
+        """The longest ending of the text that also occurs earlier in it."""
         state = max(self._link[self._last], ROOT)
         return Match(state, self._length[state])
 
@@ -79,18 +79,18 @@ class SuffixAutomaton:
         return self._end[self._settled(match)]
 
     def predict(self) -> tuple[int, int]:
-        """Number of last tokens that stood before, and the token that followed them there; (0, BREAK) for no token."""
+        """Number of last tokens that occurred before, and the token that followed them; (0, BREAK) for no token."""
         state = self._link[self._last]
         return (self._length[state], self.tokens[self._end[state]]) if state > ROOT else (0, BREAK)
 
     def continuation(self, match: Match, ahead: Sequence[int], most: int) -> list[int]:
-        """Up to `most` tokens that followed what was matched; beyond the text's end `ahead` and they are its own."""
+        """Up to `most` tokens that followed the match; beyond the text's end `ahead` follows, and then these tokens."""
         if match.length == 0:
             return []
         return list(takewhile(lambda token: token != BREAK, copied(self.tokens, self.end(match), ahead, most)))
 
     def _note(self, end: int) -> None:
-        """The text goes on, so that its endings have ended here, before what comes."""
+        """Note that the text's endings have ended at `end`, before another token comes."""
         state, link, ends = self._last, self._link, self._end
         for _ in range(DEEPEST):
             if state <= ROOT:
@@ -106,7 +106,7 @@ class SuffixAutomaton:
         return len(self._length) - 1
 
     def _ending(self, state: int, token: int) -> int:
-        """The state of the longest ending of `state` and the token alone: it may have to be parted from a longer."""
+        """The state of the longest ending of `state` and the token; it may have to be split off a longer one."""
         whole = self._next[state][token]
         length = self._length[state] + 1
         if self._length[whole] == length:
@@ -119,7 +119,7 @@ class SuffixAutomaton:
         return part
 
     def _settled(self, match: Match) -> int:
-        """The state that the match is of now: what was matched may have been parted from longer strings since."""
+        """The present state of the match: it may have been split off longer strings since."""
         state = match.state
         while match.length and match.length <= self._length[self._link[state]]:
             state = self._link[state]

@@ -1,6 +1,6 @@
 """A corpus in which the longest ending of a text is found by bisection: tokens, and the order of their prefixes.
 
-`ends` holds 0 … n sorted by what stands before each, the last token first: as a suffix array of the reversed corpus.
+`ends` holds 0 … n sorted by the tokens before each, the last token first: as a suffix array of the reversed corpus.
 So the entries next to a text's place in that order share its longest ending, and one search finds it.
 """
 
@@ -34,7 +34,7 @@ class SuffixCorpus:
     def continuation(self, text: Sequence[int], most: int) -> tuple[int, list[int]]:
         """Number of last tokens of the text that the corpus has, at most COMPARED, and up to `most` that follow there.
 
-        Where the corpus has the longest ending at several places, one of them. Raises BundleError for an id outside
+        Takes one of the places where the longest ending occurs several times. Raises BundleError for an id outside
         the vocabulary.
         """
         wanted = list(text[: -COMPARED - 1 : -1])
@@ -49,13 +49,13 @@ class SuffixCorpus:
         return matched, following
 
     def _before(self, place: int) -> list[int]:
-        """What stands before the end at this place of the order, the last token first."""
+        """The tokens before the end at this place of the order, the last token first."""
         end = self._end(place)
         before: list[int] = self._tokens[max(end - COMPARED, 0) : end][::-1].tolist()
         return before
 
     def _end(self, place: int) -> int:
-        """An end that lies in the corpus, whatever the file says."""
+        """The end at this place of the order, limited to the corpus even if the file is damaged."""
         known = 0 <= place < len(self._ends)
         return min(max(int(self._ends[place]), 0), len(self._tokens)) if known else 0
 

@@ -1,4 +1,4 @@
-"""What suffix decoding remembers of a text: where its endings stood before, in itself, its source and elsewhere."""
+"""What suffix decoding remembers of a text: where its endings occurred before, in itself, its source and elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mxspec.runtime.drafters.suffix_automaton import BREAK, Match, SuffixAutomat
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 
 LOOK_BACK = 64  # tokens of a text that are looked for in others
-ENOUGH = 4  # tokens of the text itself that match: the corpus is not asked
+ENOUGH = 4  # matched tokens of the text itself from which the corpus is not searched
 
 
 class Elsewhere:
@@ -21,12 +21,12 @@ class Elsewhere:
         self.extend(before)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The text goes on."""
+        """Follow the text as it grows."""
         for token in tokens:
             self.automaton.advance(self._match, token)
 
     def guess(self, ahead: Sequence[int], most: int, kept: Kept) -> Guess:
-        """What followed there."""
+        """What followed the longest match in the other texts."""
         match = Match(self._match.state, self._match.length)
         for token in ahead:
             self.automaton.advance(match, token)
@@ -36,7 +36,7 @@ class Elsewhere:
 class SuffixText:
     """A text's own automaton, its places in those of past answers, and what came true of its guesses.
 
-    A source, which an encoder reads, is text that stands before: answers copy much of it.
+    A source, which an encoder reads, counts as text before the answer: answers copy much of it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SuffixText:
         ]
 
     def _learn(self, tokens: Sequence[int]) -> None:
-        """The text goes on: what came true of what followed its endings before?"""
+        """Learn, as the text grows, which of the tokens that followed its endings before came true."""
         for token in tokens:
             matched, guessed = self._own.predict()
             if matched and token != BREAK:

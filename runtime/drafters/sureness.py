@@ -10,7 +10,7 @@ import numpy as np
 from mxspec.runtime.sampling.shape import Logits
 
 LEVELS = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)  # probability of the likeliest token
-PRIOR_WEIGHT = 8.0  # tokens that the belief counts for that a draft is right as often as it says
+PRIOR_WEIGHT = 8.0  # weight, in tokens, of the prior that a draft is right as often as its probability says
 FORGET = 0.995
 
 
@@ -23,7 +23,7 @@ class Sureness:
         self._seen = [PRIOR_WEIGHT] * len(self._kept)
 
     def level(self, probability: float) -> int:
-        """That of a distribution whose likeliest token has this probability."""
+        """The level of a distribution whose likeliest token has this probability."""
         return bisect_right(LEVELS, probability)
 
     def share(self, level: int) -> float:
@@ -32,11 +32,11 @@ class Sureness:
 
     @property
     def mean(self) -> float:
-        """Over all that was seen."""
+        """The share that is kept over all levels."""
         return sum(self._kept) / sum(self._seen)
 
     def observe(self, level: int, *, kept: bool) -> None:
-        """A token of this level was judged."""
+        """Count a token of this level that was kept or rejected."""
         self._kept[level] = FORGET * self._kept[level] + kept
         self._seen[level] = FORGET * self._seen[level] + 1
 

@@ -1,4 +1,4 @@
-"""Does a manifest speak of the graph that lies beside it? Compared when a session opens, before a buffer is bound."""
+"""Whether a manifest describes the graph beside it. Checked when a session opens, before a buffer is bound."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Inputs = Mapping[str, type[np.integer[Any]]]
 
 
 def cache_names(layers: int) -> list[str]:
-    """Of a model's own tokens; graphs have past_ and present_ before them."""
+    """Names of the caches of a model's own tokens; graphs put past_ and present_ before them."""
     return [f"{kind}.{layer}" for layer in range(layers) for kind in ("key", "value")]
 
 
 def cross_names(layers: int) -> list[str]:
-    """Of what an encoder writes for a model of so many layers, which its graph has present_ before."""
+    """Names of the caches that an encoder writes for a decoder of `layers` layers; graphs put present_ before them."""
     return [f"cross_{name}" for name in cache_names(layers)]
 
 

@@ -37,7 +37,7 @@ def load_graph(path: Path, options: ort.SessionOptions | None = None) -> ort.Inf
         ) from None
 
 
-KEPT = 64  # shapes; steps of a few texts have fewer, pieces of prompts and sources are of any length
+KEPT = 64  # arrays; steps of a few texts need fewer, but pieces of prompts and sources have any length
 
 
 class Input:
@@ -56,7 +56,7 @@ class Input:
             self._binding.bind_ortvalue_input(self._name, value)
             self._bound = shape
         if len(self._made) > KEPT:
-            del self._made[next(iter(self._made))]  # the one that was longest not asked for
+            del self._made[next(iter(self._made))]  # the least recently used
         return array
 
     def _make(self, shape: tuple[int, ...]) -> tuple[NDArray[Any], Any]:
@@ -65,7 +65,7 @@ class Input:
 
 
 class Output:
-    """The logits: one buffer, as large as the largest call wanted, of which a call takes the rows that it needs."""
+    """The logits: one buffer, as large as the largest call so far, of which a call uses the rows that it needs."""
 
     def __init__(self, binding: Any, name: str, vocab: int) -> None:
         self._binding, self._name, self._vocab = binding, name, vocab

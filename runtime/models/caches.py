@@ -21,12 +21,12 @@ class Caches:
 
     def __init__(self, names: Sequence[str], shape: tuple[int, int, int, int], dtype: str) -> None:
         """All zeros. Raises MxspecError where the address space does not hold them."""
-        self._memory: list[mmap.mmap] = []  # of each cache
+        self._memory: list[mmap.mmap] = []  # one map for each cache
         self.arrays = {name: self._make(shape, np.dtype(dtype)) for name in names}
         self._values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.arrays.items()}
 
     def bind(self, binding: Any, read: str, written: str | None = None) -> None:
-        """Have a graph read them, and write them in place where `written` is given: prefixes of its names for them."""
+        """Bind the caches as inputs of a graph, and as outputs where `written` is given: prefixes of its names."""
         for name, value in self._values.items():
             binding.bind_ortvalue_input(read + name, value)
             if written is not None:
@@ -50,14 +50,14 @@ class Caches:
         """Zeros that cost memory page by page as they are written.
 
         NumPy's own would come in pages of 2 MiB where the system has those: in a long context the first token would
-        then cost so much in every layer and head.
+        then cost 2 MiB in every layer and head.
         """
         size = math.prod(shape) * dtype.itemsize
         try:
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
         except (OSError, OverflowError) as error:
             raise MxspecError(
-                f"caches: {size >> 20} MiB of address space for {list(shape)} are not to be had ({error}); "
+                f"caches: {size >> 20} MiB of address space for {list(shape)} cannot be reserved ({error}); "
                 "use fewer slots, or a shorter context"
             ) from None
         memory.madvise(mmap.MADV_NOHUGEPAGE)

@@ -1,7 +1,7 @@
 """The encoder of a model: it reads sources, each whole in one call, and leaves their keys and values to the decoder.
 
-Those of every layer of the decoder lie in caches of their own, a row for each slot. The encoder writes them in place,
-once a source; the decoder's graph is bound to the same memory, and only reads it.
+The keys and values of each layer of the decoder have caches of their own, a row for each slot. The encoder writes them
+in place, once a source; the decoder's graph is bound to the same memory, and only reads it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Encoder:
     """An encoder's graph and what it has written, each cache [slots, kv_heads, capacity, head_size]."""
 
     def __init__(self, folder: Path, entry: ModelEntry, slots: int, options: ort.SessionOptions | None = None) -> None:
-        """Load that of a model; raises BundleError and MxspecError as Session does."""
+        """Load the encoder of a model; raises BundleError and MxspecError as Session does."""
         assert entry.encoder is not None, "a model with an encoder"
         self.capacity = entry.encoder.context_length
-        self.lengths = [0] * slots  # of the source that each slot holds
+        self.lengths = [0] * slots  # tokens of the source that each slot holds
         self._readings = [0] * slots  # which reading of a source each slot holds; 0: none
         self._read = 0
         self._vocab = entry.vocab_size
@@ -59,7 +59,7 @@ class Encoder:
         fill, total = self._inputs, sum(counts)
         ids = fill["input_ids"].of(1, total)
         ids[0] = list(chain.from_iterable(tokens for _, tokens in sources))
-        ids[ids >= self._vocab] = 0  # a draft may know fewer
+        ids[ids >= self._vocab] = 0  # a draft may have a smaller vocabulary
         fill["position_ids"].of(1, total)[0] = list(chain.from_iterable(map(range, counts)))
         fill["slots"].of(len(sources))[:] = [slot for slot, _ in sources]
         fill["new_lengths"].of(len(sources))[:] = counts
@@ -85,7 +85,7 @@ class Encoder:
 
 
 def together_or_apart(encode: Callable[[Sequence[T]], None], read: Sequence[T]) -> list[Exception | None]:
-    """What reading each raises: all in one call, or each in its own where that fails, so that one fails alone."""
+    """The error of each text: all are read in one call; if it fails, each in its own, so that a bad one fails alone."""
     try:
         if read:
             encode(read)

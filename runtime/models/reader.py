@@ -26,7 +26,7 @@ class Reader:
         return logits
 
     def append(self, tokens: Sequence[int], rows: int) -> Logits:
-        """forward(), with all that no logits are wanted of in calls of at most `chunk` tokens before it."""
+        """forward() after the tokens without wanted logits were read in calls of at most `chunk` tokens."""
         first, chunk = 0, self.session.chunk
         while len(tokens) - first > max(rows, chunk):
             count = min(chunk, len(tokens) - first - rows)

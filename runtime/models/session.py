@@ -49,7 +49,7 @@ class Session:
     ) -> None:
         """Load a model of the bundle in `folder`; logits from `real_vocab` on are padding and never shown.
 
-        A model that knows fewer tokens, as a draft may, reads token 0 in place of those and never says them.
+        A draft may have a smaller vocabulary: it reads token 0 in place of other tokens and never proposes them.
 
         options: of session_options(), changed. Raises BundleError where ONNX Runtime does not load it, MxspecError
         where the address space does not hold the caches.
@@ -58,9 +58,9 @@ class Session:
         self.real_vocab = real_vocab
         self.slots = slots
         self.capacity = entry.context_length
-        self.first_position = 0  # of every text; a check reads the end of a long context without filling it
+        self.first_position = 0  # of every text's first token; a check reads a long context's end without filling it
         self.source_capacity = 0 if entry.encoder is None else entry.encoder.context_length
-        self.chunk = max(entry.specializations)  # tokens a call, where there are many
+        self.chunk = max(entry.specializations)  # tokens of a call that reads many
         path, inputs = folder / entry.graph, INPUTS if entry.encoder is None else INPUTS | ENCODED
         self.session = load_graph(path, options)
         check_agreement(path, self.session, inputs, entry)
@@ -130,7 +130,7 @@ class Session:
     def copy_prefix(self, source: int, destination: int, length: int, first: int = 0) -> None:
         """Give slot `destination` the first `length` entries of slot `source`, and what they were read under.
 
-        Those before number `first` it has already.
+        Slot `destination` has the entries before number `first` already.
         """
         if self.encoder is not None:
             self.encoder.copy(source, destination)
@@ -142,7 +142,7 @@ class Session:
 
     @property
     def caches(self) -> dict[str, NDArray[Any]]:
-        """Its keys and values, layer by layer."""
+        """The keys and values of all slots, layer by layer."""
         return self._caches.arrays
 
     def copy_source(self, source: int, destination: int) -> None:
@@ -165,4 +165,4 @@ INPUTS: dict[str, type[np.integer[Any]]] = {
     "logits_to_keep": np.int64,
 }
 
-ENCODED: dict[str, type[np.integer[Any]]] = {"encoder_lengths": np.int32}  # of a model with an encoder, too
+ENCODED: dict[str, type[np.integer[Any]]] = {"encoder_lengths": np.int32}  # of a model with an encoder

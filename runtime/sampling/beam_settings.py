@@ -10,7 +10,7 @@ EarlyStopping = bool | Literal["never"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beams:
-    """`count` beams live at a time, and the `best` texts are answered.
+    """`count` beams are kept at a time, and the `best` texts are answered.
 
     A text's score is the sum of its tokens' log-probabilities over length ** length_penalty: above 0 long texts gain,
     below 0 short ones. `early_stopping` True ends the search with the first `count` texts that have ended, False where

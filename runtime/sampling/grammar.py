@@ -48,9 +48,9 @@ class Grammar:
         return cls("lark", _text(grammar, "a Lark grammar"))
 
     def compile(self, tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> Matcher:
-        """At the beginning of a text; GenerationError where the grammar does not parse, or llguidance is missing.
+        """A matcher at the beginning of a text; GenerationError if the grammar does not parse or llguidance is missing.
 
-        The first of a tokenizer takes about a second, a large grammar up to one: not on the thread of the engine.
+        A tokenizer's first grammar takes about a second, a large one as long: call it outside the engine's thread.
         """
         vocabulary = _vocabulary(tokenizer, frozenset(eos), vocab_size)
         return Matcher(_machine(self, vocabulary), vocabulary, eos, vocab_size)
@@ -84,7 +84,7 @@ def _machine(grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher:
 
 @lru_cache(maxsize=4)
 def _vocabulary(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> LLTokenizer:
-    """The tokenizer as llguidance wants it: what each token writes, in a tree."""
+    """The tokenizer in the form of llguidance: the text of each token, in a tree."""
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
@@ -98,7 +98,7 @@ def _vocabulary(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> L
 
 
 def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
-    """The same without truncation and padding, which would apply to forced text."""
+    """A copy of the tokenizer without truncation and padding, which would apply to forced text."""
     if tokenizer.truncation is None and tokenizer.padding is None:
         return tokenizer
     copy = Tokenizer.from_str(tokenizer.to_str())

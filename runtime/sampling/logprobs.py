@@ -26,7 +26,7 @@ class Logprob:
 
 
 def raw_logprob(logits: Logits, token: int, best: int = 0) -> Logprob:
-    """Of one row float32[vocab] of the model's logits, to 2e-6 or better; ties of the best by lowest id."""
+    """From one row float32[vocab] of the model's logits, to 2e-6 or better; ties of the best by lowest id."""
     peak = logits.max()
     check_peaks(peak)
     weights = logits - peak
@@ -37,7 +37,7 @@ def raw_logprob(logits: Logits, token: int, best: int = 0) -> Logprob:
 
 
 def shaped_logprob(distribution: Distribution, token: int, best: int = 0) -> Logprob:
-    """Of the distribution that a token is drawn from: fewer than `best` where fewer tokens have a probability."""
+    """From the distribution that a token is drawn from: fewer than `best` where fewer tokens have a probability."""
     weights, ids = distribution.weights, distribution.ids
     top = [(int(i if ids is None else ids[i]), float(weights[i])) for i in (largest(weights, best) if best else ())]
     log_total = math.log(distribution.total)

@@ -25,8 +25,8 @@ class Matcher:
     """A text in a grammar: `ahead` are tokens after the text that are taken as accepted.
 
     The machine of the text (llguidance) only moves forward; a look-ahead is fed to a copy, which takes microseconds.
-    Not to the machine with a rollback: llguidance 1.9.1 keeps the last mask by lexer state and row number, a rollback
-    leaves it there, and another look-ahead of as many rows is then given the mask of the first. An end-of-text token is
+    The machine itself cannot be rolled back: llguidance 1.9.1 keeps the last mask by lexer state and row number; a
+    rollback leaves the mask, and another look-ahead of as many rows then gets it. An end-of-text token is
     never fed either. What comes after one, or after a token that the grammar refuses, is never emitted, and nothing is
     masked there.
     """
@@ -39,7 +39,7 @@ class Matcher:
         self._eos_bits = _bits(self._eos, vocab_size)
         self._text_bits = _bits(range(vocab_size), vocab_size) & ~_bits([*eos, *vocabulary.eos_tokens], vocab_size)
         self._path: list[int] = []  # the look-ahead
-        self._scout: LLMatcher | None = None  # a copy that has taken `_fed` tokens of the path
+        self._scout: LLMatcher | None = None  # a copy that has read `_fed` tokens of the path
         self._fed = 0
         self._masks: dict[int, TokenMask | None] = {}  # by length of the look-ahead
         self._ended = False
@@ -50,7 +50,7 @@ class Matcher:
         return self._ended or self.completed(())
 
     def completed(self, ahead: Sequence[int]) -> bool:
-        """The same after `ahead`, which the grammar allows and has no end in it."""
+        """`complete` after the text and `ahead`, which the grammar allows and which holds no end-of-text token."""
         self._follow(ahead)
         machine = self._stand(len(ahead))
         if machine is None or not machine.is_accepting():
@@ -91,7 +91,7 @@ class Matcher:
             self._scout = None
 
     def _lacking(self, ahead: Sequence[int]) -> LLMatcher | None:
-        """The machine to compute this mask with, where it is not known."""
+        """The machine that can compute the mask after `ahead`; None where the mask is known."""
         self._follow(ahead)
         length = len(ahead)
         if length in self._masks:
@@ -114,7 +114,7 @@ class Matcher:
         self._path[shared:] = ahead[shared:]
 
     def _stand(self, length: int) -> LLMatcher | None:
-        """The machine after so many tokens of the path; None after an end or a token that the grammar refuses."""
+        """The machine after `length` tokens of the path; None after an end or a token that the grammar refuses."""
         if self._ended or length == 0:
             return None if self._ended else self._machine
         if self._scout is None or self._fed > length:
@@ -125,7 +125,7 @@ class Matcher:
         return self._scout if self._fed == length else None
 
     def _end(self, tokens: Sequence[int]) -> int:
-        """How many tokens stand before an end of the text."""
+        """Number of tokens before the first end of text."""
         return next((i for i, token in enumerate(tokens) if token in self._eos), len(tokens))
 
     def _store(self, length: int, machine: LLMatcher, bits: NDArray[np.uint32]) -> None:
@@ -180,6 +180,6 @@ def _bits(tokens: Collection[int], vocab_size: int) -> NDArray[np.uint32]:
 
 
 def one_line(message: str) -> str:
-    """A message of many lines as one, without the state that llguidance adds, and not too long."""
+    """A message of several lines as one line, shortened, without the state that llguidance adds."""
     line = " ".join(message.partition("<state>")[0].split())
     return line if len(line) <= _MAX_MESSAGE else f"{line[:_MAX_MESSAGE]} …"

@@ -34,8 +34,8 @@ class Repeats:
 
     def __init__(self, size: int, prompt: Sequence[int]) -> None:
         self._context = size - 1
-        self._next: dict[tuple[int, ...], list[int]] = {}  # what has followed so many tokens
-        self._last: tuple[int, ...] = ()  # as many of the text as a context has, or all where they are fewer
+        self._next: dict[tuple[int, ...], list[int]] = {}  # the tokens that have followed each context
+        self._last: tuple[int, ...] = ()  # the text's last tokens: as many as a context has
         self.keep(prompt)
 
     def banned(self, ahead: Sequence[int]) -> Sequence[int]:
@@ -44,7 +44,7 @@ class Repeats:
         if len(text) < count:
             return ()
         context = text[len(text) - count :]
-        places = range(len(self._last), len(text))  # of tokens that are not kept yet
+        places = range(len(self._last), len(text))  # of the tokens that are not kept yet
         new = [text[i] for i in places if i >= count and text[i - count : i] == context]
         return [*self._next.get(context, ()), *new]
 
@@ -57,13 +57,13 @@ class Repeats:
 
 
 class History:
-    """Which tokens stand in the text, and how often each was generated: `seen` int64[n], `counts` float32[n].
+    """Which tokens occur in the text, and how often each was generated: `seen` int64[n], `counts` float32[n].
 
-    A look-ahead is pushed onto it and popped off again: a token costs no more than itself.
+    A look-ahead is pushed onto it and popped off again: the cost of a token does not depend on the text's length.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
-        """Of a prompt whose tokens count as seen where repetition is penalised, and as generated nowhere."""
+        """Start with a prompt, whose tokens count as seen where repetition is penalised, and never as generated."""
         first = dict.fromkeys(prompt if sampling.repetition_penalty != 1 else ())
         self._sampling = sampling
         self._place = {token: i for i, token in enumerate(first)}
@@ -90,7 +90,7 @@ class History:
         self._kept = len(self._place)
 
     def _move(self, ahead: Sequence[int]) -> None:
-        """From the last look-ahead to this one, by way of what they share."""
+        """Go from the last look-ahead to `ahead`, by way of their common beginning."""
         shared = 0
         while shared < min(len(ahead), len(self._ahead)) and ahead[shared] == self._ahead[shared]:
             shared += 1
@@ -109,7 +109,7 @@ class History:
         self._counts[self._place[token]] += 1
 
     def _pop(self, token: int) -> None:
-        """The last token pushed: where it was new it is the last of all."""
+        """Undo the last push of this token: a token that was new then is the last of all."""
         place = self._place[token]
         self._counts[place] -= 1
         if place >= self._kept and self._counts[place] == 0:

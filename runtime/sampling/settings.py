@@ -50,12 +50,12 @@ class Sampling(SamplingParameters[Never]):
         return tuple(name for name in DRAWN if getattr(self, name) != PARAMETERS[name].default)
 
     def seeded(self) -> Sampling:
-        """The same with a seed: its own, or one drawn here, of 53 bits: every reader of JSON keeps those."""
+        """These settings with a seed: their own, or one drawn here, of 53 bits, which every reader of JSON keeps."""
         return self if self.seed is not None else replace(self, seed=secrets.randbits(53))
 
 
 def _checked_bias(bias: object) -> Mapping[int, float]:
-    """A copy that nobody can change, its keys int and its values float."""
+    """An immutable copy, its keys int and its values float."""
     if not isinstance(bias, Mapping):
         raise GenerationError(f"logit_bias: got {bias!r}, expected token ids with numbers, as in {{5: -1.5}}")
     checked = {}

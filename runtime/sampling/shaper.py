@@ -56,7 +56,7 @@ class Shaper:
         size = sampling.no_repeat_ngram_size
         self._repeats = Repeats(size, prompt) if size else None
         self._eos = np.array(sorted(token for token in eos if token < vocab_size), np.int64)
-        self._barred = min_new_tokens if len(self._eos) else 0  # no end before so many tokens
+        self._barred = min_new_tokens if len(self._eos) else 0  # no end of text before this many tokens
         self._rules = TokenRules(rules, prompt, vocab_size=vocab_size, limit=limit)
         self._emitted = 0
         self.grammar = grammar
@@ -105,9 +105,9 @@ class Shaper:
         return shape(row, self._at(temperature), ids)
 
     def reshape(self, expected: Distribution, temperature: float | None = None) -> Distribution:
-        """What a distribution at temperature 1 becomes, of few tokens: temperature and truncation, and nothing else.
+        """A distribution of few tokens at temperature 1, after temperature and truncation, and nothing else.
 
-        Bias, penalties and masks are of rows of a model; `allows` says what the text cannot go on with.
+        Bias, penalties and masks apply to rows of a model only; `allows` says what the text cannot go on with.
         """
         return shape(np.log(expected.weights).astype(np.float32), self._at(temperature), expected.ids)
 

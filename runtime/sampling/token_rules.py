@@ -60,11 +60,11 @@ class TokenRules:
         return possible and token not in self._suppressed_at(ahead)
 
     def leave_none_of(self, tokens: Indices, ahead: Sequence[int]) -> bool:
-        """Whether the text can go on with none of these."""
+        """Whether the text can go on with no token of `tokens`."""
         return not any(self.allows(int(token), ahead) for token in tokens)
 
     def _at_limit(self, ahead: Sequence[int]) -> bool:
-        """Whether the next token is the last that there may be."""
+        """Whether the next token is the last one within the limit."""
         return self._emitted + len(ahead) + 1 == self._limit
 
     def _completing(self, ahead: Sequence[int]) -> Indices:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32] | NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_COLUMNS = 64  # the row is folded into so many rows, whose maxima bound the k-th largest value from below
+_COLUMNS = 64  # the row is folded into 64 columns, whose maxima bound the k-th largest value from below
 _SHARES = (2.0**-15, 2.0**-17, 2.0**-20)  # top-p tries as candidates the tokens of at least this probability
-_SORTED = 2048  # typical-p sorts so many tokens, and halves more
+_SORTED = 2048  # typical-p sorts up to this many tokens, and halves larger sets first
 _BLOCK = 512  # weights summed in float32 before float64 takes over
 
 
@@ -66,7 +66,7 @@ def typical_p(weights: NDArray[np.float32], share: float) -> Indices:
     distance = np.abs(logs - np.float32(total(weights * logs) / whole))
     inside: list[Indices] = []
     shell, wanted = np.flatnonzero(weights), share * whole
-    while len(shell) > _SORTED:  # halve it, by the median of some of it
+    while len(shell) > _SORTED:  # halve it, by the median of a part of it
         near = distance[shell] <= np.median(distance[shell[:: len(shell) // 256]])
         inner, outer = shell[np.flatnonzero(near)], shell[np.flatnonzero(~near)]
         mass = weights[inner].sum(dtype=np.float64)

@@ -12,7 +12,7 @@ from mxspec.runtime.verifiers.verdict import Verdict
 
 
 def why_k(strategy: Strategy, k: int, room: int, forced: int, *, waits: bool) -> Why:
-    """Why a round is to draft `k` tokens, or the `forced` ones of a grammar, with room for so many."""
+    """Note that a round is to draft `k` tokens, or the `forced` ones of a grammar, with room for `room`."""
     if forced and forced >= k:
         return "grammar"
     if waits:
@@ -48,7 +48,7 @@ class Tracer:
             self._why = "drafter"  # it stopped early
 
     def round(self, emitted: int) -> RoundTrace:
-        """The round, of which so many tokens were emitted."""
+        """The trace of the round, of which `emitted` tokens were emitted."""
         places = range(len(self._proposal.tokens))
         ended = emitted <= self._verdict.accepted
         return RoundTrace(

@@ -43,7 +43,7 @@ class ChatTemplate:
         try:
             names = {name: TEMPLATES.names(source) for name, source in sources.items()}
         except TemplateError as problem:
-            raise BundleError(f"bundle {bundle.path}: the chat template is no template: {problem}") from None
+            raise BundleError(f"bundle {bundle.path}: the chat template is invalid: {problem}") from None
         return cls(sources, names, _special_tokens(config))
 
     @classmethod
@@ -63,7 +63,7 @@ class ChatTemplate:
 
     @property
     def tool_source(self) -> str | None:
-        """The text of the template that tells a model of tools; None where there is none."""
+        """The text of the template that describes tools to a model; None if the bundle has no such template."""
         name = TOOL_USE if TOOL_USE in self.sources else DEFAULT
         return self.sources[name] if "tools" in self.names[name] else None
 
@@ -77,7 +77,7 @@ class ChatTemplate:
     ) -> str:
         """The text of a chat, its special tokens written out, up to where the answer begins.
 
-        `now` is the time that the template sees. Raises GenerationError for messages that are none, and for those
+        `now` is the time that the template sees. Raises GenerationError for invalid messages, and for those
         that the template refuses or cannot render.
         """
         name = TOOL_USE if tools and TOOL_USE in self.sources else DEFAULT
@@ -95,7 +95,7 @@ class ChatTemplate:
 
 
 def check_messages(messages: object) -> list[dict[str, Any]]:
-    """Messages as plain values, without the keys whose value is None; raises GenerationError for what is no message."""
+    """Messages as plain values, without the keys whose value is None; raises GenerationError for invalid ones."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise GenerationError("messages: expected a list of at least one message such as {role: user, content: hello}")
     checked = []
@@ -112,7 +112,7 @@ def check_messages(messages: object) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A copy made of JSON's types alone: objects have methods that no sandbox knows."""
+    """A copy made of JSON's types alone: objects have methods that no sandbox controls."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
@@ -123,7 +123,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _sources(bundle: Bundle, config: Mapping[str, Any]) -> dict[str, str]:
-    """Templates by name: a file of their own goes first, as in transformers."""
+    """Templates by name; those in files of their own have precedence, as in transformers."""
     if TEMPLATE in bundle.manifest.files:
         return {DEFAULT: _read(bundle, TEMPLATE)}
     found = config.get("chat_template")
@@ -139,7 +139,7 @@ def _sources(bundle: Bundle, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Their texts; tokenizer_config.json has each as text or as an object with its `content`."""
+    """The texts of the special tokens; tokenizer_config.json has each as text or as an object with its `content`."""
     entries = {name: config.get(name) for name in SPECIAL_TOKENS}
     texts = {name: entry.get("content") if isinstance(entry, dict) else entry for name, entry in entries.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
@@ -162,5 +162,5 @@ def _read(bundle: Bundle, name: str) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         raise BundleError(f"bundle {bundle.path}: {name}: {' '.join(str(problem).split())}") from None
     if len(text) > LARGEST:
-        raise BundleError(f"bundle {bundle.path}: {name}: got more than {LARGEST} characters, expected at most so many")
+        raise BundleError(f"bundle {bundle.path}: {name}: got more than the {LARGEST} characters allowed")
     return text

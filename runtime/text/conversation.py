@@ -43,8 +43,8 @@ class Exchange:
 class Conversation:
     """A chat turn by turn: `prompt_for` the next thing the user says, `add_answer` what was generated.
 
-    `eos_token_ids` are those that end an answer; without them, any special token at its end does. Nothing is kept of
-    a prompt that got no answer.
+    `eos_token_ids` are the tokens that end an answer; without them, any special token at its end does. Nothing is kept
+    of a prompt that got no answer.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Conversation:
         return [*last.prompt.ids, *kept, *self._encode_after("\n", unread + rest)]
 
     def _shown_ids(self, last: Exchange, ids: list[int]) -> tuple[list[int], str] | None:
-        """The ids whose text was shown, and what was shown of the next; None where the answer is not their text.
+        """The ids whose text was shown, and the shown part of the next id; None where the answer is not their text.
 
         The text ends before the ids do where a stop string ended it.
         """
@@ -151,7 +151,7 @@ class Conversation:
         return ids[: lengths.index(shown)], last.answer[shown:]
 
     def _encode_after(self, before: str, text: str) -> list[int]:
-        """Ids of a text that stands after another: on its own, some tokenizers put a space before it."""
+        """Ids of a text that follows another: some tokenizers put a space before a text on its own."""
         for marker in (before, "\n"):
             first = encode_rendered(self._tokenizer, marker)
             ids = encode_rendered(self._tokenizer, marker + text)
@@ -164,7 +164,7 @@ class Conversation:
 
 
 def _after_answer(text: str, answer: str) -> str | None:
-    """What comes after the answer that the text begins with, whatever white space is around; None if it does not."""
+    """The text after the answer that it begins with, ignoring white space around the answer; None if it does not."""
     core = answer.strip()
     if not core:
         return text.removeprefix(answer)

@@ -23,9 +23,9 @@ from tokenizers import Tokenizer
 
 from mxspec.runtime.text.panics import guarded
 
-LOST = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character
-CHARACTER_BYTES = 4  # of UTF-8, at most
-SOME_TOKENS = 16  # of a prompt: they hardly ever have no text
+LOST = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for invalid UTF-8
+CHARACTER_BYTES = 4  # bytes of a character in UTF-8, at most
+SOME_TOKENS = 16  # tokens of a prompt: as many hardly ever have no text
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _EACH_ALONE = {"Replace", "ByteFallback", "Metaspace", "WordPiece", "Strip"}  # decoders that see one token at a time
@@ -39,14 +39,14 @@ class Detokenizer(Protocol):
     def finish(self) -> str: ...
 
     def fork(self) -> Self:
-        """Another, of a text that begins with what was pushed so far."""
+        """Another detokenizer, for a text that begins with what was pushed so far."""
 
     def bytes_of(self, token: int) -> bytes:
         """What a token adds amid a text, as UTF-8 or a part of it; a special token is spelled out."""
 
 
 def detokenizer(tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> Detokenizer:
-    """What turns the tokens after `prompt` into text, for the decoder that this tokenizer has.
+    """The detokenizer of the tokens after `prompt`, for the decoder that this tokenizer has.
 
     Special tokens have no text. Where decode(prompt) is final, it and the pieces are decode(prompt and all tokens);
     a character that the prompt begins and the tokens complete is handed out whole.
@@ -84,7 +84,7 @@ class Utf8:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
     def fork(self) -> Utf8:
-        """Another that has read the same."""
+        """Another decoder that has read the same bytes."""
         other = Utf8(self._decoder.errors)
         other._decoder.setstate(self._decoder.getstate())
         return other
@@ -96,7 +96,7 @@ class Utf8:
     def push(self, more: bytes) -> str:
         text = self._decoder.decode(more)
         state = self._decoder.getstate()[0]
-        half_surrogate = state[:1] == b"\xed" and state[1:] >= b"\xa0"  # Python waits for the rest, which is none
+        half_surrogate = state[:1] == b"\xed" and state[1:] >= b"\xa0"  # Python waits, but the rest is invalid
         return text + self.finish() if half_surrogate else text
 
     def finish(self) -> str:
@@ -162,7 +162,7 @@ class Pieces:
         self._after = self._any_piece()
         self._run: list[int] = []  # byte tokens whose text is not final
         self._utf8 = Utf8("strict")
-        self._invalid: list[int] = []  # of the run, the bytes that are no UTF-8: every later one of it is a U+FFFD
+        self._invalid: list[int] = []  # bytes of the run that are invalid UTF-8: each later one is a U+FFFD
         self._beginning: list[int] | None = None  # all tokens, while they have no text
         self._shown = 0  # bytes of the run that decode(prompt) has as U+FFFD
         self._read_prompt(prompt)
@@ -234,7 +234,7 @@ class Pieces:
         return self._text(run).removeprefix(LOST * shown) if run else ""
 
     def _text(self, tokens: list[int], before: Sequence[int] = ()) -> str:
-        """What these tokens add to the text, after the tokens `before`."""
+        """The text that these tokens add after the tokens `before`."""
         if self._beginning is not None:
             self._beginning += tokens
             text = _decode(self._tokenizer, self._beginning)
@@ -245,7 +245,7 @@ class Pieces:
         return _decode(self._tokenizer, [*known, *tokens])[len(_decode(self._tokenizer, known)) :]
 
     def _any_piece(self) -> list[int]:
-        """A token with a text of its own; none where all tokens are bytes."""
+        """A token with a text of its own; an empty list where all tokens are bytes."""
         ids = range(self._tokenizer.get_vocab_size())
         names = ((token, self._names[token]) for token in ids)
         pieces = ([token] for token, name in names if name and not _BYTE_TOKEN.fullmatch(name))

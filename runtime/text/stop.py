@@ -10,7 +10,7 @@ from mxspec.formats.errors import GenerationError
 class StopSearch:
     """Passes text on up to the first stop string, however the text is cut into pieces.
 
-    The first is the one that ends first; of those that end together, the longest. `found` is that string.
+    The first stop string is the one that ends first; of those that end together, the longest. `found` is that string.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class StopSearch:
         return text[:shown]
 
     def finish(self) -> str:
-        """What was held back, where the text ends without a stop string."""
+        """The text that was held back, once the text ends without a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -46,7 +46,7 @@ class StopSearch:
 
 
 def check_stops(value: object) -> tuple[str, ...]:
-    """Stop strings given as one or as several; raises GenerationError for an empty one and for what is no string."""
+    """Stop strings given as one or as several; raises GenerationError for an empty one and for other types."""
     if isinstance(value, str):
         return check_stops((value,))
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview):

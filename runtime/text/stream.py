@@ -23,7 +23,7 @@ class TextStream:
         self._search = StopSearch(stop)
 
     def fork(self) -> TextStream:
-        """Another text that begins with what was pushed so far."""
+        """Another stream, of a text that begins with what was pushed so far."""
         other = copy(self)
         other._text, other._search = self._text.fork(), copy(self._search)
         return other

@@ -1,7 +1,8 @@
 """The child of template_process.py: compiles and renders templates within limits of time and memory.
 
-Requests and answers are a length in 8 bytes, then so many bytes: (seconds, source) or (seconds, source, variables, now)
-as marshal writes them, and a text whose first letter says whether it is the result, an error, or the last one.
+Requests and answers are a length in 8 bytes, then that many bytes: (seconds, source) or
+(seconds, source, variables, now) as marshal writes them, and a text whose first letter says whether it is the result,
+an error, or the last error.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Renderer:
         self._templates: dict[str, Template] = {}
 
     def answer(self, source: str, variables: dict[str, Any] | None = None, now: str | None = None) -> str:
-        """The text of a template; without variables, the names that it is to be given, one a line."""
+        """The text of a template; without variables, the names of the variables that it uses, one a line."""
         if source not in self._templates:
             if len(self._templates) == KEPT:
                 self._templates.clear()
@@ -64,13 +65,13 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, of 300 characters at most."""
+    """The message of an error as one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def limit_memory() -> None:
-    """No more address space than MEMORY_BYTES, as far as the system allows to say so."""
+    """Limit the address space to MEMORY_BYTES, where the system allows a limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     with suppress(OSError, ValueError):  # a filter of system calls, as of a service, may refuse it

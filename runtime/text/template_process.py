@@ -1,4 +1,4 @@
-"""Templates of strangers, rendered by a process of their own: what one takes of time and memory has an end.
+"""Untrusted templates, rendered by a process of their own within limits of time and memory.
 
 A budget of steps inside the interpreter cannot bound what one call of Python's own functions takes. A process can be
 ended, so template_child.py renders in one that is started with the first template and kept. One that ended is
@@ -33,11 +33,11 @@ class TemplateProcess:
         self._owner = 0
 
     def names(self, source: str) -> frozenset[str]:
-        """The names that a template is to be given; raises TemplateError for what is no template."""
+        """The names of the variables that a template uses; raises TemplateError for an invalid template."""
         return frozenset(self._ask(source).splitlines())
 
     def render(self, source: str, variables: dict[str, Any], now: datetime | None) -> str:
-        """The text of a template; raises TemplateError for whatever goes wrong in it."""
+        """The text of a template; raises TemplateError for every error in it."""
         return self._ask(source, variables, None if now is None else now.isoformat())
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class TemplateProcess:
     def _end(self) -> int:
         """Close the pipes, which ends the process; its exit status."""
         child, self._child = self._child, None
-        if child is None or self._owner != os.getpid():  # the process of another, which was forked
+        if child is None or self._owner != os.getpid():  # a child of the process that this one was forked from
             return 0
         for pipe in (child.stdin, child.stdout):
             assert pipe is not None

@@ -1,9 +1,9 @@
-"""jinja2 for templates of strangers: transformers' environment, and an end to loops that would never end.
+"""jinja2 for untrusted templates: transformers' environment, and an end to loops that would never end.
 
 Templates are written for `transformers.utils.chat_template_utils` (5.23): the same options, extensions, filters and
 globals are here. A template can neither reach Python's internals nor change what it is given. It has a budget of steps
-(turns of loops, and calls), and of characters for the operators that make text, so that most of what goes wrong is said
-at once. What filters, methods and comparisons take is bounded by the process that renders (template_process.py).
+(turns of loops, and calls), and of characters for the operators that make text, so that most errors are reported
+at once. The process that renders bounds the time and memory of filters, methods and comparisons (template_process.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-STEPS = 300_000  # of a rendering; a chat of 1,000 messages takes about 10,000
-CHARACTERS = 1 << 24  # of a text; a context of a million tokens has about a quarter
-BITS = 4096  # of a whole number
+STEPS = 300_000  # steps of a rendering; a chat of 1,000 messages takes about 10,000
+CHARACTERS = 1 << 24  # characters of a text; a context of a million tokens has about a quarter
+BITS = 4096  # bits of a whole number
 
 _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 

@@ -21,7 +21,7 @@ _PROBE = "A tokenizer, tried: 1, 2."
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a file, without the truncation and the padding that the file may ask for.
 
-    Raises BundleError where the file is none, and where the library panics over it or over a short text.
+    Raises BundleError for an invalid file, and where the library panics over it or over a short text.
     """
     with guarded(f"{path}: cannot be read as a tokenizer"):
         _check_merges(json.loads(path.read_bytes()))
@@ -31,7 +31,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         with guarded(f"{path}: cannot be used as a tokenizer", GenerationError):
             tokenizer.decode(tokenizer.encode(_PROBE).ids)
-    except GenerationError:  # that the file has no token for this text is no fault of the file
+    except GenerationError:  # a file is valid even if it has no token for this text
         pass
     return tokenizer
 
@@ -59,7 +59,7 @@ def encode_prompt(tokenizer: Tokenizer, text: str, bos_token_id: int | None) -> 
     """Token ids of a text, with the special tokens that the tokenizer puts around a prompt.
 
     A text that begins with the beginning-of-text token itself, as chat templates write it, gets no second one.
-    Raises GenerationError for what is no text, or none that this tokenizer has tokens for.
+    Raises GenerationError for other types, and for a text that this tokenizer has no tokens for.
     """
     ids = _encode(tokenizer, text, special=True)
     if bos_token_id is not None and ids[:2] == [bos_token_id] * 2:
@@ -75,7 +75,7 @@ def encode_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def check_ids(value: object, vocab_size: int) -> list[int]:
-    """Token ids as a list; raises GenerationError for what is no sequence of whole numbers below `vocab_size`."""
+    """Token ids as a list; raises GenerationError for anything but whole numbers below `vocab_size`."""
     if isinstance(value, np.ndarray) and value.ndim == 1:
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):

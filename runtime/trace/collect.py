@@ -23,12 +23,12 @@ class Collector:
 
     text_of: Callable[[int], str]
     objects: list[dict[str, Any]] = field(default_factory=list)
-    _tokens: dict[int, list[Token]] = field(default_factory=dict)  # by sample, of the round that is not over
+    _tokens: dict[int, list[Token]] = field(default_factory=dict)  # tokens of the unfinished round, by sample
     _rounds: dict[int, int] = field(default_factory=dict)
     _emitted: dict[int, int] = field(default_factory=dict)
 
     def add(self, event: Event) -> None:
-        """The next event of any sample."""
+        """Add the next event of any sample."""
         if isinstance(event, Token):
             self._tokens.setdefault(event.sample, []).append(event)
         elif isinstance(event, Round):

@@ -104,11 +104,11 @@ _SPACES = {"\n": "newline", "\t": "tab"}
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits or so."""
+    """A time in milliseconds, with about three digits."""
     value = seconds * 1e3
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
 def percent(part: float, whole: float = 1.0) -> str:
-    """Whole percents; a dash where there is nothing."""
+    """A share in whole percents; a dash where `whole` is 0."""
     return f"{100 * part / whole:.0f} %" if whole else "–"

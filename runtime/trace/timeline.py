@@ -33,12 +33,12 @@ class Timeline:
 
     @property
     def axis(self) -> float:
-        """Seconds from end to end."""
+        """Length of the time axis in seconds."""
         return max(self.seconds, self.plain_seconds or 0.0) or 1.0
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as plain decoding."""
+        """The speed relative to plain decoding."""
         return self.plain_seconds / self.seconds if self.plain_seconds and self.seconds else None
 
     def stairs(self) -> str:
@@ -56,7 +56,7 @@ class Timeline:
 
 
 def timeline(rounds: Sequence[Mapping[str, Any]], plain_step_seconds: float | None) -> Timeline:
-    """Of a text's rounds, but for the first, which reads the prompt."""
+    """The timeline of a text's rounds, except for the first, which reads the prompt."""
     rest = rounds[1:]
     parts = dict.fromkeys(PARTS, 0.0)
     for one in rest:

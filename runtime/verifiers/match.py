@@ -1,7 +1,7 @@
 """Sample and match: draft and target choose by the same noise, and a drafted token is kept where they agree.
 
 The target's choice argmax(log p + g) with Gumbel noise g is a draw from p. Its noise is that of the seed, the sample
-and the position alone, so a seed means one text: at every K, with every drafter, in any company, and without drafting.
+and the position alone, so a seed gives one text: at every K, with every drafter, in every batch, and without drafting.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.verifiers.known import BLOCK, MRS
 from mxspec.runtime.verifiers.verifier import Verifier
 
-FORGET = 0.99  # weight of what was seen so far, a token later
+FORGET = 0.99  # weight that earlier tokens keep when another is seen
 ENOUGH = 50.0  # tokens from which the figures decide
 TRY_EVERY = 8  # texts; a greedy proposal does not show what a sampled one would have given
 
 
 @dataclass(slots=True)
 class Measured:
-    """The share of drafted tokens that is kept, were they drawn from the draft, or its likeliest."""
+    """The share of drafted tokens that is kept if they are drawn from the draft, and if they are its likeliest."""
 
     sampled: float = 0.0
     greedy: float = 0.0
@@ -26,7 +26,7 @@ class Measured:
     _texts: int = 0
 
     def observe(self, target: Distribution, draft: Distribution) -> None:
-        """A place at which both distributions are known: what is kept there is Σ min(p, q), or p(argmax q)."""
+        """Learn from a place at which both distributions are known: the share kept is Σ min(p, q), or p(argmax q)."""
         count = len(target.weights)
         own, other = target.probabilities(target.ids, count), draft.probabilities(target.ids, count)
         self.sampled = FORGET * self.sampled + float(np.minimum(own, other).sum())
@@ -34,7 +34,7 @@ class Measured:
         self.tokens = FORGET * self.tokens + 1
 
     def best(self) -> tuple[Verifier, ProposalKind]:
-        """For the next text; a block keeps no fewer than single tokens where they are drawn."""
+        """The way for the next text; where tokens are drawn, a block keeps at least as many as token-wise rejection."""
         self._texts += 1
         if self.tokens < ENOUGH or self.greedy <= self.sampled or self._texts % TRY_EVERY == 0:
             return BLOCK, "sampled"

@@ -1,4 +1,4 @@
-"""What every verifier answers."""
+"""The result of every verifier."""
 
 from __future__ import annotations
 

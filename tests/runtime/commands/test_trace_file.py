@@ -102,7 +102,7 @@ def test_other_ways_to_write_are_traced(bundle: str, run: Any, tmp_path: Path, o
     ("options", "said"),
     [
         (["hello", "--trace", "x.txt"], "--trace x.txt: got a name that ends in '.txt', expected .jsonl or .html"),
-        (["hello", "--trace", "nowhere/x.html"], "--trace nowhere/x.html: there is no folder nowhere"),
+        (["hello", "--trace", "nowhere/x.html"], "--trace nowhere/x.html: the folder nowhere does not exist"),
         (["--prompts", "a", "--out", "b", "--trace", "x.html"], "--trace: got it with many answers"),
         (["hello", "--best-of", "2", "--temperature", "1", "--trace", "x.html"], "--best-of: got it with --trace"),
     ],

@@ -105,10 +105,10 @@ def test_a_bundle_without_a_template_says_so(tmp_path: Path) -> None:
         ({"chat_template": 3}, "neither text nor named texts"),
         ({"chat_template": [{"name": "default"}]}, "neither text nor named texts"),
         ({"chat_template": [{"name": "other", "template": "x"}]}, "chat templates other, but none named 'default'"),
-        ({"chat_template": "{% for %}"}, "the chat template is no template: "),
+        ({"chat_template": "{% for %}"}, "the chat template is invalid: "),
         ({"chat_template": "{{ x | nothing }}"}, "No filter named 'nothing'"),
-        ({"chat_template": "{% endgeneration %}"}, "the chat template is no template: "),
-        ({"chat_template": "(" + "{{" + "(" * 5000}, "the chat template is no template: "),
+        ({"chat_template": "{% endgeneration %}"}, "the chat template is invalid: "),
+        ({"chat_template": "(" + "{{" + "(" * 5000}, "the chat template is invalid: "),
     ],
 )
 def test_templates_that_are_none(tmp_path: Path, config: Any, says: str) -> None:
@@ -208,7 +208,7 @@ def test_a_hostile_template_ends_in_one_line(tmp_path: Path, source: str, monkey
     monkeypatch.setattr("mxspec.runtime.text.template_process.SECONDS", 0.5)
     message = dict(USER)
     began = time.perf_counter()
-    with pytest.raises((GenerationError, BundleError), match=r"the chat template (fails|is no template): .") as caught:
+    with pytest.raises((GenerationError, BundleError), match=r"the chat template (fails|is invalid): .") as caught:
         required(tmp_path, template=source).render([message])
     assert time.perf_counter() - began < 10
     assert "\n" not in str(caught.value)
