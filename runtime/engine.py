@@ -255,7 +255,7 @@ class Engine:
     def _check_slots(self, request: Request) -> None:
         if request.beams > self.target.slots:
             raise GenerationError(
-                f"beams: got {request.beams}, expected at most {self.target.slots}, the engine's slots: each beam "
+                f"beams: got {request.beams}, expected at most {self.target.slots}, the slots of the engine: each beam "
                 "needs a slot"
             )
 

@@ -162,5 +162,5 @@ def _read(bundle: Bundle, name: str) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         raise BundleError(f"bundle {bundle.path}: {name}: {' '.join(str(problem).split())}") from None
     if len(text) > LARGEST:
-        raise BundleError(f"bundle {bundle.path}: {name}: got more than the {LARGEST} characters allowed")
+        raise BundleError(f"bundle {bundle.path}: {name}: got more than {LARGEST} characters, the limit")
     return text
