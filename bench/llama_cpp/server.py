@@ -15,7 +15,7 @@ from typing import Any
 
 from llama_cpp.answer import Answer
 from llama_cpp.files import CONTEXT
-from mxspec.evaluate.bench.serve.server import Address, wait_ready
+from mxspec.evaluate.bench.serve.server import Address, end, wait_ready
 from mxspec.formats.errors import MxspecError
 
 ANSWER_SECONDS = 600.0
@@ -55,8 +55,7 @@ class Server:
             wait_ready(running.address, process, "llama-server", self._last_words, f": see {self.log}")
             yield running
         finally:
-            process.terminate()
-            process.wait()
+            end(process)
 
     def _last_words(self) -> str:
         said = self.log.read_text(errors="replace").strip().splitlines()

@@ -6,9 +6,6 @@ import hashlib
 import http.client
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from mxspec.evaluate.bench.serve.server import Address, end, start_specserve, wait_ready
 
 PATIENCE = 60.0  # seconds; a loaded machine is slow
 TEMPLATE = (
@@ -31,15 +30,13 @@ TEMPLATE = (
 class Server:
     """A server that answers; what it writes on standard error is kept."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "mxspec.serve.start", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    def __init__(self, *arguments: str | Path) -> None:
+        self.process = start_specserve(*arguments)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.url = self.wait_for("listening on ").split()[-1]
-        self.host, _, port = self.url.removeprefix("http://").rpartition(":")
-        self.port = int(port)
+        self.address = Address.of_line(self.wait_for("listening on "))
+        self.host, self.port, self.url = self.address.host, self.address.port, self.address.url
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -58,11 +55,7 @@ class Server:
         raise AssertionError(f"{text!r} does not come: {self.lines}")
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while self.request("GET", "/health").status != 200:
-            assert time.monotonic() < deadline, self.lines
-            assert self.process.poll() is None, self.lines
-            time.sleep(0.02)
+        wait_ready(self.address, self.process, "specserve", lambda: "\n".join(self.lines))
 
     def request(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         """One request on a connection of its own; what is no bytes is sent as JSON."""
@@ -93,9 +86,7 @@ class Server:
 
     def stop(self) -> int:
         """The exit code after SIGTERM."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(PATIENCE)
+        code = end(self.process)
         self._reader.join(PATIENCE)
         assert self.process.stderr is not None
         self.process.stderr.close()
@@ -133,18 +124,12 @@ def serving() -> Serving:
 
     @contextmanager
     def serving(*arguments: str | Path, ready: bool = True) -> Iterator[Server]:
-        server = Server(*map(str, arguments), "--port", "0")
+        server = Server(*arguments)
         try:
             if ready:
                 server.wait_ready()
             yield server
         finally:
-            if server.process.poll() is None:
-                server.process.send_signal(signal.SIGTERM)
-                try:
-                    server.process.wait(PATIENCE)
-                except subprocess.TimeoutExpired:
-                    server.process.kill()
             server.stop()
 
     return serving

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,12 @@ class Address:
 
     host: str
     port: int
+
+    @classmethod
+    def of_line(cls, line: str) -> Address:
+        """Of the line that specserve says when it listens: it ends with the URL."""
+        host, _, port = line.rpartition("/")[2].rpartition(":")
+        return cls(host, int(port))
 
     @property
     def url(self) -> str:
@@ -54,6 +60,22 @@ def wait_ready(
         time.sleep(0.01)
 
 
+def end(process: subprocess.Popen[Any]) -> int:
+    """Ask a server to end, and kill it where it does not; its exit code."""
+    process.terminate()
+    try:
+        return process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def start_specserve(*arguments: object) -> subprocess.Popen[str]:
+    """`specserve` on a free port, which it says on standard error."""
+    command = [sys.executable, "-m", "mxspec.serve.start", *arguments, "--port", 0]
+    return subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+
 @dataclass(slots=True)
 class Specserve:
     """A server that is ready."""
@@ -67,23 +89,18 @@ class Specserve:
 @contextmanager
 def specserve(bundle: Path, *options: object) -> Iterator[Specserve]:
     """`specserve` with one bundle on a free port, ready; raises MxspecError where it does not become ready."""
-    command = [sys.executable, "-m", "mxspec.serve.start", bundle, "--port", 0, "--no-access-log", *options]
     began = time.perf_counter()
-    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as process:
+    with start_specserve(bundle, "--no-access-log", *options) as process:
         assert process.stderr is not None
         try:
             line = process.stderr.readline().strip()
             if not line.startswith("listening on http://"):
                 raise MxspecError(f"specserve: ended before it listened: {line or 'nothing said'}")
-            host, _, port = line.rpartition("/")[2].rpartition(":")
-            address = Address(host, int(port))
+            address = Address.of_line(line)
             wait_ready(address, process, "specserve", process.stderr.read)
             running = Specserve(address, process, time.perf_counter() - began)
             yield running
             process.terminate()
             running.said = process.stderr.read()
         finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=END_SECONDS)
-            process.kill()
+            end(process)
