@@ -52,7 +52,7 @@ class Keys:
     def require(self, name: str, expected: object) -> None:
         """Refuse a key whose value is not the one that a family always has; it may be missing."""
         value = self._value(name, expected)
-        if value != expected:
+        if type(value) is not type(expected) or value != expected:
             raise UnsupportedModelError(
                 f"{self.path}: {self.arch}.{name}: got {shorten(value)}, expected {expected!r}: other values are not "
                 "supported"

@@ -95,16 +95,23 @@ def _shards(path: Path) -> list[Path]:
 
 def _check_shards(shards: list[Container]) -> None:
     for number, shard in enumerate(shards):
-        said = int(shard.keys.get("split.no", number)), int(shard.keys.get("split.count", 0)) or 1
+        said = _count(shard, "split.no", number), _count(shard, "split.count", 0) or 1
         if said != (number, len(shards)):
             raise CheckpointError(
                 f"{shard.path}: is shard {said[0] + 1} of {said[1]}, expected {number + 1} of {len(shards)}; name the "
                 "first file, and keep the others beside it"
             )
     found = sum(len(shard.tensors) for shard in shards)
-    promised = shards[0].keys.get("split.tensors.count", found)
+    promised = _count(shards[0], "split.tensors.count", found)
     if promised != found:
         raise CheckpointError(f"{shards[0].path}: its shards hold {found} tensors, expected {promised}")
+
+
+def _count(shard: Container, name: str, default: int) -> int:
+    value = shard.keys.get(name, default)
+    if type(value) is not int:
+        raise CheckpointError(f"{shard.path}: {name}: got {shorten(value)}, expected a whole number")
+    return value
 
 
 def _family(path: Path, keys: Mapping[str, Any]) -> tuple[Family, Keys]:

@@ -186,7 +186,8 @@ def _cut_of(vocabulary: Vocabulary) -> Cut:
 
 
 def _merges_of(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    written = vocabulary.keys.get("merges", [])
+    written = vocabulary.keys.get("merges")
+    written = written if isinstance(written, list) else []
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in written) if left and right]
     if not merges or len(merges) != len(written) or any(" " in right for _, right in merges):
         raise CheckpointError(f"{vocabulary.path}: {PREFIX}merges: expected pairs of tokens, one space between them")

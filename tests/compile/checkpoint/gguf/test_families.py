@@ -110,6 +110,10 @@ def test_other_factors_are_refused(gguf_of: Made) -> None:
         ({"llama.expert_count": 4}, UnsupportedModelError, "a mixture of experts"),
         ({"llama.attention.clamp_kqv": 8.0}, UnsupportedModelError, "attention.clamp_kqv is not known"),
         ({"llama.rope.scaling.type": "longrope"}, UnsupportedModelError, "expected none, linear or yarn"),
+        ({"llama.attention.causal": False}, UnsupportedModelError, "attention.causal: got False, expected True"),
+        ({"llama.attention.causal": [1, 2]}, UnsupportedModelError, "attention.causal: got"),
+        ({"split.count": "two"}, CheckpointError, "split.count: got 'two', expected a whole number"),
+        ({"split.tensors.count": 1}, CheckpointError, "its shards hold 21 tensors, expected 1"),
         ({"llama.block_count": None}, CheckpointError, "key llama.block_count is missing"),
         ({"llama.block_count": 1}, UnsupportedModelError, "'blk.1.* is not one of a llama with 1 layers"),
         ({"llama.block_count": "two"}, CheckpointError, "expected a whole number"),
@@ -122,6 +126,7 @@ def test_other_factors_are_refused(gguf_of: Made) -> None:
         ({"tokenizer.ggml.tokens": ["a", "a"]}, CheckpointError, "token_type: expected a type for each of 2 tokens"),
         ({"tokenizer.ggml.bos_token_id": 1000}, CheckpointError, "expected 0 to 299"),
         ({"tokenizer.ggml.merges": ["ab"]}, CheckpointError, "expected pairs of tokens"),
+        ({"tokenizer.ggml.merges": [1, 2]}, CheckpointError, "expected pairs of tokens"),
         ({"tokenizer.ggml.add_eos_token": True}, UnsupportedModelError, "prompts that end"),
     ],
 )
