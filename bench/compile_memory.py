@@ -7,7 +7,7 @@ Writes a checkpoint of the shape with random fp16 weights, a shard a layer (two 
 compiles it, with a draft like the demo's, in a process that is watched. Anonymous memory is what counts: pages of files
 that are mapped or cached go when others need the memory. With --limit the process runs in a memory cgroup (version 1,
 as root) in which those pages count too, and is killed where it needs more. With --gptq it rounds with error
-compensation on so many tokens of random text; with --layers the model has fewer layers of the same widths, and the
+compensation on that many tokens of random text; with --layers the model has fewer layers of the same widths, and the
 time that rounding all of them would take is extrapolated.
 """
 
@@ -133,7 +133,7 @@ def rounding_keys(work: Path, shape: Shape, tokens: int | None) -> str:
 @click.option("--shape", type=click.Choice(sorted(SHAPES)), default="llama-2-7b", show_default=True)
 @click.option("--limit", type=int, help="Bytes of a memory cgroup to run in.")
 @click.option("--layers", type=click.IntRange(min=1), help="Fewer layers than the shape has.")
-@click.option("--gptq", type=click.IntRange(min=2), metavar="TOKENS", help="Round with gptq on so many tokens.")
+@click.option("--gptq", type=click.IntRange(min=2), metavar="TOKENS", help="Round with gptq on this many tokens.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/compile_memory"), show_default=True)
 @record_options
 def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, work: Path, run: Run) -> None:

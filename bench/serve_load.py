@@ -213,7 +213,7 @@ def _written(key: str, body: bytes) -> ReadAnswer:
 
 
 async def load(address: tuple[str, int], process: int, pool: dict[str, Body], requests: int, clients: int) -> Any:
-    """What became of so many requests, and the answers."""
+    """The outcome of the requests, and the answers."""
     counts = Counts()
     began = time.perf_counter()
     keys = iter(random.Random(1).choices(list(pool), k=requests))

@@ -102,7 +102,7 @@ def ask(engine: Engine, alone: Engine, seed: int, requests: int, counts: Counts,
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--requests", default=1000, show_default=True, help="In all; a multiple of the threads is asked.")
 @click.option("--slots", default=8, show_default=True)
-@click.option("--rounds", default=5, show_default=True, help="The requests are asked so many times over.")
+@click.option("--rounds", default=5, show_default=True, help="Number of times that the requests are repeated.")
 @record_options
 def main(bundle: Path, requests: int, slots: int, rounds: int, run: Run) -> None:
     """Ask for many texts at once and compare each with itself alone."""

@@ -85,7 +85,7 @@ class BatchBench:
         self.guided = GuidedDrafter(draft_of(self.engine), self._plain, acceptance)
 
     def write(self, texts: int, k: K = 0, *, drafter: Drafter | None = None, **settings: Any) -> Answered:
-        """Write so many texts together."""
+        """Write `texts` texts together."""
         shared = {"k": k, "drafter": drafter, "ignore_eos": True, **({"temperature": 0} | settings)}
         return write_together(self.engine, self.prompts, texts, {"max_new_tokens": self.new_tokens, **shared})
 

@@ -1,4 +1,4 @@
-"""Times of one model's calls: so many tokens in one call, after so many in the cache."""
+"""Times of one model's calls, by number of tokens in the call and in the cache."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def measure(bundle: Path, repetitions: int, progress: Callable[[str], object] = 
 
 
 def points_within(context: int) -> list[Point]:
-    """The calls that fit into a context of so many tokens."""
+    """The calls that fit into a context of `context` tokens."""
     steps = [(tokens, cached) for cached in calls.CACHED for tokens in STEPS]
     return [point for point in [*steps, *((tokens, 0) for tokens in PREFILLS)] if sum(point) <= context]
 

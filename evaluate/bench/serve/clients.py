@@ -21,7 +21,7 @@ ANSWER_SECONDS = 600.0
 
 
 class Writer(Protocol):
-    """Whoever answers: each item is a piece of the text, as it comes."""
+    """A source of answers: each item is a piece of the text, as it comes."""
 
     def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]: ...
 
