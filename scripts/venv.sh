@@ -22,9 +22,4 @@ elif venv_changed sources "$venv_sources"; then
   venv_pip install --no-deps --editable .
   printf '%s' "$venv_sources" >.venv/sources.stamp
 fi
-# What one test of the server asks it with, where there is npm; the test says so where there is none.
-if command -v npm >/dev/null && [[ ! -d .venv/node/node_modules/openai ]]; then
-  npm install --prefix .venv/node --no-audit --no-fund --silent 'openai@^6' >/dev/null 2>&1 ||
-    printf 'npm cannot install openai: its test is left out.\n' >&2
-fi
 export PATH="$PWD/.venv/bin:$PATH"
