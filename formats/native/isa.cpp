@@ -34,32 +34,56 @@ const char* isa_name(Isa isa) {
 }
 
 #if defined(__x86_64__)
-// GCC 12 has no name for it in __builtin_cpu_supports: leaf 7, subleaf 1, EAX bit 4.
-// Asked once: a virtual machine leaves itself to answer, which takes as long as a small product.
-bool has_avx_vnni() {
-  static const bool has = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return isa_available(Isa::kAvx2) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1) != 0;
-  }();
-  return has;
+namespace {
+
+struct Processor {
+  bool avx2 = false, avx_vnni = false, avx512 = false, avx512_vnni = false, avx512_vbmi = false;
+};
+
+// The extensions are those that CMakeLists.txt compiles the files for. Not __builtin_cpu_supports: GCC 12 has no name
+// for AVX-VNNI in it, and in what zig links it finds nothing.
+Processor ask_processor() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_FMA) || !(c & bit_F16C)) return {};
+  unsigned kept = 0, high = 0;  // XCR0: the registers that the operating system keeps for each thread
+  __asm__("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+  constexpr unsigned kYmm = 0x6, kZmm = 0xe6;
+  if ((kept & kYmm) != kYmm || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
+
+  Processor found;
+  found.avx2 = (b & bit_AVX2) != 0;
+  constexpr unsigned k512 = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+  found.avx512 = found.avx2 && (kept & kZmm) == kZmm && (b & k512) == k512;
+  found.avx512_vnni = found.avx512 && (c & bit_AVX512VNNI) != 0;
+  found.avx512_vbmi = found.avx512_vnni && (c & bit_AVX512VBMI) != 0;
+  found.avx_vnni = found.avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVXVNNI) != 0;
+  return found;
 }
 
+// Asked once: a virtual machine leaves itself to answer, which takes as long as a small product.
+const Processor& processor() {
+  static const Processor found = ask_processor();
+  return found;
+}
+
+}  // namespace
+
+bool has_avx_vnni() { return processor().avx_vnni; }
+
 bool isa_available(Isa isa) {
-  // These ask the operating system too (XGETBV). The extensions are those that CMakeLists.txt compiles the files for.
   switch (isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+      return processor().avx2;
     case Isa::kAvxVnni:
-      return has_avx_vnni() || isa_available(Isa::kAvx512Vnni);
+      return processor().avx_vnni || processor().avx512_vnni;
     case Isa::kAvx512:
-      return isa_available(Isa::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+      return processor().avx512;
     case Isa::kAvx512Vnni:
-      return isa_available(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
+      return processor().avx512_vnni;
     case Isa::kAvx512Vbmi:
-      return isa_available(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512vbmi");
+      return processor().avx512_vbmi;
     default:
       return false;
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,21 @@ class OrtApiBase(ctypes.Structure):
 def test_library_registers() -> None:
     assert ops.library_path().is_file()
     ort.SessionOptions().register_custom_ops_library(str(ops.library_path()))
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the names that Linux gives x86-64's extensions")
+def test_instruction_sets_are_those_that_linux_names() -> None:
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    assert found is not None
+    flags = set(found[1].split())
+    needed = {"scalar": set[str](), "avx2": {"avx2", "fma", "f16c"}}
+    needed["avx512"] = needed["avx2"] | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+    needed["avx512vnni"] = needed["avx512"] | {"avx512_vnni"}
+    needed["avx512vbmi"] = needed["avx512vnni"] | {"avx512vbmi"}
+    expected = {isa for isa, extensions in needed.items() if extensions <= flags}
+    if needed["avx2"] | {"avx_vnni"} <= flags or "avx512vnni" in expected:
+        expected.add("avxvnni")
+    assert set(ops.available_isas()) == expected
 
 
 def test_missing_library_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
