@@ -138,8 +138,12 @@ def serving() -> Serving:
 @pytest.fixture(scope="session")
 def bundle(tiny_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny.bundle: random weights, a context of 96 bytes, and a chat template that knows tools."""
-    folder = tmp_path_factory.mktemp("serve") / "tiny.bundle"
-    shutil.copytree(tiny_bundles["near"], folder)
+    return with_chat_template(tiny_bundles["near"], tmp_path_factory.mktemp("serve") / "tiny.bundle")
+
+
+def with_chat_template(bundle: Path, folder: Path) -> Path:
+    """A copy of a bundle, with the chat template of these tests."""
+    shutil.copytree(bundle, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     manifest = json.loads((folder / "manifest.json").read_text())
     entry = {"bytes": len(TEMPLATE), "sha256": hashlib.sha256(TEMPLATE.encode()).hexdigest()}
