@@ -74,7 +74,7 @@ def test_bad_input_is_one_line(tmp_path: Path, run: Callable[..., Result], tiny_
         return result.stderr
 
     write_lines(tmp_path / "twice.jsonl", [*ROWS, {"id": "a", "prompt": "x"}])
-    assert 'twice.jsonl: key "a" is in lines 1 and 4' in error("twice.jsonl")
+    assert 'twice.jsonl: key "a" appears twice, in lines 1 and 4' in error("twice.jsonl")
     assert "missing.jsonl: cannot be read: No such file" in error("missing.jsonl")
     assert "missing.parquet: cannot be read: " in error("missing.parquet")
     assert "expected .jsonl or .parquet" in error("rows.csv")
