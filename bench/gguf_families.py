@@ -57,7 +57,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", GEMMA),
     "gemma3": ("gemma3_text", {**GEMMA, "num_hidden_layers": 7}),
     "phi3": ("phi3", {"sliding_window": None}),
-    "phi3, longrope": ("phi3", {"sliding_window": None, "rope_parameters": LONGROPE}),
+    "phi3, longrope": (
+        "phi3",
+        {"sliding_window": None, "rope_parameters": LONGROPE, "original_max_position_embeddings": 32},
+    ),
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.file_kind import is_gguf, what_it_is
+from mxspec.formats.manifest import MANIFEST
 from mxspec.recipes.recipe import Recipe, TargetRecipe, is_checkpoint, is_hub_id
 
 
@@ -30,8 +31,8 @@ def read_recipe(given: str, draft: str | None = None) -> Recipe:
     if given in shipped or (path.is_file() and not is_gguf(path)) or given.endswith(".toml"):
         recipe = shipped.get(given) or Recipe.load(path)
         return recipe if draft is None else recipe.with_draft(draft)
-    if (hint := what_it_is(path)) is not None and (path / "manifest.json").is_file():
-        raise RecipeError(f"checkpoint {given!r}: {hint}")
+    if (path / MANIFEST).is_file():
+        raise RecipeError(f"checkpoint {given!r}: {what_it_is(path)}")
     if is_checkpoint(path) or is_hub_id(given):
         return Recipe.of_checkpoints(given, draft)
     raise RecipeError(

@@ -197,6 +197,9 @@ def tensors_of(model: PreTrainedModel, arch: str) -> dict[str, np.ndarray[Any, A
         if arch.startswith("gemma") and name.endswith("norm.weight"):
             values = values + np.float32(1)
         written[own] = np.ascontiguousarray(values)
+    for length in ("long", "short"):  # LongRoPE's tables
+        if (table := config.rope_parameters.get(f"{length}_factor")) is not None:
+            written[f"rope_factors_{length}.weight"] = np.array(table, np.float32)
     return written
 
 

@@ -42,6 +42,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", GEMMA),
     "gemma3": ("gemma3_text", {**GEMMA, **SEVEN}),
     "phi3": ("phi3", {"sliding_window": 64}),
+    "phi3 longrope": (
+        "phi3",
+        {"sliding_window": None, "rope_parameters": LONGROPE, "original_max_position_embeddings": 32},
+    ),
     "phi3 without a window, rotated in part": ("phi3", {"sliding_window": None, "partial_rotary_factor": 0.5}),
 }
 
