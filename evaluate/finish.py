@@ -1,4 +1,4 @@
-"""How every measurement and every check ends: a record where one is wanted, then tables or one JSON object."""
+"""The end of every measurement and check: write a record if asked, then print tables or one JSON object."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def report(result: Result, json_output: bool, record: Path | None) -> None:
     """Write the record, and print the result."""
     width = report_console().width
     shown = [] if json_output else [part for sheet in result.sheets() for part in renderables(sheet, width)]
-    finish(json.loads(result.model_dump_json()), shown, json_output, record)  # null for what is not finite
+    finish(json.loads(result.model_dump_json()), shown, json_output, record)  # null for values that are not finite
 
 
 def finish(result: Mapping[str, Any], shown: Sequence[RenderableType], json_output: bool, record: Path | None) -> None:
-    """Write the record, and print one JSON object, or what a person reads."""
+    """Write the record, and print one JSON object or the tables."""
     if record is not None:
         write_record(record, result)
     if json_output:

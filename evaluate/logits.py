@@ -1,7 +1,7 @@
-"""`speccheck logits`: a bundle's model against transformers' float32 forward of the checkpoint that it was made from.
+"""`speccheck logits`: compare a bundle's model with transformers' float32 forward of its checkpoint.
 
-Accuracy compares a packed target with its fp16 twin on the same runtime, so that an export that is wrong for both does
-not show there; it shows here.
+`speccheck accuracy` compares a packed target with its fp16 twin on the same runtime, so it misses an error that the
+export made in both; this check finds it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mxspec.runtime.cli.command import Command, read_text
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 MODELS: tuple[ModelName, ...] = get_args(ModelName)
-TEXTS = 4  # two, and what they become after a rollback
+TEXTS = 4  # two texts, and what each becomes after a rollback
 
 
 class LogitsResult(Result):
@@ -74,11 +74,11 @@ def logits(
     tokens: int | None,
     run: Run,
 ) -> None:
-    """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, which it was made from.
+    """Compare a model of BUNDLE with transformers' float32 forward of CHECKPOINT, which the model was made from.
 
-    CHECKPOINT is a folder or a hub id. The largest difference of the logits as a share of the largest, read as prompts,
-    steps, scored rows and after a rollback; exit code 2 when it is beyond what half-precision caches explain. Needs
-    memory for the checkpoint's weights in float32, and all processor cores.
+    CHECKPOINT is a folder or a hub id. Prints the largest difference of logits as a share of the largest logit, for
+    prompts, single steps, scored rows and after a rollback. The exit code is 2 if the difference is larger than
+    half-precision caches explain. Needs memory for the checkpoint's weights in float32, and uses all processor cores.
     """
     text = None if text_file is None else read_text(text_file, "--text")
     origin = checkpoint_recipe(checkpoint, adapter, from_pickle)
@@ -94,10 +94,11 @@ def logits(
 def measure_logits(
     bundle: Bundle, model: ModelName, origin: Recipe, text: str | None, length: int | None
 ) -> LogitsResult:
-    """Compare one model with transformers. Texts are random tokens where none is given.
+    """Compare one model with transformers, on random tokens if no text is given.
 
-    The target of `origin` is the checkpoint, with its adapter, that the model was made from. Raises MxspecError for one
-    that cannot be opened or a text that is too short, CheckFailed for a tensor that transformers loads from elsewhere.
+    The target of `origin` is the checkpoint, with its adapter, that the model was made from. Raises MxspecError if the
+    checkpoint cannot be opened or the text is too short, CheckFailed for a tensor that transformers loads from
+    elsewhere.
     """
     try:
         from mxspec.compile.check.own_weights import TOLERANCE, compare_own_weights
@@ -133,7 +134,7 @@ def measure_logits(
 
 
 def cut_texts(ids: Sequence[int], length: int) -> tuple[tuple[int, ...], ...]:
-    """Four stretches of a text, from its beginning to its end. Raises MxspecError where it is too short."""
+    """Four pieces of a text, spread from its beginning to its end. Raises MxspecError if the text is too short."""
     if len(ids) < length + TEXTS - 1:
         raise MxspecError(f"--text: got {len(ids)} tokens, expected at least {length + TEXTS - 1}: give a longer text")
     step = (len(ids) - length) // (TEXTS - 1)

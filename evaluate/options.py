@@ -1,4 +1,4 @@
-"""Options that checks and benchmarks share: on how many threads, and where the result goes."""
+"""Options that checks and benchmarks share: the number of threads, and where the result goes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Count = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """On how many threads a command runs, and where its result goes."""
+    """The number of threads of a command, and where its result goes."""
 
     threads: int | None
     json_output: bool
@@ -34,24 +34,24 @@ class Run:
 
     @property
     def console(self) -> Console:
-        """Where tables and progress go."""
+        """The console for tables and progress."""
         return report_console(json_output=self.json_output)
 
     def set_threads(self) -> None:
-        """Those of the operators, where they were asked for."""
+        """Set the operators' threads, if a number was given."""
         if self.threads is not None:
             ops.set_threads(self.threads)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """What says how far it is; the threads are set before."""
+        """Set the threads, then show progress."""
         self.set_threads()
         with self.console.status("preparing") as status:
             yield status.update
 
     @contextmanager
     def counted(self, first: str) -> Iterator[Count]:
-        """A bar that counts, on a terminal; `first` says what comes before there is anything to count."""
+        """A progress bar on a terminal; `first` names the work that comes before anything is counted."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         console = self.console
         with ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

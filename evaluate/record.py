@@ -1,4 +1,4 @@
-"""Benchmark records: one JSON file that says what was run, on what, and every trial."""
+"""Benchmark records: one JSON file with the command, the machine and every trial."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("mxspec", "onnxruntime", "numpy", "tokenizers", "torch", "transforme
 
 
 def machine() -> dict[str, Any]:
-    """The processor's name, the instructions used, how many cores may be, and the operating system."""
+    """The processor's name, the instruction set, the number of usable cores, and the operating system."""
     return {
         "cpu": processor_name(),
         "instruction_set": ops.instruction_set(),
@@ -40,7 +40,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that this file belongs to, `-dirty` where it was changed; None for a wheel."""
+    """The commit of this file's source tree, with `-dirty` if the tree was changed; None for a wheel."""
     command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -49,12 +49,12 @@ def commit() -> str | None:
 
 
 def command_line() -> str:
-    """The command as typed, without the folder that the program lies in."""
+    """The command as typed, without the program's folder."""
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def make_record(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What was run, where and with what, and its result (which holds every trial)."""
+    """The record of a result: the command, the machine, versions, and the result with every trial."""
     head = {"command": command_line(), "commit": commit(), "machine": machine(), "versions": versions()}
     return {**head, "result": dict(result)}
 

@@ -1,4 +1,4 @@
-"""Sheets as tables of a terminal and as Markdown."""
+"""Render sheets for a terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mxspec.evaluate.sheet import Sheet
 
-BORDERS = 3  # what a column takes beside its text: a space on each side, and a line
+BORDERS = 3  # a column is this much wider than its text: a space on each side, and a line
 
 
 def markdown(sheet: Sheet) -> str:
@@ -21,7 +21,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def renderables(sheet: Sheet, width: int) -> Iterator[RenderableType]:
-    """Title, tables and notes for a terminal of so many columns: what is too wide goes on in a table below."""
+    """Title, tables and notes for a terminal of `width` columns; a sheet that is too wide becomes several tables."""
     if sheet.title:
         yield Text(sheet.title)
     for widths in _blocks(sheet, width - 1):
@@ -36,7 +36,7 @@ def renderables(sheet: Sheet, width: int) -> Iterator[RenderableType]:
 
 
 def _blocks(sheet: Sheet, width: int) -> Iterator[dict[int, int]]:
-    """The columns of each table and their widths, the keys in all tables."""
+    """The columns of each table, with their widths; every table has the key columns."""
     least = [_least(sheet, number) for number in range(len(sheet.headers))]
     keys = {number: min(least[number], width // sheet.keys // 2) for number in range(sheet.keys)}
     block = dict(keys)
@@ -49,7 +49,7 @@ def _blocks(sheet: Sheet, width: int) -> Iterator[dict[int, int]]:
 
 
 def _least(sheet: Sheet, number: int) -> int:
-    """The width that cuts no word of a header or of a key, and no other cell."""
+    """The least width that breaks no word of the header or of a key, and no other cell."""
     cells = [line[number] for line in sheet.lines]
     whole = [] if number < sheet.keys else cells
     words = " ".join([sheet.headers[number], *(cells if number < sheet.keys else ())]).split()
@@ -61,7 +61,7 @@ def _taken(block: dict[int, int]) -> int:
 
 
 def _widened(sheet: Sheet, block: dict[int, int], width: int) -> dict[int, int]:
-    """What is left of the width goes to the columns whose texts would be broken, the first of them first."""
+    """Give the remaining width to the columns whose texts would be broken, from left to right."""
     widths = dict(block)
     for number in block:
         wanted = max(len(text) for text in (sheet.headers[number], *(line[number] for line in sheet.lines)))

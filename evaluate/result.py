@@ -1,4 +1,4 @@
-"""What a measurement or a check found: a frozen value that reads as tables, and is a record as JSON."""
+"""The result of a measurement or a check: a frozen value that prints as tables, and is stored as JSON."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Value(BaseModel):
 
 
 class Result(Value):
-    """The base of every result; as JSON it is what --json prints and a record holds (null for what is not finite)."""
+    """The base of every result. --json prints it and a record holds it as JSON; values that are not finite are null."""
 
     def sheets(self) -> Sequence[Sheet]:
-        """What a person reads."""
+        """The tables of the result."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A table before anybody draws it: the terminal's tables and the documents' are made of the same sheets."""
+"""A table before it is rendered: the terminal and the documents show the same sheets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.formats.errors import MxspecError
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, and half of what the middle half of the trials spans."""
+    """A median, and half of the interquartile range of the trials."""
 
     median: float
     half: float
@@ -29,14 +29,14 @@ SPREAD = "± is half of what the middle half of the trials spans."
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A header, how format() writes the numbers below it, and what they are multiplied by, such as 1e3 for ms."""
+    """A header, the format() of the numbers below it, and their factor, such as 1e3 for ms."""
 
     header: str
     form: str = ""
     unit: float = 1
 
     def text(self, cell: Cell) -> str:
-        """A cell of this column."""
+        """The text of a cell in this column."""
         if isinstance(cell, Spread):
             return f"{self.text(cell.median)} ± {self.text(cell.half)}"
         if cell is None or isinstance(cell, str):
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Rows of cells below their columns, the first `keys` of which say what a row is about."""
+    """Rows of cells; the first `keys` columns name what a row is about."""
 
     title: str
     columns: tuple[Column, ...]
@@ -58,13 +58,13 @@ class Sheet:
 
     @classmethod
     def of_figures(cls, title: str, figures: Sequence[tuple[str, str | None]], notes: Sequence[str] = ()) -> Sheet:
-        """Single figures by their names; those that are None are left out."""
+        """A sheet of single figures with their names; figures that are None are left out."""
         rows = tuple((name, value) for name, value in figures if value is not None)
         return cls(title, (Column("measure"), Column("value")), rows, tuple(notes))
 
     @property
     def headers(self) -> list[str]:
-        """Those of the columns that have a value in some row."""
+        """The headers of columns that have a value in at least one row."""
         return [self.columns[number].header for number in self._filled]
 
     @property
@@ -82,7 +82,7 @@ class Sheet:
 
 
 def joined(sheets: Sequence[Sheet]) -> Sheet:
-    """Sheets of the same columns as one below another. Raises MxspecError for sheets of others."""
+    """Join sheets of the same columns, one below another. Raises MxspecError if their columns differ."""
     first = sheets[0]
     for sheet in sheets:
         if sheet.columns != first.columns:

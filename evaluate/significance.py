@@ -1,4 +1,4 @@
-"""Tail probabilities, and what several tests together may say; with numpy alone, so that a check needs no SciPy."""
+"""Tail probabilities, and corrections for several tests; only numpy, so that a check needs no SciPy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 Probs = NDArray[np.float64]
 
-_TERMS = 100_000  # of a series or a continued fraction, which end long before
+_TERMS = 100_000  # limit of a series or a continued fraction; both converge long before
 _TINY = 1e-300
 
 
 def normal_tail(z: float) -> float:
-    """Probability that a standard normal variate is at least as far from 0, on either side."""
+    """Probability that a standard normal variate is at least as far from 0 as `z`, on either side."""
     return math.erfc(abs(z) / math.sqrt(2))
 
 
@@ -51,7 +51,7 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 
 
 def kolmogorov_tail(uniforms: Sequence[float]) -> float:
-    """Probability that as many uniform variates differ at least so much from their law (Stephens 1970)."""
+    """The p-value of Kolmogorov and Smirnov's test that variates are uniform, approximated as in Stephens 1970."""
     values = np.sort(uniforms)
     count = len(values)
     steps = np.arange(count)
@@ -62,21 +62,21 @@ def kolmogorov_tail(uniforms: Sequence[float]) -> float:
 
 
 def lag_tail(chains: Sequence[Sequence[float]], lags: int) -> float:
-    """Probability that independent uniform variates are correlated as much at any of the lags 1 to `lags`."""
+    """The p-value of a test that uniform variates are not correlated at lags 1 to `lags`."""
     statistic, degrees = 0.0, 0
     for lag in range(1, lags + 1):
         pairs = [(a, b) for chain in chains for a, b in zip(chain, chain[lag:], strict=False)]
         if len(pairs) >= 50:
-            product = sum((a - 0.5) * (b - 0.5) for a, b in pairs) * 12  # of mean 0 and variance 1 each
+            product = sum((a - 0.5) * (b - 0.5) for a, b in pairs) * 12  # each product has mean 0 and variance 1
             statistic += product**2 / len(pairs)
             degrees += 1
     return chi_square_tail(statistic, degrees) if degrees else 1.0
 
 
 def sum_of(levels: Probs) -> Probs:
-    """The distribution of a sum of independent whole numbers, of each of which a row float64[n, levels] is the law.
+    """The distribution of a sum of independent whole numbers; each row of float64[n, levels] is the law of one.
 
-    Exact but for rounding (1e-15), by multiplying the transforms of neighbours.
+    Multiplies the Fourier transforms of neighbours; exact except for rounding (1e-15).
     """
     while len(levels) > 1:
         if len(levels) % 2:
@@ -92,27 +92,27 @@ def sum_of(levels: Probs) -> Probs:
 
 
 def sum_tail(law: Probs, total: int) -> float:
-    """Probability that a sum is at least as far out as `total`, on its side of the law float64[totals]; doubled."""
+    """Two-sided p-value of the sum `total` under the law float64[totals]: the tail on its side, doubled."""
     return min(2 * min(float(law[: total + 1].sum()), float(law[total:].sum())), 1.0)
 
 
 def rejected_beyond(law: Probs, level: float) -> NDArray[np.bool_]:
-    """bool[totals]: the sums that `sum_tail` gives at most `level`."""
+    """bool[totals]: the sums whose `sum_tail` is at most `level`."""
     below, above = law.cumsum(), law[::-1].cumsum()[::-1]
     rejected: NDArray[np.bool_] = 2 * np.minimum(below, above) <= level
     return rejected
 
 
 def holm(p_values: Mapping[str, float], false_alarm: float) -> set[str]:
-    """The tests that fail; any of a correct engine's fails with a probability of at most `false_alarm`."""
+    """The failed tests; with a correct engine, the probability that any fails is at most `false_alarm`."""
     corrected = holm_corrected([*p_values.values()])
     return {name for name, p in zip(p_values, corrected, strict=True) if p <= false_alarm}
 
 
 def holm_corrected(p_values: Sequence[float]) -> list[float]:
-    """Each p-value corrected for all of them (Holm 1979).
+    """Each p-value corrected for the number of tests (Holm 1979).
 
-    Where those of at most a level are called found, one of them is a false alarm with at most that probability.
+    If all tests with corrected p-values up to a level fail, a false alarm has at most that probability.
     """
     corrected, highest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

@@ -1,4 +1,4 @@
-"""`speccheck`, `specbench` and `mxspec-eval`, their first moments: Ctrl-C is one line from here on."""
+"""Entry points of `speccheck`, `specbench` and `mxspec-eval`: from here on, Ctrl-C prints one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mxspec.runtime.cli.interrupts import leave_on_interrupt, raising_interrupts
 
 
 def speccheck() -> None:
-    """Run `speccheck`; what it leaves on disk is removed when it is interrupted."""
+    """Run `speccheck`; remove its temporary files when it is interrupted."""
     leave_on_interrupt()
     from mxspec.evaluate.speccheck import main
 
@@ -15,7 +15,7 @@ def speccheck() -> None:
 
 
 def specbench() -> None:
-    """Run `specbench`; what it leaves on disk is removed when it is interrupted."""
+    """Run `specbench`; remove its temporary files when it is interrupted."""
     leave_on_interrupt()
     from mxspec.evaluate.bench.cli import main
 
@@ -24,7 +24,7 @@ def specbench() -> None:
 
 
 def mxspec_eval() -> None:
-    """Run `mxspec-eval`; what it leaves on disk is removed when it is interrupted."""
+    """Run `mxspec-eval`; remove its temporary files when it is interrupted."""
     leave_on_interrupt()
     from mxspec.evaluate.tasks.lm_eval_command import main
 

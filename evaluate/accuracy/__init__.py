@@ -1,1 +1,1 @@
-"""How far the packed target is from the fp16 one: `speccheck accuracy`."""
+"""`speccheck accuracy`: what compression costs the target, compared with the target in fp16."""

@@ -1,4 +1,4 @@
-"""`speccheck accuracy`: how far is the packed target from the fp16 one?"""
+"""`speccheck accuracy`: what does compression cost the target?"""
 
 from __future__ import annotations
 
@@ -36,17 +36,23 @@ from mxspec.runtime.cli.command import Command
     "sources",
     multiple=True,
     metavar="FILE",
-    help="What an encoder reads: a UTF-8 file for each --text, which then is a file of answers, line by line.",
+    help="UTF-8 file whose lines an encoder reads, one for each --text; the lines of --text are then the answers.",
 )
-@click.option("--field", default=FIELD, show_default=True, help="Which field of a row of .jsonl or .parquet is text.")
-@click.option("--join", is_flag=True, help="The rows of a table are one text, not a text each.")
+@click.option(
+    "--field", default=FIELD, show_default=True, help="The field of a row in .jsonl or .parquet that is scored."
+)
+@click.option("--join", is_flag=True, help="Take all rows of a table as one text.")
 @click.option("--max-tokens", type=click.IntRange(min=2), help="Read no more than the first N tokens.")
-@click.option("--window", type=int, help=f"Tokens a window.  [default: the context, at most {LONGEST:,}]")
+@click.option("--window", type=int, help=f"Tokens in a window.  [default: the context, at most {LONGEST:,}]")
 @click.option("--stride", type=click.IntRange(min=1), help="Tokens from window to window.  [default: no overlap]")
 @click.option(
-    "--max-ratio", type=click.FloatRange(min=1.0), help=f"Most that passes. [the bundle's own budget, or {MAX_RATIO}]"
+    "--max-ratio",
+    type=click.FloatRange(min=1.0),
+    help=f"Largest ratio that passes.  [default: the bundle's budget, else {MAX_RATIO}]",
 )
-@click.option("--format", "formats", multiple=True, metavar="NAME", help="Show this format beside it; repeatable.")
+@click.option(
+    "--format", "formats", multiple=True, metavar="NAME", help="Also score the target in this format; repeatable."
+)
 @click.option("--referee", metavar="CHECKPOINT", help="Compare fp16 with transformers in float32: a folder or hub id.")
 @click.option("--adapter", metavar="ADAPTER", help="The LoRA adapter that was merged into the referee's checkpoint.")
 @click.option("--from-pickle", is_flag=True, help="Read the referee's weights out of pickles; no code is run.")
@@ -71,14 +77,14 @@ def accuracy(
     tensors: int | None,
     run: Run,
 ) -> None:
-    """Compare the packed target with the fp16 one that `speccompile --with-baseline` put beside it.
+    """Compare the packed target with the fp16 target that `speccompile --with-baseline` adds to a bundle.
 
-    Perplexity of both on a text, KL divergence and share of equal top tokens. Exit code 2 unless the whole confidence
-    interval of the ratio of perplexities is within --max-ratio: beyond it, too short a text to tell, or not finite.
-    docs/accuracy.md says how texts are cut, and what the interval is.
+    Prints the perplexity of both on a text, their KL divergence and the share of equal top tokens. The exit code is 2
+    unless the whole confidence interval of the ratio of perplexities is within --max-ratio: the ratio may be too high,
+    the text too short, or a logit not finite. docs/accuracy.md explains how texts are cut, and the interval.
     """
     if (adapter is not None or from_pickle) and referee is None:
-        raise click.UsageError("--adapter and --from-pickle are of a --referee")
+        raise click.UsageError("--adapter and --from-pickle need --referee")
     options = AccuracyOptions(
         max_tokens,
         window,

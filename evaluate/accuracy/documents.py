@@ -20,9 +20,9 @@ _BETWEEN_ROWS = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with windows of its own; no token of another is before it. `name` says where it came from.
+    """A text that is scored by itself, without the tokens of another text before it. `name` says where it came from.
 
-    With a `source` it is an answer to what an encoder reads.
+    With a `source`, the text is an answer, and the encoder reads the source.
     """
 
     name: str
@@ -31,10 +31,10 @@ class Document:
 
 
 def read_documents(sources: Sequence[str], field: str, *, join: bool) -> tuple[list[Document], int]:
-    """The documents of all sources in their order, without empty ones, and how many files of folders are no text.
+    """Read all sources in order: the documents that are not empty, and the number of files skipped as not text.
 
-    Rows of a table (.jsonl, .parquet) are documents by their `field`; `join` makes one of each table. Raises
-    MxspecError for what cannot be read or holds nothing.
+    Each row of a table (.jsonl, .parquet) gives a document, its `field`; with `join` a whole table is one document.
+    Raises MxspecError for a source that cannot be read or holds no text.
     """
     documents, skipped = [], 0
     for source in sources:
@@ -52,7 +52,7 @@ def read_documents(sources: Sequence[str], field: str, *, join: bool) -> tuple[l
 
 
 def read_lines(path: Path, option: str, field: str = FIELD) -> list[str]:
-    """The lines of a text, or the rows of a table by their `field`, empty ones too. Raises MxspecError."""
+    """The lines of a text, or the `field` of each row of a table; empty ones are kept. Raises MxspecError."""
     if path.suffix not in _TABLES:
         return read_text(path, option).splitlines()
     try:
@@ -62,7 +62,7 @@ def read_lines(path: Path, option: str, field: str = FIELD) -> list[str]:
 
 
 def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
-    """The file, or those in a folder and below it, sorted, without hidden ones; and their names."""
+    """The file itself, or all files below a folder, sorted, without hidden ones; each with its name."""
     if not path.is_dir():
         yield path, source
         return
@@ -72,7 +72,7 @@ def _files(path: Path, source: str) -> Iterator[tuple[Path, str]]:
 
 
 def _read(path: Path, name: str, field: str, join: bool, *, lone: bool) -> list[Document]:
-    """Raises UnicodeDecodeError for what is no text, unless it was named alone, and MxspecError."""
+    """Raises MxspecError; for a file of a folder that is not text, UnicodeDecodeError."""
     if path.suffix in _TABLES:
         rows = _rows(path, f"--text {name}", field)
     else:
@@ -89,7 +89,7 @@ def _read(path: Path, name: str, field: str, join: bool, *, lone: bool) -> list[
 
 
 def _rows(path: Path, where: str, field: str) -> list[str]:
-    """The texts of a table; `where` is the option that named it, and its name."""
+    """The texts of a table; `where` holds the option that named the table, and its name."""
     try:
         if path.suffix == ".parquet":
             return _read_parquet(path, where, field)
@@ -131,7 +131,7 @@ def _read_parquet(path: Path, where: str, field: str) -> list[str]:
         table = parquet.read_table(path)
     except OSError:
         raise
-    except Exception as error:  # pyarrow's own are ValueErrors, and others
+    except Exception as error:  # pyarrow raises ValueErrors and errors of its own
         raise MxspecError(f"{where}: cannot be read as parquet: {' '.join(str(error).split())}") from None
     if field not in table.column_names:
         raise MxspecError(

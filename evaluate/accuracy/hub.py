@@ -1,4 +1,4 @@
-"""Files of datasets on the hub, by the address that the hub itself gives them: hf://datasets/OWNER/NAME/FILE."""
+"""Files of datasets on the hub, by the hub's own addresses: hf://datasets/OWNER/NAME/FILE."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _DATASETS = "hf://datasets/"
 
 
 def fetch(address: str) -> Path:
-    """The file in the local cache, downloaded where it is not there yet; `@REVISION` may follow NAME.
+    """Download the file unless the local cache has it, and return its path; `@REVISION` may follow NAME.
 
-    Raises MxspecError for another address, and where the hub cannot be reached or has no such file.
+    Raises MxspecError if the address is invalid, the hub cannot be reached, or it has no such file.
     """
     owner, _, rest = address.removeprefix(_DATASETS).partition("/")
     repository, _, file = rest.partition("/")
     name, _, revision = repository.partition("@")
     if not address.startswith(_DATASETS) or not owner or not name or not file:
         raise MxspecError(f"--text {address}: expected {_DATASETS}OWNER/NAME/FILE")
-    import huggingface_hub  # tokenizers brings it; it takes a while to import
+    import huggingface_hub  # comes with tokenizers; imported late, because it is slow to import
     from huggingface_hub.errors import HFValidationError
 
     try:

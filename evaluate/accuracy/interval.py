@@ -1,10 +1,10 @@
-"""How sure a mean is over tokens that depend on each other: an interval by batch means.
+"""The confidence interval of a mean over dependent tokens, by batch means.
 
-The differences of two models' losses on neighbouring tokens go together, so that their own spread would promise too
-much. They are summed over blocks of BLOCK consecutive tokens of a document, which are taken as independent: batch means
-(Carlstein 1986, "The use of subseries values for estimating the variance of a general statistic from a stationary
-sequence"). Blocks at the ends of documents are shorter; so the mean is a ratio of sums, with the variance of a ratio
-estimator (Cochran, Sampling Techniques, 3rd ed. 1977, eq. 6.4), and Student's t for the few blocks of a short text.
+The differences of two models' losses on neighbouring tokens are correlated, so an interval from their variance would be
+too narrow. They are summed over blocks of BLOCK consecutive tokens of a document, which are taken as independent: batch
+means (Carlstein 1986, "The use of subseries values for estimating the variance of a general statistic from a stationary
+sequence"). Blocks at the ends of documents are shorter, so the mean is a ratio of sums, with the variance of a ratio
+estimator (Cochran, Sampling Techniques, 3rd ed. 1977, eq. 6.4), and Student's t, because a short text has few blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 BLOCK = 64  # tokens
 CONFIDENCE = 0.95
-FEWEST_BLOCKS = 10  # with fewer the spread itself is a guess
+FEWEST_BLOCKS = 10  # with fewer, the variance cannot be estimated
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean in nats a token, and what it lies between with CONFIDENCE: not finite where there are too few blocks."""
+    """A mean in nats a token and its confidence interval, which is not finite if there are too few blocks."""
 
     mean: float
     low: float
@@ -33,7 +33,7 @@ class Interval:
 
 
 def block_starts(lengths: Iterable[int]) -> list[int]:
-    """Where blocks begin in the tokens of documents of these lengths, one after another; none spans two documents."""
+    """Where blocks begin among the tokens of consecutive documents of these lengths; no block spans two documents."""
     starts: list[int] = []
     begin = 0
     for length in lengths:
@@ -43,7 +43,7 @@ def block_starts(lengths: Iterable[int]) -> list[int]:
 
 
 def mean_interval(values: NDArray[np.float64], starts: list[int]) -> Interval:
-    """The mean of float64[tokens] whose blocks begin at `starts`, and its interval."""
+    """The mean of float64[tokens] and its interval; blocks of tokens begin at `starts`."""
     sums, counts = np.add.reduceat(values, starts), np.diff([*starts, len(values)])
     mean, blocks = float(values.mean()), len(starts)
     if blocks < FEWEST_BLOCKS or not math.isfinite(mean):
@@ -55,7 +55,7 @@ def mean_interval(values: NDArray[np.float64], starts: list[int]) -> Interval:
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Of Student's t, by its expansion around the normal one (Abramowitz and Stegun 26.7.5): 2e-5 off at 9 degrees."""
+    """The quantile of Student's t, expanded around the normal one (Abramowitz, Stegun 26.7.5): 2e-5 off at df = 9."""
     z = NormalDist().inv_cdf(probability)
     terms = (
         (z**3 + z) / 4,

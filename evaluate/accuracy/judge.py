@@ -1,4 +1,4 @@
-"""From scores to figures, and from figures to a verdict."""
+"""Turn scores into figures, and figures into a verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict, and why it is not "passed"."""
+    """The verdict, and the reasons if it is not "passed"."""
 
     verdict: Verdict
     reasons: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Judgement:
 def figures_of(
     scores: Scores, baseline: Scores, starts: list[int], weight_format: str, activations: Activations
 ) -> Figures:
-    """One model against the baseline; `starts` are those of the blocks of tokens."""
+    """The figures of one model compared with the baseline; blocks of tokens begin at `starts`."""
     found = ratio_interval(scores, baseline, starts)
     known = scores.divergence[~np.isnan(scores.divergence)]
     whole = len(known) == len(scores.divergence)
@@ -49,13 +49,13 @@ def figures_of(
 
 
 def ratio_interval(scores: Scores, baseline: Scores, starts: list[int]) -> Interval:
-    """The logarithm of the ratio of perplexities."""
+    """The logarithm of the ratio of perplexities, with its interval."""
     with np.errstate(invalid="ignore"):
         return mean_interval(scores.loss - baseline.loss, starts)
 
 
 def perplexity(losses: Floats) -> float:
-    """exp of the mean loss; infinite where that is too large for a float, as means beyond 709 nats are."""
+    """exp of the mean loss; infinite if that is too large for a float (a mean above 709 nats)."""
     return _exp(float(losses.mean()))
 
 
@@ -81,7 +81,7 @@ def judge_referee(checkpoint: str, referee: Scores, baseline: Scores) -> Referee
 
 
 def bar_of(target: ModelEntry, asked: float | None) -> float:
-    """The largest ratio that passes: as asked, or the one that the target's formats were chosen for, or MAX_RATIO."""
+    """The largest ratio that passes: `asked`, else the one that chose the target's formats, else MAX_RATIO."""
     budget = target.budget
     return asked or (budget and budget.max_ratio) or MAX_RATIO
 
@@ -89,9 +89,9 @@ def bar_of(target: ModelEntry, asked: float | None) -> float:
 def judge(
     target: Figures, baseline: Scores, interval: Interval, max_ratio: float, referee: RefereeFigures | None
 ) -> Judgement:
-    """Passed where even the upper end of the interval is within `max_ratio`, failed where its lower end is beyond.
+    """Passed if the upper end of the interval is at most `max_ratio`, failed if the lower end is above it.
 
-    Whatever is not finite fails, and so does a baseline that is not what transformers makes of the checkpoint.
+    Logits that are not finite fail, and so does a baseline that differs from transformers' reading of the checkpoint.
     """
     reasons = [*_not_finite(target, baseline)]
     if referee is not None and not referee.passed:

@@ -1,4 +1,4 @@
-"""Sources and the answers that are given to them: two files that go together line by line."""
+"""Sources and their answers: two files, line by line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from mxspec.runtime.text.tokenizer import check_ids, encode_prompt
 
 
 def read_pairs(sources: Sequence[str], texts: Sequence[str], field: str = FIELD) -> list[Document]:
-    """The lines of the text files under the lines of the source files; empty ones go together, and are left out.
+    """Pair each line of the source files with the same line of the text files; a pair of empty lines is left out.
 
-    Rows of tables are lines by their `field`. Raises MxspecError for what cannot be read, and lines without a partner.
+    A row of a table counts as a line, its `field`. Raises MxspecError for a file that cannot be read, and for a line
+    without a partner.
     """
     if len(sources) != len(texts):
         raise MxspecError(f"--source: got {len(sources)} files, expected {len(texts)}, one for each --text")
@@ -46,10 +47,10 @@ def pair_windows(
     context: int,
     most: int | None,
 ) -> list[Window]:
-    """A window for each answer, up to `most` of their tokens in all: what a decoder begins with, then the answer.
+    """A window for each answer, up to `most` tokens of answers in all: the decoder's first tokens, then the answer.
 
-    The end that the tokenizer puts after a text counts as a token of it. Raises MxspecError for sources and answers
-    that the models cannot hold.
+    The end token that the tokenizer puts after a text is scored too. Raises MxspecError for sources and answers that
+    are too long for the models.
     """
     lead = leading_tokens(tokenizer, entry.bos_token_id)
     windows: list[Window] = []
@@ -77,7 +78,7 @@ def pair_windows(
 
 
 def _answer(tokenizer: Tokenizer, text: str, entry: TokenizerEntry, lead: Sequence[int]) -> list[int]:
-    """What a model is to write: the tokens of a text and the special ones around it, but for those it begins with."""
+    """The tokens that a model should write: those of a text with its special tokens, without the `lead`."""
     plain = encode_text(tokenizer, text, lead)
     whole = check_ids(encode_prompt(tokenizer, text, entry.bos_token_id), entry.vocab_size)
     begun = len(lead) if len(entry.decoder_start) > 1 or list(lead) == list(entry.decoder_start) else 0

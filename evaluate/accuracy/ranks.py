@@ -1,4 +1,4 @@
-"""Which packed tensors are furthest from the checkpoint, and what may help."""
+"""The packed tensors with the largest errors, and what may make the target more accurate."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from mxspec.evaluate.result import Value
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 
-SHOWN = 5  # where accuracy is not enough and nobody said how many
-_NAMED = 2  # tensors that the advice names
+SHOWN = 5  # tensors, by default, if the ratio is beyond --max-ratio
+_NAMED = 2  # number of tensors that the advice names
 
 
 class TensorError(Value):
     """A packed tensor: its relative root-mean-square error, and the bytes that fp16 would add.
 
-    `sources` are the checkpoint's names, for --keep-fp16; `predicted_loss` is in nats a token where formats were chosen
-    by a budget.
+    `sources` are the checkpoint's names, for --keep-fp16; `predicted_loss`, in nats a token, is known if formats were
+    chosen by a budget.
     """
 
     name: str
@@ -28,7 +28,7 @@ class TensorError(Value):
 
 
 def rank_tensors(entry: ModelEntry, count: int) -> tuple[TensorError, ...]:
-    """The worst `count` packed tensors, by error."""
+    """The `count` packed tensors with the largest errors."""
     losses = {} if entry.budget is None else {product.name: product.loss for product in entry.budget.products}
     packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS and tensor.format != FP16_TILES]
     known = [(tensor.error, tensor) for tensor in packed if tensor.error is not None]
@@ -52,7 +52,7 @@ def _fp16_bytes(tensor: TensorEntry) -> int:
 
 
 def advise(entry: ModelEntry, worst: tuple[TensorError, ...]) -> tuple[str, ...]:
-    """What may make the target more accurate, the cheapest first: each a sentence."""
+    """Sentences on what may make the target more accurate, the cheapest first."""
     advice = []
     if entry.rounding is None or entry.rounding.method != "gptq":
         advice.append("the same bytes lose less when rounded with care: speccompile --rounding gptq --calibrate TEXT")

@@ -1,4 +1,4 @@
-"""transformers' float32 forward of the checkpoint as one more model: is the baseline itself right?"""
+"""transformers reads the same windows in float32: is the fp16 baseline itself right?"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mxspec.runtime.sampling.shape import Logits
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MOST_OFF = 1e-3  # of perplexity: the fp16 baseline against float32
+MOST_OFF = 1e-3  # largest relative difference of perplexity between the fp16 baseline and float32
 
 
 class Referee:
-    """A checkpoint in transformers; texts begin at `first_position`, as those of the models it judges must."""
+    """A checkpoint in transformers; texts begin at `first_position`, as in the models that it is compared with."""
 
     def __init__(self, model: PreTrainedModel, vocab: int, first_position: int) -> None:
         self._model = model
@@ -28,7 +28,7 @@ class Referee:
 
     @classmethod
     def open(cls, origin: Recipe, entry: ModelEntry, vocab: int, longest: int) -> Referee:
-        """The target of `origin`, to read texts of at most `longest` tokens. Raises MxspecError."""
+        """Open the target of `origin` for texts of at most `longest` tokens. Raises MxspecError."""
         try:
             from mxspec.compile.check.reference import load_reference, reads_alike_anywhere
             from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint
@@ -46,7 +46,7 @@ class Referee:
         return cls(model, vocab, first)
 
     def score(self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int] = ()) -> Iterator[Logits]:
-        """Yield float32[rows, vocab] in the pieces in which a model of a bundle gives them."""
+        """Yield float32[rows, vocab] in the same pieces as a model of a bundle."""
         assert not source, "refused beforehand"
         from mxspec.compile.check.reference import forward
 

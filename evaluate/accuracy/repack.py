@@ -1,7 +1,7 @@
-"""The target in another format: the bundle's fp16 baseline with its matrices rounded to nearest and packed anew.
+"""The target in another format: the matrices of the bundle's fp16 baseline, rounded to nearest and packed again.
 
-Those matrices that the target keeps in fp16 stay so here, and an embedding stays fp16 where the target's does. Of a
-checkpoint in fp16 this gives the very bytes that `speccompile --target-format NAME` writes.
+Matrices and embeddings that the target keeps in fp16 stay in fp16. For a checkpoint in fp16, the result equals what
+`speccompile --target-format NAME` writes, byte for byte.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from mxspec.formats.weight_format import FP16_TILES, Activations, named_by_user,
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_PAGE = 4096  # where tensors begin in a weights file, so that ONNX Runtime maps them
+_PAGE = 4096  # tensors begin at multiples of it in a weights file, so that ONNX Runtime maps them
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A format that a user names, `mxfp6_e2m3` or with what products make of their rows, `mxfp6_e2m3/int8`."""
+    """A format that a user names: `mxfp6_e2m3`, or with the type of a product's activations, `mxfp6_e2m3/int8`."""
 
     weight_format: str
     activations: Activations
 
     @classmethod
     def parse(cls, text: str) -> Wanted:
-        """Raises MxspecError naming what there is."""
+        """Raises MxspecError, which lists the known formats."""
         name, _, asked = text.partition("/")
         try:
             weight_format = named_by_user(name)
@@ -50,7 +50,7 @@ class Wanted:
 
 
 def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
-    """Write the model into an empty folder; the entry to open a session with. Raises MxspecError."""
+    """Write the model into an empty folder; return the entry for opening a session. Raises MxspecError."""
     try:
         import onnx_ir as ir
     except ModuleNotFoundError as missing:
@@ -74,12 +74,12 @@ def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
 
 
 def _repack_matrix(graph: ir.Model, matrix: TensorEntry, wanted: Wanted, *, lookups: bool) -> None:
-    """Have products, and with `lookups` embeddings, take a matrix in the new format; it is packed as it is saved."""
+    """Make products, and with `lookups` also embeddings, read a matrix in the new format; saving packs the matrix."""
     import onnx_ir as ir
 
     before = graph.graph.initializers.get(matrix.name)
     if before is None:
-        return  # of the model's other graph
+        return  # the matrix belongs to the model's other graph
     stored = before.const_value
     assert stored is not None
     shape, dtype = ir.Shape(packed_shape(wanted.weight_format, *matrix.shape)), ir.DataType.UINT8

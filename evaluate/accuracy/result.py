@@ -1,4 +1,4 @@
-"""What `speccheck accuracy` found, and how it reads as tables."""
+"""The result of `speccheck accuracy`, and its tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Verdict = Literal["passed", "failed", "too short"]
 
 
 class Figures(Value):
-    """One model against the fp16 baseline on the same tokens; what is not finite is null in JSON.
+    """One model compared with the fp16 baseline on the same tokens; a value that is not finite is null in JSON.
 
-    `ratio` is of the perplexities, with its confidence interval; divergences are KL(baseline || model) in nats a token.
-    `not_finite_tokens` had a logit that is no number.
+    `ratio` is the ratio of perplexities, with its confidence interval; divergences are KL(baseline || model) in nats a
+    token. `not_finite_tokens` counts the tokens with a logit that is not finite.
     """
 
     format: str
@@ -35,7 +35,7 @@ class Figures(Value):
 
 
 class RefereeFigures(Value):
-    """The fp16 baseline against transformers in float32: `ratio` is the baseline's perplexity over transformers'."""
+    """The fp16 baseline compared with transformers in float32: `ratio` is its perplexity over that of transformers."""
 
     checkpoint: str
     perplexity: float
@@ -46,7 +46,7 @@ class RefereeFigures(Value):
 
 
 class Accuracy(Figures, Result):
-    """The target, and how the text was read. `worst_at`: where in the text the divergence was worst."""
+    """The target's figures, and how the text was read. `worst_at` is the place of the largest divergence."""
 
     bundle: str
     documents: int
@@ -71,7 +71,7 @@ class Accuracy(Figures, Result):
     passed: bool
 
     def sheets(self) -> list[Sheet]:
-        """The target; other formats, the worst tensors and advice where there are any."""
+        """Tables of the target and, if there are any, of other formats, the worst tensors and advice."""
         sheets = [Sheet.of_figures("accuracy of the packed target", list(self._figures()), LEGEND)]
         if self.beside:
             sheets.append(formats_sheet("other formats of the same target", (self, *self.beside)))

@@ -1,4 +1,4 @@
-"""`speccheck accuracy` from a bundle and texts to a result: the steps in their order."""
+"""The steps of `speccheck accuracy` in order, from a bundle and texts to a result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mxspec.runtime.text.tokenizer import check_ids, load_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class AccuracyOptions:
-    """What is wanted: None is the default of choose_cut() and bar_of(); `referee` is a recipe of the checkpoint."""
+    """The options: None is the default of choose_cut() and bar_of(); `referee` is a recipe of the checkpoint."""
 
     max_tokens: int | None = None
     window: int | None = None
@@ -52,7 +52,7 @@ Progress = Callable[[int, int, float], object]
 def measure_accuracy(
     bundle: Bundle, documents: Sequence[Document], skipped: int, options: AccuracyOptions, progress: Progress
 ) -> Accuracy:
-    """Score the documents with target, baseline, other formats and referee. Raises MxspecError."""
+    """Score the documents with the target, the baseline, other formats and the referee. Raises MxspecError."""
     bundle_entries = bundle.manifest.models
     if "baseline" not in bundle_entries:
         raise BundleError(
@@ -108,7 +108,7 @@ def measure_accuracy(
 def cut_documents(
     bundle: Bundle, tokenizer: Tokenizer, documents: Sequence[Document], options: AccuracyOptions
 ) -> tuple[Cut, list[Window]]:
-    """How documents are cut, and their windows. Raises MxspecError where there is nothing to score."""
+    """How documents are cut, and their windows. Raises MxspecError if there is nothing to score."""
     entry, target = bundle.manifest.tokenizer, bundle.manifest.models["target"]
     _require_sources(bundle, documents, options)
     if target.encoder is not None:
@@ -129,7 +129,7 @@ def cut_documents(
 
 
 def _require_sources(bundle: Bundle, documents: Sequence[Document], options: AccuracyOptions) -> None:
-    """Raise MxspecError unless texts have sources exactly where models have encoders, and no option is useless."""
+    """Raise MxspecError unless exactly the models with encoders get sources, and for options without effect."""
     encoder, sources = bundle.manifest.models["target"].encoder, [document.source is not None for document in documents]
     if encoder is None and any(sources):
         raise MxspecError(f"--source: got it, but no model of bundle {bundle.path} has an encoder to read it")
@@ -143,7 +143,7 @@ def _require_sources(bundle: Bundle, documents: Sequence[Document], options: Acc
 
 
 def open_models(bundle: Bundle, options: AccuracyOptions, longest: int, files: ExitStack) -> tuple[list[Model], int]:
-    """The baseline, the target, other formats and the referee, until `files` closes; and the tokens of a call."""
+    """The baseline, the target, other formats and the referee, open until `files` closes; and the tokens of a call."""
     entries, vocab = bundle.manifest.models, bundle.manifest.tokenizer.vocab_size
     referee = None if options.referee is None else Referee.open(options.referee, entries["baseline"], vocab, longest)
     places: list[tuple[Path, ModelEntry]] = [(bundle.path, entries["baseline"]), (bundle.path, entries["target"])]
@@ -158,7 +158,7 @@ def open_models(bundle: Bundle, options: AccuracyOptions, longest: int, files: E
 
 
 def score_all(models: Sequence[Model], windows: Sequence[Window], chunk: int, progress: Progress) -> list[Scores]:
-    """Scores of every model over all windows."""
+    """The scores of each model over all windows."""
     total, done, difference = sum(window.scored for window in windows), 0, 0.0
     parts = []
     progress(0, total, 0.0)
@@ -172,7 +172,7 @@ def score_all(models: Sequence[Model], windows: Sequence[Window], chunk: int, pr
 
 
 def worst_place(scores: Scores, windows: Sequence[Window], documents: Sequence[Document]) -> str:
-    """`NAME, token 123`: where the divergence is largest, or is no number."""
+    """`NAME, token 123`: where the divergence is largest, or not finite."""
     worst = int(scores.divergence.argmax())
     for window in windows:
         if worst < window.scored:

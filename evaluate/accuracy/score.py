@@ -1,4 +1,4 @@
-"""Score a window with the baseline and with other models at once, call by call."""
+"""Score a window with the baseline and the other models side by side, call by call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mxspec.evaluate.accuracy.windows import Window
 
 
 def score_window(models: Sequence[Model], window: Window, chunk: int) -> list[Scores]:
-    """Scores of each model, the first being the baseline, of the window's tokens that count.
+    """The scores of each model, the baseline first, for the window's scored tokens.
 
-    The models read call by call, alternating, so that no more than a call's logits of each are held.
+    The models alternate call by call, so that memory holds the logits of one call of each.
     """
     read, next_ids = window.tokens[:-1], np.asarray(window.tokens[-window.scored :], dtype=np.int64)
     parts: list[list[Scores]] = []

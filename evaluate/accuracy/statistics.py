@@ -1,7 +1,7 @@
 """Losses, divergence and agreement of models on the same tokens, from their logits.
 
-One pass over blocks of rows that stay in the processor's cache: exponentials in float32, what comes of a row in
-float64. Of a row of 32,000 logits the error is about 1e-7 nats.
+One pass over blocks of rows that stay in the processor's cache: exponentials in float32, the results of a row in
+float64. For a row of 32,000 logits the error is about 1e-7 nats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mxspec.runtime.sampling.shape import Logits
 
-BLOCK_ENTRIES = 1 << 16  # float32, of each of four arrays: together they fill the second-level cache of a core
+BLOCK_ENTRIES = 1 << 16  # of float32 in each of four arrays, which together fill the second-level cache of a core
 SLICE = 4096  # columns that are summed in float32
 
 Floats = NDArray[np.float64]
@@ -22,10 +22,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one model says of tokens that really came next, beside the baseline; an entry for each token.
+    """One model's scores of the tokens of a text, compared with the baseline; an entry for each token.
 
     `loss` float64[tokens] in nats; `divergence` float64[tokens], KL(baseline || model) in nats; `same_top`
-    bool[tokens], whether both find the same token likeliest; `finite` bool[tokens], whether all logits were numbers.
+    bool[tokens], whether the likeliest token is the same; `finite` bool[tokens], whether all logits are finite.
     """
 
     loss: Floats
@@ -35,12 +35,12 @@ class Scores:
 
     @classmethod
     def empty(cls, tokens: int) -> Scores:
-        """To be filled in."""
+        """Scores of `tokens` tokens, not yet filled in."""
         return cls(np.zeros(tokens), np.zeros(tokens), np.zeros(tokens, np.bool_), np.ones(tokens, np.bool_))
 
     @classmethod
     def joined(cls, parts: Sequence[Scores]) -> Scores:
-        """Of one text after another."""
+        """The scores of consecutive texts as one."""
         return cls(
             np.concatenate([part.loss for part in parts]),
             np.concatenate([part.divergence for part in parts]),
@@ -50,16 +50,16 @@ class Scores:
 
 
 def compare_rows(baseline: Logits, others: Sequence[Logits], next_ids: NDArray[np.int64]) -> list[Scores]:
-    """Scores of the baseline, then of each other model, by their logits float32[rows, vocab] before int64[rows].
+    """The scores of the baseline, then of each other model: logits float32[rows, vocab] for the tokens int64[rows].
 
-    A logit that is not finite makes the row's divergence so, and shows in `finite`.
+    If a logit is not finite, the row's divergence is not finite either, and `finite` is False.
     """
     rows, vocab = baseline.shape
     models = (baseline, *others)
     scores = [Scores.empty(rows) for _ in models]
     step = max(1, BLOCK_ENTRIES // vocab)
     work = np.empty((4, min(step, rows), vocab), np.float32)
-    with np.errstate(all="ignore"):  # what is not finite is the caller's to judge
+    with np.errstate(all="ignore"):  # the caller judges values that are not finite
         for begin in range(0, rows, step):
             block = slice(begin, min(begin + step, rows))
             _compare_block([logits[block] for logits in models], next_ids[block], scores, block, work)
@@ -97,9 +97,9 @@ def _compare_block(
 
 
 def _sums(values: Logits, weights: Logits | None) -> Floats:
-    """float64[rows], of each row's values, or of their products with weights.
+    """float64[rows]: the sum of each row's values, or of their products with weights.
 
-    By columns of SLICE, each in float32: NumPy's own sum takes as long as its exponentials.
+    Sums slices of SLICE columns in float32, because NumPy's own sum takes as long as its exponentials.
     """
     total = np.zeros(len(values))
     ones = np.ones(SLICE, np.float32)
@@ -113,7 +113,7 @@ def _sums(values: Logits, weights: Logits | None) -> Floats:
 
 
 def _finite_rows(logits: Logits, strange: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """bool[rows], whether all logits are numbers; only rows of a strange divergence can hold one that is not."""
+    """bool[rows], whether all logits are finite; only `strange` rows, whose divergence is not finite, are searched."""
     finite = np.ones(len(logits), np.bool_)
     for row in np.flatnonzero(strange):
         finite[row] = np.isfinite(logits[row]).all()
@@ -121,7 +121,7 @@ def _finite_rows(logits: Logits, strange: NDArray[np.bool_]) -> NDArray[np.bool_
 
 
 def _shift(logits: Logits, out: Logits) -> NDArray[np.intp]:
-    """Write logits less each row's largest; int[rows], where that is: the lowest place of several."""
+    """Subtract each row's largest logit, into `out`; return its index, int[rows], the lowest of equals."""
     top: NDArray[np.intp] = logits.argmax(axis=1)
     np.subtract(logits, logits[np.arange(len(logits)), top][:, None], out=out)
     return top

@@ -1,4 +1,4 @@
-"""A text cut into the windows that a model reads: where each begins, and which of its tokens are scored."""
+"""Cut a text into the windows that a model reads: where each begins, and which of its tokens are scored."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tokenizers import Tokenizer
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.text.tokenizer import encode_prompt, encode_rendered
 
-LONGEST = 2048  # tokens of a window unless asked for: the time that attention takes grows with the square
+LONGEST = 2048  # default tokens of a window: the time of attention grows with the square
 _PROBE = "a"
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How texts are cut: `lead` begins every window of at most `length` tokens, `stride` tokens after the last."""
+    """How texts are cut: windows of at most `length` tokens, `stride` tokens apart; each begins with `lead`."""
 
     lead: tuple[int, ...]
     length: int
@@ -25,8 +25,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens that are read from an empty context; the last `scored` of them count. `first` is the place of the first
-    that counts among the tokens of its document. An encoder reads the `source` before."""
+    """Tokens that are read from an empty context; the last `scored` of them are scored.
+
+    `first` is the index of the first scored token in its document. An encoder reads `source` first.
+    """
 
     tokens: tuple[int, ...]
     scored: int
@@ -36,9 +38,9 @@ class Window:
 
 
 def choose_cut(lead: Sequence[int], context: int, window: int | None, stride: int | None) -> Cut:
-    """Windows of `window` tokens, those of `lead` among them. By default min(context, LONGEST) without overlap.
+    """Windows of `window` tokens, which include `lead`; by default min(context, LONGEST), without overlap.
 
-    Raises MxspecError for windows that the model cannot read or that have no room for text.
+    Raises MxspecError for windows that are too long for the model, or have no room for text.
     """
     length = min(context, LONGEST) if window is None else window
     if not len(lead) + (0 if lead else 1) < length <= context:
@@ -53,7 +55,7 @@ def choose_cut(lead: Sequence[int], context: int, window: int | None, stride: in
 def cut_text(tokens: Sequence[int], cut: Cut, document: int = 0) -> Iterator[Window]:
     """Cut a document so that each token is scored once, in the first window that holds it.
 
-    Without a lead nothing predicts the first token of a text, or of a window that no other overlaps: it is left out.
+    Without a lead, nothing predicts the first token of a text or of a window without overlap: that token is left out.
     """
     room, done = cut.length - len(cut.lead), 0
     for begin in range(0, len(tokens), cut.stride):
@@ -68,13 +70,13 @@ def cut_text(tokens: Sequence[int], cut: Cut, document: int = 0) -> Iterator[Win
 
 
 def leading_tokens(tokenizer: Tokenizer, bos: int | None) -> tuple[int, ...]:
-    """The special tokens that a tokenizer puts before a text: mostly the beginning-of-text token, or none."""
+    """The special tokens that a tokenizer puts before a text: usually the beginning-of-text token, or none."""
     whole, plain = encode_prompt(tokenizer, _PROBE, bos), encode_rendered(tokenizer, _PROBE)
     places = [at for at in range(len(whole) - len(plain) + 1) if whole[at : at + len(plain)] == plain]
     return tuple(whole[: places[0]]) if plain and places else ()
 
 
 def encode_text(tokenizer: Tokenizer, text: str, lead: Sequence[int]) -> list[int]:
-    """Tokens of a text without any that the tokenizer puts around it; a lead that is written out goes, too."""
+    """The tokens of a text without the special tokens around it; a lead that the text spells out is removed too."""
     plain = encode_rendered(tokenizer, text)
     return plain[len(lead) :] if lead and plain[: len(lead)] == list(lead) else plain

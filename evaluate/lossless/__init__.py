@@ -1,1 +1,1 @@
-"""The certificate of `speccheck lossless`: is drafted text the target's own? One file a check."""
+"""The certificate of `speccheck lossless`: is drafted text the target's own? Each check has its own file."""

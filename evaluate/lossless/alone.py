@@ -1,4 +1,4 @@
-"""The reference of all comparisons: the target by itself, one token a call, in a session of its own."""
+"""The reference of all comparisons: the target alone, in its own session, one token a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Alone:
         self._reader = Reader(Session.of(engine.bundle, "target", 1))
 
     def write(self, job: Job) -> list[int]:
-        """The tokens after the prompt. Sampled ones are chosen by the noise of sample-and-match."""
+        """The tokens after the prompt. Sampled tokens are chosen by the noise of sample-and-match."""
         reader, shaper = self._reader, job.shaper(self._engine, ignore_eos=False)
         reader.begin(job.prompt.source)
         row = reader.append(job.prompt.tokens, 1)[0]

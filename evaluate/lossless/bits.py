@@ -1,6 +1,6 @@
-"""Rows that must be equal, bit for bit: K + 1 scored in one call, and single steps.
+"""Rows of logits that must be equal, bit for bit: K + 1 scored in one call, and single steps.
 
-This holds after any drafts were rolled back, next to any text in the same call, and on any number of threads.
+They must be equal after a rollback of drafts, next to any other text in the call, and on any number of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALONE = 1  # the slot of single steps
 
 
 def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Speed) -> Part:
-    """Score one text with calls of every width, in both models."""
+    """Score one text with both models, in calls of every width."""
     k_max = engine.bundle.manifest.k_max
     calls = speed.one_row + sum(2 * speed.seconds(width) / width for width in range(2, k_max + 2))
     length = int(min(max(SHARE * effort.model_seconds / calls, LEAST), MOST, engine.target.capacity))
@@ -46,9 +46,9 @@ def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Spe
 
 
 def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equality) -> None:
-    """Each row of `tokens`, in calls of every width, against single steps on one thread.
+    """Compare each row of `tokens`, in calls of every width, with single steps on one thread.
 
-    An encoder reads some of them first: alone, and then in one call with another source, which is in the other slot.
+    An encoder first reads some of the tokens: alone, and then in one call with another source, in the other slot.
     """
     ops.set_threads(1)
     source = tokens[: model.source_capacity]
@@ -73,7 +73,7 @@ def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equalit
 def _scored(model: Session, tokens: list[int], width: int) -> Iterator[tuple[int, Logits]]:
     """Rows of the text in one slot, `width` a call, beside another text in another slot.
 
-    Before every call one of as many other tokens is made, and rolled back.
+    Before each call, a call reads as many other tokens, which are rolled back.
     """
     other = tokens[::-1]
     for first in range(0, len(tokens), width):

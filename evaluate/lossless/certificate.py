@@ -1,4 +1,4 @@
-"""All checks in their order, and the verdict."""
+"""All checks in order, and the verdict."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ROW_TOKENS = 64
 
 @dataclass(slots=True)
 class Certificate:
-    """Everything that was compared and tested."""
+    """The results of all comparisons and tests."""
 
     effort: str
     seed: int
     equalities: list[Equality] = field(default_factory=list)
     chances: list[Chance] = field(default_factory=list)
-    powers: dict[str, list[Power]] = field(default_factory=dict)  # by way to sample
+    powers: dict[str, list[Power]] = field(default_factory=dict)  # for each way to sample
     skipped: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -64,7 +64,7 @@ def certify(
     only: Collection[str] = CHECKS,
     progress: Progress = lambda line: None,
 ) -> Certificate:
-    """Run the checks that `only` names. Raises MxspecError for a text that is too short."""
+    """Run the checks that `only` names. Raises MxspecError if the text is too short."""
     began = time.perf_counter()
     found = Certificate(effort, seed)
     wanted = EFFORTS[effort]

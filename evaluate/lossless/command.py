@@ -42,10 +42,10 @@ def lossless(
     slots: int,
     run: Run,
 ) -> None:
-    """Check that what BUNDLE writes with drafts is what its target writes alone.
+    """Check that BUNDLE writes the same with drafts as its target alone.
 
-    Compares scores of K + 1 tokens with those of single steps, bit for bit; greedy and seeded text, written with every
-    drafter and K, with the target's alone; and sampled text with the target's distribution. The exit code is 2 if
+    Compares the scores of K + 1 tokens with those of single steps, bit for bit; greedy and seeded text of each drafter
+    and K with the text of the target alone; and sampled text with the target's distribution. The exit code is 2 if
     anything differs. A correct engine fails in at most one of a thousand runs.
     """
     text = None if text_file is None else read_text(text_file, "--text")

@@ -1,4 +1,4 @@
-"""The amount of work of each effort: as many tokens as the models write in its time."""
+"""The amount of work of each effort: as many tokens as the models write in the effort's time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.models.session import Part, Session
 
 WARM_UP, TIMED = 2, 5  # calls
-ROWS = 8  # of the larger call that is timed
+ROWS = 8  # of the larger of the two timed calls
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Seconds of the models' work, and limits to what is compared in them."""
+    """Seconds of the models' work, and limits on what is compared in this time."""
 
     model_seconds: float
     equal_tokens: int  # largest length of a text that is compared

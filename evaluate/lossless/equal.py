@@ -1,7 +1,7 @@
 """Texts that must be equal, token by token: those of every way to draft, and those of the target alone.
 
-Greedy text is the target's likeliest token at every place; sampled text under a seed and sample-and-match is its choice
-by that seed's noise. Neither depends on K, the drafter, the texts beside it or the number of threads.
+Greedy text is the target's likeliest token at every position. With a seed, sample-and-match chooses each token by the
+seed's noise. Neither text depends on K, the drafter, other texts or the number of threads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Plan:
 def check_equality(
     engine: Engine, prompts: Sequence[Prompt], seed: int, effort: Effort, speed: Speed, progress: Progress
 ) -> Part:
-    """Write the same texts in every way."""
+    """Write the same texts in every way, and compare them with the target's."""
     skipped: list[str] = []
     manifest, slots = engine.bundle.manifest, engine.target.slots
     none, drafters = engine.drafters["none"], guessing(engine)
@@ -70,7 +70,7 @@ def check_equality(
 
 
 def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> list[Way]:
-    """Each K and each drafter, one text and several at a time, on one thread and on several."""
+    """Ways with each K and each drafter, with one text and several at a time, on one thread and on several."""
     threads = max(len(os.sched_getaffinity(0)), 2)
     first, *others = drafters
     some = min(4, k_max)
@@ -105,7 +105,7 @@ def _kinds(prompts: Sequence[Prompt], seed: int, length: int) -> list[Job]:
 
 
 def _jobs(engine: Engine, jobs: list[Job], skipped: list[str]) -> list[Job]:
-    """Add texts in a grammar, if that is possible."""
+    """Add texts that keep to a grammar, if that is possible."""
     try:
         grammar = own_grammar(engine)
     except GenerationError as error:
@@ -118,7 +118,7 @@ def _jobs(engine: Engine, jobs: list[Job], skipped: list[str]) -> list[Job]:
 
 
 def _plan(jobs: int, ways: Sequence[Way], effort: Effort, speed: Speed) -> Plan:
-    """The number of texts of each way, and their length, that the time allows, if no drafted token is accepted."""
+    """The number and length of texts that fit into the time of each way, if no drafted token is accepted."""
     seconds = SHARE * effort.model_seconds
 
     def cost(length: int, share: float) -> float:

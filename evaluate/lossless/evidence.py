@@ -1,8 +1,9 @@
 """Tests of the distribution that emitted tokens came from, collected token by token.
 
-At every place target and draft are known, p and q. The score of a token is s = p / (p + q), in whole steps of 1 / 32;
-what a verifier lets through from the draft lowers it. Its law at each place is known, so that of the sum is: the
-p-value is exact. Beside it the probability-integral transform of each token is uniform and independent of the others.
+At every position the distributions of target and draft are known, p and q. The score of a token is s = p / (p + q), in
+whole steps of 1 / 32; tokens that a verifier wrongly accepts from the draft lower the scores. The law of each score is
+known, and therefore the law of their sum: the p-value is exact. A second test uses the probability-integral transforms
+of the tokens, which are uniform and independent.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from mxspec.evaluate.significance import (
     sum_tail,
 )
 
-# --- what a wrong verifier would write at a place where a token was drafted ---
+# --- what a wrong verifier would write at the position of a drafted token ---
 
 
 def lenient(target: Probs, draft: Probs, lenience: float) -> Probs:
-    """Tokens are kept with min(1, target / (lenience · draft)); the rest comes from the residual as it should."""
+    """Tokens are kept with min(1, target / (lenience · draft)); the others come from the correct residual."""
     kept = np.minimum(draft, target / lenience)
     rest = np.maximum(target - draft, 0.0)
     total = rest.sum()
@@ -39,7 +40,7 @@ def lenient(target: Probs, draft: Probs, lenience: float) -> Probs:
 
 
 def residual_from_target(target: Probs, draft: Probs) -> Probs:
-    """What is rejected is replaced by a draw from the target, nothing being subtracted."""
+    """A rejected token is replaced by a draw from the target itself, not from the residual."""
     kept = np.minimum(draft, target)
     written: Probs = kept + (1 - kept.sum()) * target
     return written
@@ -62,7 +63,7 @@ FAULTS: dict[str, Callable[[Probs, Probs], Probs]] = {
 LEVELS = 32
 LAGS = 4
 LEAST_POWER_Z = (
-    1.6448536269514722  # with probability 0.95 a normal variate is above its mean minus this many deviations
+    1.6448536269514722  # a normal variate is above its mean minus this many deviations with probability 0.95
 )
 
 
@@ -71,21 +72,21 @@ class Evidence:
     """The tokens of all texts of one way to sample."""
 
     name: str
-    possible: Equality  # counts tokens, and those that the target cannot have written
-    laws: list[Probs] = field(default_factory=list)  # float64[LEVELS + 1] at each place
-    broken: dict[str, list[Probs]] = field(default_factory=dict)  # the same with each fault
+    possible: Equality  # counts all tokens, and those that the target cannot have written
+    laws: list[Probs] = field(default_factory=list)  # float64[LEVELS + 1] for each position
+    broken: dict[str, list[Probs]] = field(default_factory=dict)  # the same laws, with each fault
     scores: list[int] = field(default_factory=list)
-    by_rank: list[float] = field(default_factory=list)  # transforms, the likeliest token first
-    by_id: list[list[float]] = field(default_factory=list)  # of each text, tokens in the order of their ids
+    by_rank: list[float] = field(default_factory=list)  # transforms, with the likeliest token first
+    by_id: list[list[float]] = field(default_factory=list)  # for each text, transforms with tokens by id
 
     def begin(self) -> None:
         """Begin another text."""
         self.by_id.append([])
 
     def add(self, token: int, target: Probs, draft: Probs, drafted: bool, uniform: float) -> bool:
-        """A token, and what both models expected in its place, float64[vocab]; `uniform` is a number in [0, 1).
+        """Add a token with both models' distributions at its position, float64[vocab]; `uniform` is in [0, 1).
 
-        False where the target cannot have written it.
+        Returns False if the target cannot have written the token.
         """
         self.possible.compared += 1
         if target[token] == 0:
@@ -129,7 +130,7 @@ class Evidence:
         return (sum(self.scores) - float(means.sum())) / math.sqrt(variance) if variance > 1e-9 else 0.0
 
     def powers(self, level: float) -> list[Power]:
-        """The probability that the score would have shown each fault, tested at `level`."""
+        """The probability that the score, tested at `level`, would have shown each fault."""
         if not self.scores:
             return []
         law = sum_of(np.array(self.laws))
@@ -147,7 +148,7 @@ def _law(levels: NDArray[np.int64], probs: Probs) -> Probs:
 
 
 def _needed(law: Probs, wrong: Probs, level: float, count: int) -> int | None:
-    """Number of tokens like these after which a fault shows with probability 0.95, by the normal approximation."""
+    """The number of such tokens after which a fault shows with probability 0.95, by the normal approximation."""
     (mean, spread), (shifted, wrong_spread) = _moments(law), _moments(wrong)
     if abs(shifted - mean) < 1e-9 * count:
         return None

@@ -1,12 +1,12 @@
-"""Results of one check."""
+"""The results of one check."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-MOST_EXAMPLES = 3  # number of differences that are shown
-Progress = Callable[[str], None]  # called with the step that begins, in words
+MOST_EXAMPLES = 3  # number of differences to show
+Progress = Callable[[str], None]  # called with the name of the step that begins
 
 
 @dataclass(slots=True)
@@ -35,9 +35,9 @@ class Equality:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A test of a distribution; a correct engine gives such a p-value or a smaller one with that probability."""
+    """A test of a distribution; with a correct engine, the p-value is at most x with probability x."""
 
-    way: str  # to sample the texts
+    way: str  # the way in which the texts were sampled
     test: str
     unit: str
     compared: int
@@ -51,17 +51,17 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """The probability that a fault would have shown in this run, and the number of tokens for a probability of 0.95."""
+    """The probability that a fault would have shown in this run, and the tokens needed for a probability of 0.95."""
 
     fault: str
     probability: float
-    tokens: int  # of this run
+    tokens: int  # in this run
     tokens_needed: int | None  # None if it would never show
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Results of one part of the certificate; `skipped` names what could not be checked, and why."""
+    """The results of one part of the certificate; `skipped` names what could not be checked, and why."""
 
     equalities: Sequence[Equality] = ()
     chances: Sequence[Chance] = ()

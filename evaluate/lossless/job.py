@@ -31,7 +31,7 @@ class Job:
     grammar: Grammar | None = None
 
     def shaper(self, engine: Engine, *, ignore_eos: bool) -> Shaper:
-        """A new shaper of its tokens, which the engine does not share."""
+        """A new shaper of the text's tokens, not shared with the engine."""
         manifest, entry = engine.bundle.manifest, engine.bundle.manifest.tokenizer
         grammar = None
         if self.grammar is not None:
@@ -73,7 +73,7 @@ class Way:
         return self.verifier == "match" or (self.k != "auto" and self.drafter.repeatable)
 
     def request(self, job: Job) -> Request:
-        """The job as a request, which uses none of the bundle's defaults."""
+        """The job as a request without the bundle's defaults."""
         chosen = _CHOOSING - set(DRAWN) if job.sampling.greedy else _CHOOSING
         tokens, source = job.prompt.tokens, job.prompt.source
         return Request(
@@ -104,9 +104,9 @@ def penalised(sampling: Sampling) -> Sampling:
 
 
 def own_grammar(engine: Engine) -> Grammar:
-    """A grammar that any pair can keep to: some of its own tokens, in any order.
+    """A grammar that any pair can keep to: some of the pair's tokens, in any order.
 
-    Raises GenerationError where llguidance is not installed, or does not know the tokenizer.
+    Raises GenerationError if llguidance is not installed or does not know the tokenizer.
     """
     if importlib.util.find_spec("llguidance") is None:
         raise GenerationError("llguidance is not installed (pip install 'mxspec[grammar]')")

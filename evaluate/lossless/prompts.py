@@ -22,9 +22,9 @@ class Prompt:
 
 
 def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> list[Prompt]:
-    """`count` prompts of different lengths; every second one shares a prefix, or its source, with the one before.
+    """`count` prompts of different lengths; every second prompt shares a prefix or the source with the one before.
 
-    A slot then continues what another slot has read.
+    So that a slot continues from tokens that another slot has read.
     """
     rng = np.random.default_rng(seed)
     encoded = engine.target.source_capacity

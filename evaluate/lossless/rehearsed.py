@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.sampling.distribution import Distribution
 
-_ERRS = (3, 11, 12, 20)  # places of every 23 at which the guess is wrong
+_ERRS = (3, 11, 12, 20)  # of every 23 positions, those with a wrong guess
 
 
 class RehearsedDrafter(ByText):
-    """Guesses the texts that it was given, as if it had copied them, whatever the pair's own draft is worth."""
+    """Guesses the texts that it was given; its acceptance does not depend on the pair's draft."""
 
     name = "rehearsed"
-    cheap = False  # it is asked for a fixed K
+    cheap = False  # it only drafts with a fixed K
 
     def __init__(self, texts: Sequence[Sequence[int]], vocab_size: int) -> None:
         self._texts = [(list(text), _with_errors(text, vocab_size)) for text in texts]  # prompts and answers
@@ -28,7 +28,7 @@ class RehearsedDrafter(ByText):
         return []
 
     def _next(self, tokens: list[int]) -> int | None:
-        """What follows in one of the texts; after a guess that was wrong, whatever it knows of that place."""
+        """The next token of one of the texts; after a wrong guess, any that it knows at this position."""
         count = len(tokens)
         for text, wrong in self._texts:
             places = zip(tokens, text, wrong, strict=False)

@@ -1,4 +1,4 @@
-"""The certificate in words, and as one object."""
+"""The certificate as tables, as sentences, and as one object."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _chances(found: Certificate, unit: str) -> Table:
 
 
 def as_sentences(found: Certificate) -> list[str]:
-    """The verdict, and how far it reaches."""
+    """The verdict, and what it covers."""
     if not found.passed:
         return ["Not lossless: what was drafted changed the text.", *(f"  {failure}" for failure in found.failures)]
     tests = f"{len(found.chances)} tests" if found.chances else "no test of a distribution"

@@ -1,7 +1,7 @@
 """Sampled text, scored again: is it from the target's distribution?
 
-The engine samples from the full vocabulary in every way that it has. Other sessions, without drafts, then read each
-text, and every emitted token is compared with the target's distribution at its position.
+The engine samples from the full vocabulary in every way that it supports. Other sessions, without drafts, then read
+each text, and compare every emitted token with the target's distribution at its position.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mxspec.runtime.sampling.settings import Sampling
 SHARE = 0.45  # of the models' time
 LENGTHS = 24, 64  # tokens of a text, at least and at most
 K = 4
-FIRST_SHARE = 3  # of the first way, which power is computed for
+FIRST_SHARE = 3  # of the first way, whose power is computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Sampled:
 def check_rescored(
     engine: Engine, prompts: Sequence[Prompt], seed: int, effort: Effort, speed: Speed, progress: Progress
 ) -> tuple[list[Evidence], list[Equality]]:
-    """Write and score; the evidence of each way, the texts that ended in an error, and impossible tokens."""
+    """Write and score texts; return the evidence of each way, the failed texts, and impossible tokens."""
     whole = Equality("sampled text: written to its end", "texts")
     possible = Equality("sampled text: tokens that the target can write", "tokens")
     wanted = _wanted(engine)
@@ -97,7 +97,7 @@ def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> 
 def _jobs(
     engine: Engine, sampled: Sampled, prompts: Sequence[Prompt], tokens: int, rng: np.random.Generator
 ) -> Iterator[Job]:
-    """Texts that have `tokens` tokens together, with at least one for each slot if possible; each has its own seed."""
+    """Texts of `tokens` tokens in all, at least one for each slot if possible; each has its own seed."""
     shortest, longest = LENGTHS
     room = engine.target.capacity - max(len(prompt.tokens) for prompt in prompts)
     length = min(max(tokens // sampled.way.together, shortest), longest, room)
@@ -129,7 +129,7 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
     if entry is None or len(tokens) > entry.context_length + 1 or not _reads(entry, prompt):
         yield from (np.full(vocab, 1 / vocab) for _ in text.tokens)
         return
-    shaper = text.job.shaper(engine, ignore_eos=True)  # where it ends by its grammar, that says where
+    shaper = text.job.shaper(engine, ignore_eos=True)  # a grammar may end the text: the shaper knows where
     rows = chain.from_iterable(engine.score(tokens[:-1], source=prompt.source or None, model=model))
     for token, row in zip(text.tokens, islice(rows, len(prompt.tokens) - 1, None), strict=True):
         yield shaper.distribution(row).probabilities(None, vocab)

@@ -23,7 +23,7 @@ class Written:
 
 
 def write_all(engine: Engine, jobs: Sequence[Job], way: Way) -> Iterator[Written]:
-    """The texts in their order, `way.together` at a time: when one ends, the next begins next to the others."""
+    """Yield the texts in order, written `way.together` at a time: when one ends, the next joins the others."""
     before = ops.threads()
     ops.set_threads(way.threads)
     running: list[tuple[Job, Handle]] = []
@@ -41,7 +41,7 @@ def write_all(engine: Engine, jobs: Sequence[Job], way: Way) -> Iterator[Written
 
 
 def _read(job: Job, handle: Handle) -> Written:
-    """All events of a text. An error that ends it is a finding, not an error of the check."""
+    """Read all events of a text. An error that ends the text is a finding, not an error of the check."""
     text = Written(job)
     try:
         for event in handle:

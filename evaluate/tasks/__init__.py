@@ -1,1 +1,1 @@
-"""Does a pair do its tasks as well with speculation as without, and the lm-evaluation-harness on this engine."""
+"""`speccheck tasks` compares answers with and without speculation; `mxspec-eval` runs the lm-evaluation-harness."""

@@ -1,11 +1,11 @@
-"""Code, rows in the format of HumanEval: the beginning of a function and its tests; pass@1."""
+"""Code in the format of HumanEval: each row has the beginning of a function and its tests; scored by pass@1."""
 
 from __future__ import annotations
 
 from mxspec.evaluate.tasks.sandbox import run_code
 from mxspec.evaluate.tasks.task import Row, Task
 
-STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")  # of Chen et al. 2021, section 3: the function is over
+STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")  # Chen et al. 2021, section 3: the function has ended
 
 
 def prompt(row: Row) -> str:
@@ -19,12 +19,12 @@ def program(row: Row, answer: str) -> str:
 
 
 def pass_at_1(row: Row, answer: str) -> float:
-    """1 where the tests pass, else 0. Runs the answer: run_code()."""
+    """1 if the tests pass, else 0. Runs the answer with run_code()."""
     return float(run_code(program(row, answer)) == "passed")
 
 
 def process_results(row: Row, answers: list[str]) -> dict[str, float]:
-    """As lm-evaluation-harness asks for it."""
+    """The score of the first answer, in the harness's form."""
     return {"pass_at_1": pass_at_1(row, answers[0])}
 
 

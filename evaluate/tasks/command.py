@@ -1,4 +1,4 @@
-"""`speccheck tasks`: does a pair do its tasks as well with speculation as without?"""
+"""`speccheck tasks`: are the answers to tasks as good with speculation as without?"""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def tasks(
 ) -> None:
     """Answer the prompts of tasks with speculation and without, and compare.
 
-    First the ids of greedy answers, which have to be the same; then the scores: ROUGE-2 of summarisation, pass@1 of
-    code with --run-code, and with --temperature those of answers sampled with several seeds. Exit code 2 where ids
-    differ, or the interval of a difference of scores excludes 0.
+    First compares the ids of greedy answers, which must be the same. Then compares scores: ROUGE-2 of summaries, pass@1
+    of code with --run-code, and with --temperature the scores of answers sampled with several seeds. The exit code is
+    2 if ids differ, or if the interval of a difference of scores excludes 0.
     """
     if seeds is not None and temperature is None:
         raise click.UsageError("--seeds is of sampled answers: give --temperature")

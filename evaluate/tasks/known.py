@@ -1,4 +1,4 @@
-"""The kinds of tasks, by the names under which users ask for them."""
+"""The kinds of tasks, by the names that users give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = {task.kind: task for task in (SUMMARISATION, CODE)}
 
 
 def parse_task(argument: str) -> tuple[Task, Path]:
-    """Of `KIND=FILE.jsonl`; raises MxspecError."""
+    """Parse `KIND=FILE.jsonl`; raises MxspecError."""
     kind, equals, file = argument.partition("=")
     if not equals or not file:
         raise MxspecError(f"--task: got {argument!r}, expected KIND=FILE.jsonl, such as summarisation=xsum.jsonl")

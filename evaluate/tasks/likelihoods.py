@@ -1,4 +1,4 @@
-"""How likely continuations are after their contexts: what texts share is read once, choices are read together."""
+"""How likely continuations are after their contexts: shared prefixes are read once, choices in one call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Likelihood:
 
 @dataclass(slots=True)
 class _Choice:
-    """A continuation that is being read, in a slot of its own."""
+    """A continuation that is being read, in its own slot."""
 
     tokens: Tokens
     slot: int
@@ -35,7 +35,7 @@ class _Choice:
     scored: int = 0
 
     def add(self, logits: Logits) -> None:
-        """Score the next tokens by float32[rows, vocab], the logits before each."""
+        """Score the next tokens; float32[rows, vocab] are the logits before each."""
         wanted = np.asarray(self.tokens[self.scored : self.scored + len(logits)])
         top = logits.max(axis=1, keepdims=True)
         total = np.log(np.exp(logits - top).sum(axis=1, dtype=np.float64))
@@ -46,22 +46,22 @@ class _Choice:
 
 
 class Likelihoods:
-    """Scores continuations with a session of its own; `read_tokens` counts what was read in all."""
+    """Scores continuations with its own session; `read_tokens` counts all tokens that were read."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._held: Tokens = ()  # what slot 0 holds
+        self._held: Tokens = ()  # the tokens in slot 0
         self.read_tokens = 0
 
     def of(self, requests: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
-        """One for each context and continuation, neither of them empty, in any order and any number of times.
+        """A likelihood for each pair of context and continuation, in the order given; pairs may repeat.
 
-        Of what is longer than the model's context, the beginning is left out; a continuation has at most
+        Neither may be empty. A context that is too long for the model loses its beginning; a continuation has at most
         `capacity` tokens.
         """
         cut = [self._cut(context, continuation) for context, continuation in requests]
         found: dict[tuple[Tokens, Tokens], Likelihood] = {}
-        # Sorted, so that neighbours share the longest beginning: the examples before every question of a task.
+        # Sorted, so that neighbours share long prefixes, such as the examples before every question of a task.
         for context, pairs in groupby(sorted(set(cut)), key=lambda pair: pair[0]):
             continuations = [continuation for _, continuation in pairs]
             for continuation, likelihood in zip(continuations, self._after(context, continuations), strict=True):
@@ -69,7 +69,7 @@ class Likelihoods:
         return [found[pair] for pair in cut]
 
     def _cut(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[Tokens, Tokens]:
-        """The last token is never read, so that capacity + 1 tokens fit."""
+        """Cut a pair to the model's context: capacity + 1 tokens fit, because the last token is never read."""
         assert context, "a context is not empty"
         assert 0 < len(continuation) <= self._session.capacity
         room = self._session.capacity + 1 - len(continuation)
@@ -89,7 +89,7 @@ class Likelihoods:
             yield from (Likelihood(choice.logprob, choice.greedy) for choice in choices)
 
     def _read_context(self, context: Tokens) -> Logits:
-        """Read in slot 0 what it does not hold; a copy of float32[1, vocab], the logits after the context."""
+        """Read what slot 0 lacks of the context; return a copy of the logits after the context, float32[1, vocab]."""
         past = min(common_prefix(self._held, context), len(context) - 1)
         while True:
             piece = context[past : past + self._session.chunk]
@@ -100,7 +100,7 @@ class Likelihoods:
                 return logits.copy()
 
     def _read_choices(self, choices: Sequence[_Choice], past: int) -> None:
-        """Read all but the last token of each, as many together as a call takes."""
+        """Read all but the last token of each choice, as many together as fit into a call."""
         while True:
             parts, reading, room = [], [], self._session.chunk
             for choice in choices:

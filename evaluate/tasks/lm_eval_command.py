@@ -1,4 +1,4 @@
-"""`mxspec-eval`: the lm-evaluation-harness with a bundle as its model."""
+"""`mxspec-eval`: run the lm-evaluation-harness with a bundle as its model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SUBCOMMANDS = ("run", "ls", "validate")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.version_option(package_name="mxspec")
 def main(files: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Run lm-eval, which knows the model `mxspec` here and takes it by default. ARGUMENTS are lm-eval's own.
+    """Run lm-eval with the model `mxspec`, which is the default here. ARGUMENTS are those of lm-eval.
 
     \b
     mxspec-eval --model_args bundle=my.bundle --tasks hellaswag
     mxspec-eval --model_args bundle=my.bundle --task summarisation=xsum.jsonl
-    mxspec-eval run --help                                 lm-eval's options
+    mxspec-eval run --help                                 the options of lm-eval
     """
     require("lm_eval", "lm-eval", "mxspec-eval")
     from mxspec.evaluate.tasks.lm_eval_model import NAME, register
@@ -45,7 +45,7 @@ def main(files: tuple[str, ...], arguments: tuple[str, ...]) -> None:
 
 
 def _with_tasks(arguments: list[str], folder: Path, names: list[str]) -> list[str]:
-    """lm-eval takes one folder of tasks, and one list of their names."""
+    """Add the folder of tasks to lm-eval's arguments, and the tasks' names to its list of tasks."""
     for taken in ("--include_path", "--tasks"):
         if any(argument.split("=")[0] == taken for argument in arguments):
             raise MxspecError(f"--task: got it with {taken}, expected one of them: run mxspec-eval twice")
@@ -59,7 +59,7 @@ def _run(arguments: list[str]) -> None:
     sys.argv = ["mxspec-eval", *arguments]
     try:
         cli_evaluate()
-    except SystemExit as leaving:  # argparse's own code for a usage error is that of a failed check here
+    except SystemExit as leaving:  # argparse exits with 2 after a usage error, which means a failed check here
         sys.exit(EXIT_BAD_INPUT if leaving.code == 2 else leaving.code)
     except ValueError as error:
         if not str(error).startswith("Tasks not found"):

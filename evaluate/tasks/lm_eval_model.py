@@ -1,4 +1,4 @@
-"""The engine as a model of the lm-evaluation-harness, which this file imports: import it late."""
+"""The engine as a model of the lm-evaluation-harness. Import this file late: it imports the harness."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.tokenizer import encode_rendered
 
 NAME = "mxspec"
-MAX_NEW_TOKENS = 256  # where a task names none, as in the harness's other models
+MAX_NEW_TOKENS = 256  # if a task gives no limit, as in the harness's other models
 _SAMPLED = ("temperature", *DRAWN)
 _KNOWN = ("until", "max_gen_toks", "do_sample", "repetition_penalty", *_SAMPLED)
 
 
 class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
-    """A bundle. Answers are written many at a time; contexts that choices share are read once.
+    """A bundle as the harness's model. It writes many answers at a time, and reads a context that choices share once.
 
-    `slots` texts at a time, by default `batch_size` where that is a number above 1, else 8. `k` and `drafter` are those
-    of Request; `k=0` writes without speculation. `model` "baseline" is the fp16 target. `seed` is that of the first
-    sampled answer, the next has the next. `max_batch_size` and `device` (cuda:0 where nobody names one) are the
-    harness's and do not count. Raises MxspecError for what the bundle cannot do.
+    `slots` is the number of texts at a time, by default `batch_size` if that is a number above 1, else 8. `k` and
+    `drafter` are those of Request; `k=0` writes without speculation. With `model` "baseline" the fp16 target answers.
+    `seed` is the seed of the first sampled answer, `seed` + 1 that of the next. `max_batch_size` and `device` come
+    from the harness and have no effect. Raises MxspecError for settings that the bundle does not support.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text without a context: the token that begins a text, else one that ends it."""
+        """The token before a text without a context: the one that begins texts, else one that ends them."""
         begin = self.engine.bundle.manifest.tokenizer.bos_token_id
         return self.eot_token_id if begin is None else begin
 
@@ -164,18 +164,18 @@ class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
 
     @property
     def tokenizer_name(self) -> str:
-        """By which the harness keeps rendered requests apart."""
+        """The key under which the harness caches rendered requests."""
         return f"{self.engine.bundle.manifest.name}-{self.engine.bundle.manifest.tokenizer.sha256}"
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """A name for the bundle's template, which is the only one."""
+        """A name for the bundle's only chat template."""
         if not chat_template:
             return None
         ChatTemplate.required(self.engine.bundle)
         return self.tokenizer_name
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A chat as text, by the bundle's template."""
+        """Render a chat as text with the bundle's template."""
         template = self.engine.template or ChatTemplate.required(self.engine.bundle)
         return template.render(chat_history, add_generation_prompt=add_generation_prompt)
 

@@ -1,4 +1,4 @@
-"""Local files as tasks of the lm-evaluation-harness: a folder of its task files for --include_path."""
+"""Local files as tasks of the lm-evaluation-harness: writes a folder of task files for --include_path."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MODULES = "mxspec.evaluate.tasks"
 
 
 def task_name(task: Task, path: Path) -> str:
-    """By which the harness knows the task of a file."""
+    """The name of a file's task in the harness."""
     return f"mxspec_{task.kind}_{path.stem}"
 
 
 def write_tasks(folder: Path, files: Iterable[tuple[Task, Path]]) -> list[str]:
-    """Write a task file for each file of rows; their names. Raises MxspecError for rows that cannot be read."""
+    """Write a task file for each file of rows; return the tasks' names. Raises MxspecError for unreadable rows."""
     names = []
     for task, path in files:
         read_rows(path, task)
@@ -29,14 +29,14 @@ def write_tasks(folder: Path, files: Iterable[tuple[Task, Path]]) -> list[str]:
 
 
 def load_rows(kind: str, path: str, **_: Any) -> Mapping[str, Any]:
-    """The rows of a file as the harness asks for a data set."""
+    """The rows of a file, in the form of a data set of the harness."""
     task = KINDS[kind]
     rows = [{field: row[field] for field in task.fields} for row in read_rows(Path(path), task)]
     return {"test": require("datasets", "datasets", "mxspec-eval").Dataset.from_list(rows)}
 
 
 def _task_file(task: Task, path: Path, name: str) -> str:
-    """YAML, whose strings are JSON's; a row's functions are those of the kind's own file."""
+    """The task file in YAML, with strings written as in JSON; it names the functions of the task's kind."""
     metric = task.metric.lower().replace("rouge-2", "rouge2").replace("@", "_at_")
     text = json.dumps
     return f"""\

@@ -1,4 +1,4 @@
-"""Parity: the same greedy ids with speculation as without, then scores that do not differ."""
+"""Parity: compare answers with and without speculation, first the greedy ids, then the scores."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class TaskFile:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name that users see."""
         return f"{self.task.kind} ({self.path.name})"
 
 
 @dataclass(frozen=True, slots=True)
 class ParityOptions:
-    """Beside the tasks: who drafts, and how much is sampled. A temperature of 0 samples nothing."""
+    """The drafters, and the number of sampled answers. With temperature 0 nothing is sampled."""
 
     drafters: tuple[str, ...]
     temperature: float
@@ -46,9 +46,10 @@ class ParityOptions:
 
 
 def check_parity(engine: Engine, task_files: Sequence[TaskFile], options: ParityOptions, progress: Count) -> TaskParity:
-    """Write all answers, compare and score them. The confidence holds for all tasks together (Bonferroni).
+    """Write, compare and score all answers. The confidence holds for all tasks together (Bonferroni).
 
-    Raises MxspecError for a drafter that the bundle does not have, prompts without room and packages that are missing.
+    Raises MxspecError for a drafter that the bundle does not have, a prompt that leaves no room for an answer, and a
+    missing package.
     """
     if options.temperature and not options.run_code and all(task_file.task.runs_code for task_file in task_files):
         raise MxspecError("--temperature: sampled code is compared by running it: give --run-code")
@@ -112,7 +113,7 @@ def _check(engine: Engine, task_file: TaskFile, options: ParityOptions, level: f
 
 
 class _Scorer:
-    """The worth of answers; an answer that came before is not scored again."""
+    """Scores answers; an equal answer to the same row is not scored twice."""
 
     def __init__(self, task_file: TaskFile) -> None:
         self._file = task_file
@@ -130,7 +131,7 @@ class _Scorer:
 def _compare(
     scorer: _Scorer, pairs: Sequence[tuple[TaskAnswers, TaskAnswers]], temperature: float, level: float
 ) -> Scores:
-    """Means over seeds are the items' scores: what seeds and items add to the spread are both in theirs."""
+    """An item's score is its mean over seeds, so that the spread of these means comes from both seeds and items."""
     plain = np.mean([scorer(one.answers) for one, _ in pairs], axis=0)
     speculating = np.mean([scorer(other.answers) for _, other in pairs], axis=0)
     return Scores(
@@ -167,7 +168,7 @@ def _first_difference(number: int, plain: Sequence[int], drafted: Sequence[int])
 
 
 def _reasons(found: TaskFound, name: str, level: float) -> list[str]:
-    """Why the task fails: ids that differ, scores that do, or too few items to say so."""
+    """The reasons why the task fails: ids or scores that differ, or too few items to tell."""
     reasons = [
         f"{name} with drafter {way.drafter}: {way.different} of {found.items} greedy answers differ: "
         f"{way.first_difference}"

@@ -1,4 +1,4 @@
-"""What `speccheck tasks` found, and how it reads as tables."""
+"""The result of `speccheck tasks`, and its tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxspec.evaluate.sheet import Cell, Column, Sheet
 
 
 class Interval(Value):
-    """A mean over items, and what it lies between."""
+    """A mean over items, and its confidence interval."""
 
     mean: float
     low: float
@@ -18,9 +18,9 @@ class Interval(Value):
 
 
 class Way(Value):
-    """One way to write the greedy answers; `different` of them are not the ids written without speculation.
+    """One way to write the greedy answers; `different` of them differ from those without speculation.
 
-    `seconds` is the time of all answers together, as many at a time as there are slots; `first_difference` says where.
+    `seconds` is the time of all answers, written in all slots at a time; `first_difference` is a place.
     """
 
     drafter: str
@@ -32,14 +32,14 @@ class Way(Value):
 
     @property
     def milliseconds_a_token(self) -> float:
-        """Of all texts together."""
+        """The time of all answers over their number of tokens."""
         return 1e3 * self.seconds / self.tokens if self.tokens else 0.0
 
 
 class Scores(Value):
-    """Answers with speculation and without; the difference is with less without, item by item.
+    """Scores of answers with and without speculation; the difference is with minus without, item by item.
 
-    `seeds` answers an item, 1 where they are greedy. `p_value` is that of the paired randomisation test.
+    `seeds` is the number of answers to an item, 1 if they are greedy. `p_value` is from a paired randomisation test.
     """
 
     temperature: float
@@ -51,7 +51,7 @@ class Scores(Value):
 
 
 class TaskFound(Value):
-    """One file of rows; `cut_prompts` lost their beginning, for want of context."""
+    """The result for one file of rows; `cut_prompts` counts prompts that lost their beginning to fit the context."""
 
     kind: str
     file: str
@@ -64,12 +64,12 @@ class TaskFound(Value):
 
     @property
     def name(self) -> str:
-        """For people: the kind, and the file where its name says more."""
+        """The name that users see: the kind, and the file if its name differs."""
         return self.kind if Path(self.file).stem == self.kind else f"{self.kind}: {self.file}"
 
 
 class TaskParity(Result):
-    """All tasks. `level` is the confidence of each interval; `isolation`: how code that was run had no network."""
+    """All tasks. `level` is the confidence of each interval; `isolation` says how the network was closed to code."""
 
     bundle: str
     slots: int
@@ -81,7 +81,7 @@ class TaskParity(Result):
     passed: bool
 
     def sheets(self) -> list[Sheet]:
-        """Ids, then scores where there are any."""
+        """Tables of ids and, if answers were scored, of scores."""
         sheets = [Sheet("greedy answers with and without speculation", _WAYS, tuple(self._ways()), (), keys=2)]
         if any(task.scores for task in self.tasks):
             title = f"scores, with intervals of {self.level:.4g} by bootstrap over items"

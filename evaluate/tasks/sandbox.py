@@ -1,7 +1,7 @@
-"""Run code that a model wrote: another process, with limits of time and memory, alone and without a network.
+"""Run code that a model wrote, in a process with limits of time and memory, no network and no other processes.
 
-This keeps accidents in, not attackers: the process reads what its user may read. What is not trusted belongs into a
-container or a virtual machine besides.
+The sandbox stops accidents, not attackers: the process can read all files that its user can read. Run untrusted code in
+a container or a virtual machine as well.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ STARTUP_SECONDS = 5.0
 
 
 def run_code(program: str, seconds: float = SECONDS, *, namespace: bool = True) -> Outcome:
-    """Whether a Python program runs to its end, with the standard library alone, in an empty folder.
+    """Run a Python program in an empty folder, with only the standard library; report whether it reaches its end.
 
     Processor time is limited to `seconds`, memory to sandbox_child.MEMORY_BYTES; the program can start no process.
-    Without `namespace` the child refuses sockets by itself, as it does where the system has no namespaces for its user.
+    The network is closed by a namespace; without `namespace`, or if the system refuses one, the child refuses sockets.
     """
     with tempfile.TemporaryDirectory(prefix="mxspec-run-") as folder:
         child = subprocess.Popen(
@@ -52,7 +52,7 @@ def run_code(program: str, seconds: float = SECONDS, *, namespace: bool = True) 
 
 @lru_cache(maxsize=1)
 def isolation() -> str:
-    """How the network is kept away on this machine."""
+    """How the network is closed to programs on this machine."""
     said = subprocess.run(_command("probe", "1"), capture_output=True, text=True, check=True, input="")
     return said.stdout.strip()
 
@@ -62,7 +62,7 @@ def _command(network: str, seconds: str) -> list[str]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child with all processes that it began."""
+    """Kill the child and all processes that it started."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

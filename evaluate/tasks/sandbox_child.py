@@ -1,6 +1,6 @@
-"""The child of sandbox.py: gives up what it may do, then runs the program on its standard input.
+"""The child of sandbox.py: drops its rights, then runs the program from standard input.
 
-A script of the standard library alone, for `python -I -S`; exits with PASSED where the program came to its end.
+A script for `python -I -S`, with only the standard library; exits with PASSED if the program reaches its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import sys
 from typing import NoReturn
 
-PASSED = 77  # a program that ends itself, whatever it says, has not passed its tests
+PASSED = 77  # a program that exits by itself, with any code, has not passed its tests
 MEMORY_BYTES = 1 << 30
 FILE_BYTES = 16 << 20
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
@@ -22,7 +22,7 @@ _SOCKETS = ("socket.",)
 
 
 def leave_network() -> bool:
-    """Move to a network namespace that holds nothing, not even loopback; whether the system allows it."""
+    """Move to an empty network namespace, even without loopback; return whether the system allows it."""
     try:
         return bool(ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) == 0)
     except (OSError, AttributeError):
@@ -30,7 +30,7 @@ def leave_network() -> bool:
 
 
 def refuse(refused: tuple[str, ...]) -> None:
-    """None of these events from here on, by an audit hook, which cannot be taken away."""
+    """Refuse these events from here on, by an audit hook, which a program cannot remove."""
 
     def hook(event: str, _arguments: tuple[object, ...]) -> None:
         if event.startswith(refused):
@@ -40,7 +40,7 @@ def refuse(refused: tuple[str, ...]) -> None:
 
 
 def refuse_processes() -> None:
-    """No other process from here on: a limit on their number does not hold for root, and one could outlive this."""
+    """Refuse to start processes: they could outlive this one, and a limit on their number does not bind root."""
     refuse(_PROCESSES)
 
     def refused(*_arguments: object) -> NoReturn:
@@ -50,7 +50,7 @@ def refuse_processes() -> None:
 
 
 def limit(seconds: float) -> None:
-    """Processor time, memory, the size of files, and no core dumps."""
+    """Limit processor time, memory and the size of files, and write no core dumps."""
     whole = math.ceil(seconds)
     for kind, most in (
         (resource.RLIMIT_CPU, whole),
@@ -62,7 +62,7 @@ def limit(seconds: float) -> None:
 
 
 def main(network: str, seconds: float) -> None:
-    """Run the program on standard input, or with "probe" only say how the network is kept away."""
+    """Run the program from standard input, or with "probe" only print how the network is closed."""
     program = sys.stdin.read()
     alone = network != "shared" and leave_network()
     if network == "probe":

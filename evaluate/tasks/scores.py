@@ -1,4 +1,4 @@
-"""How sure means over items are, and whether two ways of writing differ."""
+"""Confidence intervals of means over items, and a test of whether two ways of writing differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.evaluate.tasks.result import Interval
 from mxspec.evaluate.tasks.task import require
 
 RESAMPLES = 9_999
-FEWEST_ITEMS = 10  # with fewer even an exact test cannot say no at 0.99: 2 ** -7 is nearly as large as 0.01
+FEWEST_ITEMS = 10  # with few items not even an exact test can reject at 0.99: 2 ** -7 is nearly 0.01
 _SEED = 1
 Floats = NDArray[np.float64]
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 def bootstrap_mean(values: Floats, confidence: float) -> Interval:
     """The mean of float64[items], and the percentiles of means of items drawn with replacement (Efron 1979)."""
     mean = float(values.mean())
-    if np.all(values == values[0]):  # nothing to draw; scipy refuses a single one
+    if np.all(values == values[0]):  # nothing to draw; scipy refuses equal values
         return Interval(mean=mean, low=mean, high=mean)
     found = (
         _stats()
@@ -37,10 +37,10 @@ def bootstrap_mean(values: Floats, confidence: float) -> Interval:
 
 
 def paired_p_value(one: Floats, other: Floats) -> float:
-    """How often the mean difference of float64[items] is so far from 0 where each item's two scores change places.
+    """The p-value of the mean difference of float64[items]: how often random swaps of an item's scores give as much.
 
-    That is exact for any number of items where both ways have the same distribution (Fisher's randomisation test); an
-    interval by the bootstrap is too narrow for a few.
+    This is Fisher's randomisation test, exact for any number of items if both ways have the same distribution; a
+    bootstrap interval is too narrow for few items.
     """
     if np.array_equal(one, other):
         return 1.0

@@ -1,4 +1,4 @@
-"""Summarisation, rows in the format of XSum: a document and its one-sentence summary; ROUGE-2."""
+"""Summarisation in the format of XSum: each row has a document and its one-sentence summary; scored by ROUGE-2."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mxspec.evaluate.tasks.task import Row, Task, require
 
 
 def prompt(row: Row) -> str:
-    """The document, and what asks for one sentence."""
+    """The document, and the request for one sentence."""
     return f"Article: {row['document'].strip()}\n\nSummary in one sentence:"
 
 
 def rouge_2(row: Row, answer: str) -> float:
-    """F1 of pairs of stemmed words that the answer shares with the summary (Lin 2004), 0 to 1."""
+    """F1 of the pairs of stemmed words in answer and summary (Lin 2004), from 0 to 1."""
     return float(_scorer().score(row["summary"], answer)["rouge2"].fmeasure)
 
 
 def process_results(row: Row, answers: list[str]) -> dict[str, float]:
-    """As lm-evaluation-harness asks for it."""
+    """The score of the first answer, in the harness's form."""
     return {"rouge2": rouge_2(row, answers[0])}
 
 

@@ -1,4 +1,4 @@
-"""What a task is: rows of a file that become prompts, and what an answer to one is worth."""
+"""A task: the rows of a file become prompts, and each answer gets a score."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ EXTRA = "pip install 'mxspec[evaluate]'"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A kind of task. Its rows have text under each name of `fields`; an answer ends before any of `stops`.
+    """A kind of task. Its rows have text in each of `fields`; an answer ends before any of `stops`.
 
-    `score` gives the worth of an answer to a row, 0 to 1, as `metric` has it; with `runs_code` it runs the answer.
+    `score` gives the score of an answer to a row, from 0 to 1, named `metric`; with `runs_code` it runs the answer.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Task:
 
 
 def read_rows(path: Path, task: Task, limit: int | None = None) -> list[Row]:
-    """The first `limit` rows of a .jsonl file; raises MxspecError for a file that holds none of this kind."""
+    """The first `limit` rows of a .jsonl file; raises MxspecError if the file has no rows of this kind."""
     rows: list[Row] = []
     try:
         with path.open(encoding="utf-8") as file:
@@ -64,7 +64,7 @@ def _row(line: str, task: Task, where: str) -> Row:
 
 
 def require(module: str, package: str, purpose: str) -> Any:
-    """A module of an optional package; raises MxspecError, in one line, where it is not installed."""
+    """Import a module of an optional package; raises MxspecError, in one line, if it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

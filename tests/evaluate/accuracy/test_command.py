@@ -241,7 +241,7 @@ def test_transformers_is_the_referee(demo_with_baseline: Path, monkeypatch: pyte
         (["--format", "mxfp6_e3m2/int8"], "mxfp6_e3m2 takes int16"),
         (["--window", "2000"], "expected 2 to 1024, the context of the model"),
         (["--stride", "1025"], "expected at most 1024, the window"),
-        (["--adapter", "x"], "are of a --referee"),
+        (["--adapter", "x"], "need --referee"),
         (["--referee", "./nowhere"], "nowhere"),
         (["--text", "nowhere.txt"], "nowhere.txt: cannot be read"),
     ],
