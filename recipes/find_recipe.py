@@ -1,4 +1,4 @@
-"""Recipes that come with mxspec, and the recipe that somebody names: shipped, a file, or made of a checkpoint."""
+"""Find the recipe that a user names: one shipped with mxspec, a file, or one made from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mxspec.recipes.recipe import Recipe, TargetRecipe, is_checkpoint, is_hub_id
 
 
 def recipes_folder() -> Path:
-    """Where the shipped recipes lie, and in `configs` the configurations of their models."""
+    """The folder of the shipped recipes; its folder `configs` has the configurations of their models."""
     return Path(str(files("mxspec.recipes")))
 
 
 def shipped_recipes() -> dict[str, Recipe]:
-    """The recipes that can be compiled where mxspec is installed, by name: a wheel has no weights of the demo pair."""
+    """The shipped recipes that can be compiled here, by name: a wheel lacks the weights of the demo pair."""
     recipes = {path.stem: Recipe.load(path) for path in sorted(recipes_folder().glob("*.toml"))}
-    return {name: recipe for name, recipe in recipes.items() if _can_be_had(recipe)}
+    return {name: recipe for name, recipe in recipes.items() if _is_available(recipe)}
 
 
 def read_recipe(given: str, draft: str | None = None) -> Recipe:
-    """The recipe that `given` names: one that is shipped, a TOML file, or that of a checkpoint, a folder or a hub id.
+    """The recipe that `given` names: a shipped one, a TOML file, or one for a checkpoint (a folder or hub id).
 
-    `draft` names the checkpoint of another draft, or of the first. Raises RecipeError for what is none of these.
+    `draft` names the checkpoint of a draft, which replaces the recipe's draft. Raises RecipeError for other names.
     """
     shipped, path = shipped_recipes(), Path(given).expanduser()
     if given in shipped or (path.is_file() and not is_gguf(path)) or given.endswith(".toml"):
@@ -48,7 +48,7 @@ def shipped_config(checkpoint: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _can_be_had(recipe: Recipe) -> bool:
+def _is_available(recipe: Recipe) -> bool:
     models: list[TargetRecipe] = [model for model in (recipe.target, recipe.draft) if model is not None]
     return all(
         is_hub_id(model.checkpoint) or model.unpublished is not None or recipe.has_folder(model.checkpoint)

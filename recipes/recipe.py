@@ -1,4 +1,4 @@
-"""A recipe: which pair to compile, and how. A TOML file; relative checkpoint paths count from where it lies."""
+"""A recipe says which pair to compile, and how. It is a TOML file; checkpoint paths are relative to its folder."""
 
 from __future__ import annotations
 
@@ -46,23 +46,24 @@ _NO_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]")
 
 
 class TargetRecipe(Strict):
-    """The target: where its checkpoint is, the format of its matrices, and what its products make of their rows.
+    """The target: its checkpoint, the format of its matrices, and the type of the activations in its products.
 
-    `formats` gives other formats to the parameters that shell patterns such as `lm_head.*` or `model.layers.0.*` name,
-    the first that matches; `keep_fp16` holds patterns of those to keep in fp16 whatever else is said. `activations` is
-    for the products whose format can take it; the others stay as they are.
+    `formats` maps shell patterns for parameters, such as `lm_head.*` or `model.layers.0.*`, to formats; the first
+    matching pattern counts. `keep_fp16` has patterns of parameters that stay in fp16 in any case. `activations` applies
+    to products whose format supports it.
 
-    `tied` says how a table that is embedding and head is stored: `once`, as the head's tiles, in which tokens are then
-    looked up, or `twice`, the embedding as float16 beside them. Without it that is once where nothing is lost: in
-    float16, and where the head is MX in the checkpoint already.
+    `tied` says how to store a table that is both embedding and head: `once`, as the head's tiles, from which tokens are
+    looked up, or `twice`, with the embedding in float16 as well. By default it is stored once if nothing is lost: in
+    float16, and if the head is already MX in the checkpoint.
 
-    `adapter` is a LoRA adapter in PEFT's format, a directory or a hub id, merged into the weights before they are
-    rounded; `adapter_revision` is of the latter.
+    `adapter` is a LoRA adapter in PEFT's format, a directory or a hub id, merged into the weights before rounding;
+    `adapter_revision` is a revision of the adapter on the hub.
 
-    With a `budget` such as "5.2bpw", bits a weight of all matrices, or a `max_ratio` of perplexity, which is predicted,
-    the format of each matrix that no pattern names is chosen among `allowed_formats`, all MX formats if there are none.
+    With a `budget` such as "5.2bpw", the mean bits a weight of all matrices, or a `max_ratio`, a predicted ratio of
+    perplexities, a format is chosen from `allowed_formats` for each matrix that no pattern names; by default from all
+    MX formats.
 
-    `unpublished` says why the folder of a checkpoint is not there, and what to do.
+    `unpublished` says why the checkpoint's folder is missing, and what to do.
     """
 
     checkpoint: str
@@ -115,12 +116,12 @@ class TargetRecipe(Strict):
 
     @property
     def has_budget(self) -> bool:
-        """Whether formats are to be chosen."""
+        """Whether formats are chosen by a budget."""
         return self.budget is not None or self.max_ratio is not None
 
     @property
     def budget_bits(self) -> float | None:
-        """The bits a weight that `budget` says."""
+        """The bits a weight in `budget`."""
         found = None if self.budget is None else _BUDGET.fullmatch(self.budget)
         return None if found is None else float(found[1])
 
@@ -131,23 +132,23 @@ class TargetRecipe(Strict):
 
 
 class DraftRecipe(TargetRecipe):
-    """The draft; its matrices stay fp16 unless told otherwise."""
+    """The draft; by default its matrices stay in fp16."""
 
     format: FormatName = FP16_TILES
 
 
 class Recipe(Strict):
-    """A whole recipe. Without `context_length` the bundle takes what the target knows, without `draft` it has none.
+    """A whole recipe. `context_length` is by default the target's; without `draft` the bundle has no draft model.
 
-    `source_length` is the most tokens of a source, which an encoder reads; without it what the target's encoder knows,
-    or 512 where it has no table of positions.
+    `source_length` is the largest number of tokens that an encoder reads, by default the target's limit, or 512 if its
+    encoder has no table of positions.
 
-    `rounding` is how matrices are brought onto the grid of an MX format: `nearest`, `scale` (the best of three scales a
-    block) or `gptq`, which compensates errors by what about `calibration_tokens` tokens of the text file `calibrate`,
-    from places that `seed` chooses, make of the model. With `from_pickle` weights that are there as pickles alone are
-    read by torch's weights-only loader. `about` and `verified` are for people: what the pair is for, and what it was
-    tried with. `ngram` and `suffix` are text files like the answers: what drafters of these names guess by. `tasks`
-    are what prompts begin with, by the names under which users ask for it.
+    `rounding` says how weights are rounded to an MX format: `nearest`, `scale` (the best of three scales a block) or
+    `gptq`, which compensates errors by the model's activations for about `calibration_tokens` tokens of the text file
+    `calibrate`, at places that `seed` chooses. With `from_pickle`, weights that exist only as pickles are read by
+    torch's weights-only loader. `about` and `verified` are for people: the purpose of the pair, and its tests. `ngram`
+    and `suffix` are text files similar to the answers, from which the drafters of these names guess. `tasks` maps names
+    that users give to prefixes of prompts.
     """
 
     name: Name
@@ -180,9 +181,9 @@ class Recipe(Strict):
 
     @classmethod
     def of_checkpoints(cls, target: str, draft: str | None = None) -> Self:
-        """The recipe of a target, and of a draft if there is one, with every setting left to its default.
+        """The recipe of a target, and of a draft if given, with default settings.
 
-        Its name is the target's; folders count from the working directory. Raises RecipeError for a name that is none.
+        Its name is the target's; folders are relative to the working directory. Raises RecipeError for an invalid name.
         """
         name = _NO_NAME.sub("", Path(target).expanduser().resolve().name.removesuffix(".gguf")) or "model"
         models = {"target": {"checkpoint": target}} | ({} if draft is None else {"draft": {"checkpoint": draft}})
@@ -210,8 +211,8 @@ class Recipe(Strict):
         return recipe
 
     def with_changes(self, **changes: Any) -> Self:
-        """A copy with other values; `target` and `draft` take a dict of changes, and None leaves a value as it is."""
-        merged = self.model_dump(mode="json", exclude_unset=True)  # what was left to the default stays so
+        """A copy with changed values; `target` and `draft` take a dict of changes, and None keeps a value."""
+        merged = self.model_dump(mode="json", exclude_unset=True)  # defaults stay defaults
         for key, value in changes.items():
             if isinstance(value, dict):
                 if given := {name: inner for name, inner in value.items() if inner is not None}:
@@ -226,7 +227,7 @@ class Recipe(Strict):
         return changed
 
     def with_draft(self, checkpoint: str) -> Self:
-        """A copy with this draft; a folder counts from the working directory."""
+        """A copy with this draft; a folder is relative to the working directory."""
         merged = self.model_dump(mode="json", exclude_unset=True)
         settings = merged.get("draft") or {}
         of_the_former = ("checkpoint", "revision", "unpublished", "adapter", "adapter_revision")
@@ -237,29 +238,28 @@ class Recipe(Strict):
         return changed
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as the manifest keeps them."""
+        """Plain values, as in the manifest."""
         return self.model_dump(mode="json")
 
     def calibration_file(self) -> Path:
-        """The text that calibrates rounding; only where `calibrate` is given."""
+        """The text that calibrates rounding; requires `calibrate`."""
         assert self.calibrate is not None
         return self._folder / Path(self.calibrate).expanduser()
 
     def guess_texts(self) -> dict[GuessesName, Path]:
-        """The texts of drafters that need no model."""
+        """The texts for drafters without a model."""
         texts: dict[GuessesName, str | None] = {"ngram": self.ngram, "suffix": self.suffix}
         return {name: self._folder / Path(text).expanduser() for name, text in texts.items() if text is not None}
 
     def has_folder(self, checkpoint: str) -> bool:
-        """Whether `checkpoint` names a directory, or a GGUF file, that is there."""
+        """Whether `checkpoint` names an existing directory or GGUF file."""
         return is_checkpoint(self._folder / Path(checkpoint).expanduser())
 
     def local_folder(self, given: str, what: str = "checkpoint") -> Path | None:
         """The directory or GGUF file that `given` names, or None for a hub id.
 
-        Raises RecipeError for neither, saying `what` it is.
-
-        `./x`, `../x`, `/x` and `~/x` are always directories, `org/name` is one if it exists beside the recipe.
+        `./x`, `../x`, `/x` and `~/x` are always directories; `org/name` is one if it exists beside the recipe. Raises
+        RecipeError if it is neither; `what` names it in the message.
         """
         folder = self._folder / Path(given).expanduser()
         if self.has_folder(given):
@@ -273,7 +273,7 @@ class Recipe(Strict):
 
 
 def from_here(given: str) -> str:
-    """A folder that somebody names, counted from the working directory; a hub id as it is."""
+    """The absolute path of a folder, which is relative to the working directory; a hub id is returned as it is."""
     folder = Path(given).expanduser()
     return str(folder.absolute()) if is_checkpoint(folder) or not is_hub_id(given) else given
 
@@ -284,5 +284,5 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def is_hub_id(checkpoint: str) -> bool:
-    """Whether this could be the id of a repository on the hub, and is not a path that looks like one."""
+    """Whether this could be the id of a repository on the hub rather than a path."""
     return _HUB_ID.fullmatch(checkpoint) is not None

@@ -1,4 +1,4 @@
-"""A text that a recipe names, to calibrate or to guess by."""
+"""A text that a recipe names, for calibration or for a drafter."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mxspec.formats.errors import RecipeError
 
 
 class RecipeText(NamedTuple):
-    """What a file says, and the SHA-256 of its bytes."""
+    """The text of a file, and the SHA-256 of its bytes."""
 
     text: str
     sha256: str
 
 
 def read_recipe_text(key: str, path: Path) -> RecipeText:
-    """The text in UTF-8 that the recipe's `key` names. Raises RecipeError for a file that cannot be read as such."""
+    """Read the UTF-8 text that the recipe's `key` names. Raises RecipeError if it cannot be read."""
     try:
         content = path.read_bytes()
         return RecipeText(content.decode(), hashlib.sha256(content).hexdigest())

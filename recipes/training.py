@@ -1,4 +1,4 @@
-"""What the scripts that train pairs share: the corpus they take, optimizers, a schedule, and a loop that resumes."""
+"""Shared by the training scripts: the corpus, optimizers, a schedule, and a training loop that resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedModel
 
 CONSOLE = Console(stderr=True)
-EVERY = 100  # steps between two measurements, after each of which a run can go on
+EVERY = 100  # steps between two measurements; a run can resume from each
 _LAYER = re.compile(r"\.\d+\.")
 
 
@@ -41,7 +41,7 @@ class Schedule:
 
 
 def library_files(held_out: Path) -> tuple[list[Path], list[Path]]:
-    """The standard library's sources, sorted: (trained on, held out: those that the file `held_out` names)."""
+    """The standard library's sources, sorted: (training files, held-out files, which the file `held_out` names)."""
     root = Path(sysconfig.get_path("stdlib"))
     names = set(held_out.read_text().split())
     files = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
@@ -50,7 +50,7 @@ def library_files(held_out: Path) -> tuple[list[Path], list[Path]]:
 
 
 def read_source(path: Path) -> str:
-    """The text of a source file, less what is no UTF-8."""
+    """The text of a source file, without bytes that are not UTF-8."""
     return path.read_bytes().decode("utf-8", errors="ignore")
 
 
@@ -58,7 +58,7 @@ def read_source(path: Path) -> str:
 
 
 def make_optimizers(model: PreTrainedModel, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for embeddings, norms and a head of its own."""
+    """Muon for the matrices inside the blocks, AdamW for embeddings, norms and an untied head."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and _LAYER.search(n)]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or not _LAYER.search(n)]
     muon = torch.optim.Muon(
@@ -80,7 +80,7 @@ def fit(
 ) -> None:
     """Train to the end of `steps`, from the last state in the folder `work` if there is one.
 
-    `loss` is that of a step's sequences; what `measure` says goes to NAME.log.jsonl, the model to the folder NAME.
+    `loss` gives the loss of a step; the results of `measure` go to NAME.log.jsonl, the model to the folder NAME.
     """
     device = next(model.parameters()).device
     optimizers = make_optimizers(model, schedule)
@@ -127,5 +127,5 @@ def _save_state(path: Path, **state: object) -> None:
 
 
 def export_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write the model as fp16 safetensors; the model trained on stays as it is."""
+    """Write a copy of the model as fp16 safetensors."""
     copy.deepcopy(model).half().save_pretrained(folder)

@@ -265,7 +265,7 @@ class Engine:
         given = request.decoder_prompt
         if self.target.encoder is None:
             if given is not None:
-                raise GenerationError("decoder_prompt: got it, but no model of the bundle has an encoder; give prompt")
+                raise GenerationError("decoder_prompt: given, but no model of the bundle has an encoder; give prompt")
             return (), read
         start = list(self.bundle.manifest.tokenizer.decoder_start)
         beginning = encode_rendered(self.tokenizer, given) if isinstance(given, str) else list(given or ())
@@ -294,7 +294,7 @@ class Engine:
         asked = Sampling(**{"temperature": defaults["temperature"], **given})
         if asked.unused:
             raise GenerationError(
-                f"{asked.unused[0]}: got it at temperature 0, which is greedy and takes the likeliest token; "
+                f"{asked.unused[0]}: given at temperature 0, which is greedy and takes the likeliest token; "
                 "give a temperature above 0, or leave it out"
             )
         if request.beams > 1 and not asked.greedy:

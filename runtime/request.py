@@ -112,7 +112,7 @@ class Request(SamplingParameters[None]):
             ("stop", bool(self.stops)),
         ):
             if given:
-                raise GenerationError(f"{name}: got it with a grammar, which alone says where the text may end")
+                raise GenerationError(f"{name}: given with a grammar, which alone says where the text may end")
 
     def _check_beams(self) -> None:
         require_integer("beams", self.beams, 1)
@@ -134,7 +134,7 @@ class Request(SamplingParameters[None]):
                 ("draft_beams", self.draft_beams is not None),
             ):
                 if given:
-                    raise GenerationError(f"{name}: got it without a beam search; ask for beams, or leave it out")
+                    raise GenerationError(f"{name}: given without a beam search; ask for beams, or leave it out")
             return
         for name, given in (
             ("best_of", self.best_of is not None),
@@ -142,11 +142,11 @@ class Request(SamplingParameters[None]):
             ("trace", self.trace),
         ):
             if given:
-                raise GenerationError(f"{name}: got it with beams, expected one of them")
+                raise GenerationError(f"{name}: given with beams, expected one of them")
         if self.n > self.beams:
             raise GenerationError(f"n: got {self.n}, expected at most {self.beams}, the number of beams")
         if self.draft_beams is not None and (not isinstance(self.k, int) or self.k == 0):
-            raise GenerationError(f"draft_beams: got it with k {self.k}, expected a number of steps to guess")
+            raise GenerationError(f"draft_beams: given with k {self.k}, expected a number of steps to guess")
 
 
 def require_integer(name: str, value: object, least: int) -> None:

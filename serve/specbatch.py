@@ -71,7 +71,7 @@ def specbatch(
     specbatch my.bundle questions.parquet answers.parquet --address head:6379 --cpus-per-replica 16
     """
     if raw and system is not None:
-        raise MxspecError("--system: got it with --raw, which leaves the chat template out")
+        raise MxspecError("--system: given with --raw, which leaves the chat template out")
     try:
         import ray  # noqa: F401
     except ImportError:

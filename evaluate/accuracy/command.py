@@ -95,7 +95,7 @@ def accuracy(
         tensors,
     )
     if sources and join:
-        raise click.UsageError("--join: got it with --source, whose lines go with those of --text one by one")
+        raise click.UsageError("--join: given with --source, whose lines go with those of --text one by one")
     documents, skipped = (read_pairs(sources, texts, field), 0) if sources else read_documents(texts, field, join=join)
     opened = Bundle.open(bundle)
     run.set_threads()

@@ -132,7 +132,7 @@ def _require_sources(bundle: Bundle, documents: Sequence[Document], options: Acc
     """Raise MxspecError unless exactly the models with encoders get sources, and for options without effect."""
     encoder, sources = bundle.manifest.models["target"].encoder, [document.source is not None for document in documents]
     if encoder is None and any(sources):
-        raise MxspecError(f"--source: got it, but no model of bundle {bundle.path} has an encoder to read it")
+        raise MxspecError(f"--source: given, but no model of bundle {bundle.path} has an encoder to read it")
     if encoder is None:
         return
     if not all(sources):

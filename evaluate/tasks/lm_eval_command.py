@@ -48,7 +48,7 @@ def _with_tasks(arguments: list[str], folder: Path, names: list[str]) -> list[st
     """Add the folder of tasks to lm-eval's arguments, and the tasks' names to its list of tasks."""
     for taken in ("--include_path", "--tasks"):
         if any(argument.split("=")[0] == taken for argument in arguments):
-            raise MxspecError(f"--task: got it with {taken}, expected one of them: run mxspec-eval twice")
+            raise MxspecError(f"--task: given with {taken}, expected one of them: run mxspec-eval twice")
     return [*arguments, "--include_path", str(folder), "--tasks", ",".join(names)]
 
 

@@ -1,4 +1,4 @@
-"""Train a pair: a byte-pair tokenizer, a target and a draft, on the Python standard library's source.
+"""Train a pair on the source of the Python standard library: a byte-pair tokenizer, a target and a draft.
 
     python recipes/demo/train.py tokenizer --work build/demo
     python recipes/demo/train.py target    --work build/demo --epochs 3
@@ -7,7 +7,7 @@
     python recipes/demo/train.py held-out  > held_out.py
     python recipes/demo/train.py trained-on > trained_on.py
 
-That is the demo pair; `--shape` names another (README.md beside this file), in a work folder of its own.
+These commands train the demo pair; `--shape` names another (README.md beside this file), in its own work folder.
 
 Each command resumes where it stopped. The corpus is the standard library of the interpreter that runs this
 file, without `site-packages`; the files named in `held_out.txt` are never trained on.
@@ -37,8 +37,8 @@ from transformers import (
 from mxspec.recipes.training import CONSOLE, Schedule, export_model, fit, library_files, read_source
 
 HELD_OUT = Path(__file__).with_name("held_out.txt")
-END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the first special token that the trainer numbers
-CONTEXT = 1024  # tokens a training sequence, and the models' max_position_embeddings
+END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the trainer numbers special tokens first
+CONTEXT = 1024  # tokens of a training sequence, and the models' max_position_embeddings
 SCHEDULE = Schedule(batch=12)
 
 
@@ -46,7 +46,7 @@ SCHEDULE = Schedule(batch=12)
 class Plan:
     """Sizes and schedule of one model; a step has sequences of CONTEXT tokens.
 
-    A `gpt2` has learned positions, GELU and a head of its own; it shares no heads of keys and values.
+    A `gpt2` has learned positions, GELU and an untied head, and as many key-value heads as query heads.
     """
 
     hidden_size: int
@@ -105,17 +105,17 @@ SHAPES = {
         target=_DEMO_TARGET,
         draft=Plan(hidden_size=128, intermediate_size=384, layers=2, heads=4, kv_heads=2, schedule=Schedule(12, 4e-3)),
     ),
-    # After Chen et al. (2023, https://arxiv.org/abs/2302.01318), whose draft is wide and has few layers, because a
-    # layer more costs more time than a wider one: theirs 8 of 6,144 to a target of 80 of 8,192. Ours has the target's
-    # own width, and one layer of three.
+    # After Chen et al. (2023, https://arxiv.org/abs/2302.01318), whose draft is wide and has few layers, because
+    # another layer costs more time than a wider one: 8 layers of width 6,144, where the target has 80 of 8,192. The
+    # draft here has the target's width, and one layer instead of three.
     "wide-draft": Pair(
         4096,
         target=_DEMO_TARGET,
         draft=Plan(hidden_size=512, intermediate_size=1024, layers=1, heads=8, kv_heads=2),
     ),
     # After Leviathan et al. (2023, https://arxiv.org/abs/2211.17192), section 4: decoders like GPT with GELU for
-    # lm1b, 97M and 6M parameters, 8k tokens, widths, layers, heads as here. Our choice: the kind of tokens (theirs are
-    # BERT's), learned positions, the schedule.
+    # lm1b, with 97M and 6M parameters, 8k tokens, and these widths, layers and heads. Chosen here: the kind of tokens
+    # (the paper's are BERT's), learned positions, and the schedule.
     "lm1b": Pair(
         8192,
         target=Plan(768, 3072, layers=12, heads=12, kv_heads=12, architecture="gpt2", schedule=Schedule(8, 1e-3)),
@@ -128,7 +128,7 @@ SHAPES = {
 
 
 def encode(tokenizer: Tokenizer, files: list[Path]) -> torch.Tensor:
-    """uint16[n] token ids of the files, each closed by the end-of-text id."""
+    """uint16[n] token ids of the files, with the end-of-text id after each."""
     ids: list[int] = []
     for encoding in tokenizer.encode_batch([read_source(path) for path in files]):
         ids += encoding.ids
@@ -152,7 +152,7 @@ def load_corpus(work: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sequences(tokens: torch.Tensor, step: int, batch: int) -> torch.Tensor:
-    """int64[batch, CONTEXT + 1]: the step's sequences; every epoch cuts the corpus at new places, in a new order."""
+    """int64[batch, CONTEXT + 1]: the step's sequences. Every epoch cuts the corpus at new places and shuffles it."""
     per_epoch = len(tokens) // CONTEXT - 1
     rows = []
     for i in range(step * batch, (step + 1) * batch):
@@ -172,7 +172,7 @@ def logits_of(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def training_loss(model: PreTrainedModel, teacher: PreTrainedModel | None, batch: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy; with a teacher, half of it against the teacher's distribution (what acceptance is made of)."""
+    """Cross-entropy; with a teacher, half of it against the teacher's distribution, which decides acceptance."""
     logits = logits_of(model, batch[:, :-1])
     loss = F.cross_entropy(logits, batch[:, 1:].flatten())
     if teacher is None:
@@ -196,7 +196,7 @@ def held_out_loss(model: PreTrainedModel, tokens: torch.Tensor, device: str) -> 
 
 
 def load_model(folder: Path) -> PreTrainedModel:
-    """A checkpoint in float32; code that it brings is never run."""
+    """Load a checkpoint in float32; code in the checkpoint is never run."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
     )
@@ -270,7 +270,7 @@ def train_target(work: Path, shape: str, epochs: float) -> None:
 @click.option("--epochs", default=3.0, show_default=True)
 @click.option("--teacher", type=click.Path(exists=True, path_type=Path), help="Distil from this model.")
 def train_draft(work: Path, shape: str, epochs: float, teacher: Path | None) -> None:
-    """Train the draft, by default on the text alone."""
+    """Train the draft, by default without a teacher."""
     pair = SHAPES[shape]
     train("draft", pair.draft, pair.vocab_size, work, epochs, teacher)
 
@@ -289,14 +289,14 @@ def publish(work: Path, destination: Path) -> None:
 
 @main.command("held-out")
 def print_held_out() -> None:
-    """Print the text of the held-out files: for evaluation, and nothing else."""
+    """Print the text of the held-out files, only for evaluation."""
     for path in library_files(HELD_OUT)[1]:
         sys.stdout.write(read_source(path))
 
 
 @main.command("trained-on")
 def print_trained_on() -> None:
-    """Print the text of the files that the models were trained on, such as calibrated rounding may see."""
+    """Print the text of the training files, which may also calibrate rounding."""
     for path in library_files(HELD_OUT)[0]:
         sys.stdout.write(read_source(path))
 

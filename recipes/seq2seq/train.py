@@ -7,8 +7,8 @@
     python recipes/seq2seq/train.py held-out > sources.txt
 
 Each command resumes where it stopped. The task has one right answer, so that exact matches can be counted. The corpus
-is the standard library of the interpreter that runs this file, less the files that the demo pair holds out; half of the
-examples put parameters of different functions together.
+is the standard library of the interpreter that runs this file, without the files that the demo pair holds out; half of
+the examples combine parameters of different functions.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from mxspec.recipes.training import Schedule, export_model, fit, library_files, 
 
 T = TypeVar("T")
 HELD_OUT = Path(__file__).resolve().parents[1] / "demo" / "held_out.txt"
-PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # 0, 1 and 2, as T5 has them
+PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # ids 0, 1 and 2, as in T5
 LONGEST = 400  # characters of a source
 VOCABULARY = 1024
-ALIKE = 8  # steps; padding is a third of what it would be
+ALIKE = 8  # steps that draw examples of similar length; this saves two thirds of the padding
 MIXED = 0.5  # share of the examples whose parameters come from different functions
 SCHEDULE = Schedule(batch=32, learning_rate=6e-3)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes and schedule of one model, T5 1.1's architecture: gated GELU, a head of its own."""
+    """Sizes and schedule of one model with T5 1.1's architecture: gated GELU, an untied head."""
 
     hidden_size: int
     intermediate_size: int
@@ -77,7 +77,7 @@ DRAFT = Plan(64, 160, encoder_layers=2, decoder_layers=1, heads=2)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter as it stands in a signature; `stars` are those before its name."""
+    """One parameter of a signature; `stars` are those before its name."""
 
     name: str
     annotation: str | None = None
@@ -93,14 +93,14 @@ class Parameter:
 
     @property
     def described(self) -> str:
-        """Its line in the docstring, as Google's style has it, the description left to be written."""
+        """Its line in the docstring, in Google's style, without a description."""
         kind = f" ({self.annotation})" if self.annotation else ""
         return f"    {self.stars}{self.name}{kind}:" + (f" Defaults to {self.default}." if self.default else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What the first line of a function says."""
+    """The signature in the first line of a function."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -108,25 +108,25 @@ class Function:
 
     @property
     def source(self) -> str:
-        """Its first line."""
+        """The function's first line."""
         arguments = ", ".join(parameter.declared for parameter in self.parameters)
         return f"def {self.name}({arguments})" + (f" -> {self.returns}:" if self.returns else ":")
 
     @property
     def text(self) -> str:
-        """The skeleton of its docstring."""
+        """The skeleton of the function's docstring."""
         described = [p.described for p in self.parameters if p.name not in ("self", "cls", "", "/")]
         lines = [f"{self.name}.", *(["", "Args:", *described] if described else [])]
         return "\n".join([*lines, *(["", f"Returns:\n    {self.returns}:"] if self.returns else [])])
 
 
 def functions_of(files: Iterable[Path]) -> list[Function]:
-    """The functions of some sources that have a parameter to describe and a short first line, each once, in order."""
+    """The distinct functions in these files, in order, that have a parameter to describe and a short first line."""
     found: dict[Function, None] = {}
     for path in files:
         try:
             tree = ast.parse(read_source(path))
-        except (SyntaxError, ValueError):  # files that are broken on purpose, which tests of Python read
+        except (SyntaxError, ValueError):  # Python's own tests include invalid files
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -137,7 +137,7 @@ def functions_of(files: Iterable[Path]) -> list[Function]:
 
 
 def read_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
-    """What a function's first line says."""
+    """Read the signature in a function's first line."""
     arguments = node.args
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
@@ -163,7 +163,7 @@ def _written(node: ast.expr | None) -> str | None:
 
 
 class Examples:
-    """Functions to train on: those of the library, and others made of their names and parameters."""
+    """Functions to train on: those of the library, and others combined from their names and parameters."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self._functions = functions
@@ -174,7 +174,7 @@ class Examples:
         self._returned = [f.returns for f in functions if f.returns]
 
     def batch(self, step: int, count: int) -> list[Function]:
-        """The examples of a step, the same whenever it is asked for; `ALIKE` steps share theirs by length."""
+        """The examples of a step, the same in every call; `ALIKE` steps draw together and are sorted by length."""
         chance = random.Random(step // ALIKE)
         drawn = [self._mixed(chance) if chance.random() < MIXED else self._real(chance) for _ in range(ALIKE * count)]
         drawn.sort(key=lambda function: len(function.source))
@@ -185,7 +185,7 @@ class Examples:
         return chance.choice(self._functions)
 
     def _mixed(self, chance: random.Random) -> Function:
-        """A name, up to six parameters without a default, then some with one, in places that are theirs."""
+        """A function with a name, up to six parameters without a default, then some with one, in a valid order."""
         required = _drawn(chance, self._required, chance.randint(0, 4))
         optional = _drawn(chance, self._optional, chance.randint(0 if required else 1, 3))
         if chance.random() < 0.3:
@@ -200,12 +200,12 @@ class Examples:
 
 
 def _drawn(chance: random.Random, pool: Sequence[T], count: int) -> list[T]:
-    """So many of a pool, or none where it is empty."""
+    """`count` random items of a pool, or none if the pool is empty."""
     return [chance.choice(pool) for _ in range(count)] if pool else []
 
 
 def held_out_functions() -> list[Function]:
-    """Functions of the held-out files that are in none of the others."""
+    """Functions of the held-out files that are in no other file."""
     kept, held_out = library_files(HELD_OUT)
     known = set(functions_of(kept))
     return [function for function in functions_of(held_out) if function not in known]
@@ -223,7 +223,7 @@ def load_tokenizer(work: Path) -> PreTrainedTokenizerFast:
 def make_batch(
     tokenizer: PreTrainedTokenizerFast, functions: Sequence[Function], device: str
 ) -> dict[str, torch.Tensor]:
-    """Sources, their mask and labels, padded; a padded label counts nothing."""
+    """Padded sources, their mask, and padded labels; the loss ignores padding."""
     sources = tokenizer([f.source for f in functions], return_tensors="pt", padding=True)
     labels = tokenizer([f.text for f in functions], return_tensors="pt", padding=True).input_ids
     return {
@@ -234,7 +234,7 @@ def make_batch(
 
 
 def exact_matches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, functions: Sequence[Function]) -> float:
-    """The share of functions whose skeleton the model writes, greedily, to the last token."""
+    """The share of functions whose skeleton the model writes exactly, greedily."""
     right, device = 0, str(model.device)
     model.eval()
     for start in range(0, len(functions), 64):
@@ -255,13 +255,14 @@ def train(name: str, plan: Plan, work: Path, steps: int, device: str) -> None:
     examples, held_out = Examples(functions_of(library_files(HELD_OUT)[0])), held_out_functions()[:256]
     torch.manual_seed(0)
     model = AutoModelForSeq2SeqLM.from_config(plan.config(tokenizer.vocab_size)).to(device)
-    with torch.no_grad():  # T5's own tables are as large as an optimizer of such steps moves them in a thousand
+    # T5 draws tables so large that the optimizer would need a thousand steps to change them.
+    with torch.no_grad():
         model.shared.weight.mul_(0.1)
         model.lm_head.weight.mul_(plan.hidden_size**-0.5)
 
     def loss(step: int) -> torch.Tensor:
         batch = make_batch(tokenizer, examples.batch(step, plan.schedule.batch), device)
-        with torch.autocast(device, torch.bfloat16, enabled=device != "cpu"):  # there float32 is as fast
+        with torch.autocast(device, torch.bfloat16, enabled=device != "cpu"):  # on a CPU float32 is as fast
             found: torch.Tensor = model(**batch, use_cache=False).loss
         return found
 
@@ -342,7 +343,7 @@ def publish(work: Path, destination: Path) -> None:
 
 @main.command("held-out")
 def print_held_out() -> None:
-    """Print the first lines of the held-out functions: for evaluation, and nothing else."""
+    """Print the first lines of the held-out functions, only for evaluation."""
     for function in held_out_functions():
         sys.stdout.write(function.source + "\n")
 

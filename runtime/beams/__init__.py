@@ -1,1 +1,1 @@
-"""Beam search: the likeliest texts instead of the likeliest tokens, with or without a draft."""
+"""Beam search: find the likeliest texts instead of the likeliest tokens, with or without a draft."""

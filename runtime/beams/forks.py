@@ -1,7 +1,8 @@
-"""Which texts of a search each slot of one model holds, and how one text becomes two.
+"""The texts of a beam search in the slots of one model, and how a text is forked.
 
-A text goes on in the slot that holds most of it. Where several go on from one, one keeps the slot, and each other gets
-the entries of another slot: only those that differ from what that slot holds, so that a prompt is copied once.
+A text continues in the slot that holds most of it. If several texts continue from one, one of them keeps the slot, and
+the cache entries are copied to another slot for each of the others: only entries that the other slot lacks, so that a
+prompt is copied once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Copy = Callable[[int, int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The slot that a text goes on in, its first `past` tokens read; `unread` leads to it, at least its last node."""
+    """The slot of a text, which holds its first `past` tokens; `unread` has the other nodes, at least the last."""
 
     slot: int
     past: int
@@ -29,7 +30,7 @@ class Place:
 
 
 class Forks:
-    """The slots of one model in one search. A path is the root and the nodes that a slot has read, or nothing."""
+    """The slots of one model in one search. A slot's path is the root and the nodes that it has read, or empty."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy = copy
@@ -37,7 +38,7 @@ class Forks:
         self._holders: dict[Node, list[int]] = {}
 
     def hold(self, slot: int, path: list[Node]) -> None:
-        """The slot holds this path from the root on, which may be empty."""
+        """Note that a slot holds this path from the root on; the path may be empty."""
         before = self._paths.get(slot, [])
         common = _common(before, path)
         for node in before[common:]:
@@ -50,21 +51,21 @@ class Forks:
         self._paths[slot] = path
 
     def path(self, slot: int) -> list[Node]:
-        """What the slot holds."""
+        """The path that a slot holds."""
         return self._paths.get(slot, [])
 
     def held(self, node: Node) -> Node | None:
-        """The longest beginning of a text that some slot holds; None where no slot has the prompt."""
+        """The longest prefix of a text in any slot; None if no slot holds the prompt."""
         above: Node | None = node
         while above is not None and above not in self._holders:
             above = above.parent
         return above
 
     def place(self, texts: Sequence[tuple[Node, Node]], slots: Sequence[int]) -> list[Place]:
-        """A slot of its own for each text, out of at least as many, preferred ones first; they hold the texts then.
+        """Give each text its own slot, out of at least as many, the preferred ones first.
 
-        texts: the last node of each, and the first one on the way there whose logits are wanted, which is read though
-        it may have been read before. The caller reads what is unread at once.
+        texts: the last node of each, and the first node on its path whose logits are wanted, which is read again if it
+        was read before. The caller must read the unread nodes next: the slots count as holding the texts.
         """
         found = [(node, *self._beginning(node, wanted)) for node, wanted in texts]
         kept = self._keep([above for _, above, _ in found], slots)
@@ -75,20 +76,20 @@ class Forks:
             if slot is None:
                 slot = self._fork(above, free)
             places.append(Place(slot, above.length, unread))
-        for place, (_, above, unread) in zip(places, found, strict=True):  # when all is copied
+        for place, (_, above, unread) in zip(places, found, strict=True):  # after all copies
             path = self._paths[place.slot]
             self.hold(place.slot, [*path[: above.length - path[0].length + 1], *unread])
         return places
 
     def _beginning(self, node: Node, wanted: Node) -> tuple[Node, list[Node]]:
-        """The longest beginning of a text that is held before a node is wanted, and what is unread after it."""
+        """The longest prefix of a text in a slot, before the first wanted node, and the unread nodes after it."""
         assert wanted.parent is not None
         above = self.held(wanted.parent)
         assert above is not None, "the prompt is read first"
         return above, node.path(above)
 
     def _keep(self, beginnings: Sequence[Node], slots: Sequence[int]) -> list[int | None]:
-        """For each beginning a slot that holds it, preferably one that holds nothing more; None where all are taken."""
+        """For each prefix a slot that holds it, preferably without more; None if all such slots are taken."""
         allowed, kept = set(slots), list[int | None]()
         for node in beginnings:
             holders = [slot for slot in self._holders[node] if slot in allowed]
@@ -99,7 +100,7 @@ class Forks:
         return kept
 
     def _fork(self, node: Node, free: list[int]) -> int:
-        """Copy a beginning to the free slot that lacks least of it."""
+        """Copy a prefix to the free slot that lacks the fewest nodes of it."""
         source = self._holders[node][0]
         path = self._paths[source]
         wanted = path[: node.length - path[0].length + 1]
@@ -113,7 +114,7 @@ class Forks:
 
 
 def _common(first: Sequence[Node], second: Sequence[Node]) -> int:
-    """Number of nodes that two paths of one tree begin with; after their first difference they share no node."""
+    """Length of the common prefix of two paths in one tree; after their first difference they share no node."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The tree of the texts that a search has found, one token a node."""
+"""The tree of the texts of a search; each node is a token."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from mxspec.runtime.text.stream import TextStream
 
 
 class Node:
-    """A token after those of its parent; the root is the prompt. Two texts that are equal are one node."""
+    """A token after those of its parent; the root is the prompt. Equal texts share a node."""
 
     __slots__ = ("children", "drafted", "length", "logprob", "parent", "stream", "token")
 
     def __init__(self, parent: Node | None, token: int, length: int) -> None:
         self.parent = parent
         self.token = token
-        self.length = length  # tokens of prompt and answer, this one included
+        self.length = length  # tokens of prompt and answer, including this one
         self.children: dict[int, Node] = {}
-        self.drafted = False  # a draft has guessed it, and its logits were asked for with the guess
-        self.logprob: Logprob | None = None  # where log-probabilities are asked for
-        self.stream: TextStream | None = None  # of a text that stop strings may end: what it has shown
+        self.drafted = False  # a draft guessed it, and the target scored it as a guess
+        self.logprob: Logprob | None = None  # if log-probabilities are requested
+        self.stream: TextStream | None = None  # if stop strings may end the text: its shown text
 
     @classmethod
     def root(cls, length: int) -> Node:
-        """A prompt of `length` tokens."""
+        """The root for a prompt of `length` tokens."""
         return cls(None, -1, length)
 
     def child(self, token: int) -> Node:
-        """The text with one token more."""
+        """The text with one more token."""
         if token not in self.children:
             self.children[token] = Node(self, token, self.length + 1)
         return self.children[token]
 
     def path(self, above: Node | None = None) -> list[Node]:
-        """The nodes after `above`, one of its ancestors or itself, down to this one; after the root by default."""
+        """The nodes after `above`, an ancestor or the node itself, down to this node; by default after the root."""
         nodes: list[Node] = []
         node: Node = self
         while node is not above and node.parent is not None:
@@ -49,7 +49,7 @@ class Node:
 
 
 def common_ancestor(nodes: Sequence[Node]) -> Node:
-    """The longest text that all of these begin with: one of them, or a node above all."""
+    """The longest common prefix of these texts: one of the nodes, or an ancestor of all."""
     level = set(nodes)
     while len(level) > 1:
         deepest = max(node.length for node in level)

@@ -1,4 +1,4 @@
-"""A text's beam search from its admission to its end: its beams, its slots, and what comes of a step."""
+"""A beam search from its admission to its end: its beams, its slots, and the result of a step."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Ended = tuple[Node, FinishReason]
 
 
 class Search:
-    """The N likeliest texts that a search of N beams finds, of which the n best are answered.
+    """A search with N beams, which finds the N likeliest texts and answers with the n best.
 
-    The events come at the end, for nothing is certain before; those of the best text are the first. Each live beam has
-    a slot; the paths that a draft guesses have slots that no text uses, until a text needs them.
+    All events come at the end, because nothing is certain before; the best text comes first. Each live beam has a
+    slot; the guesses of a draft borrow slots that no text uses, until a text needs them.
     """
 
     kind = "search"
@@ -52,7 +52,7 @@ class Search:
         *,
         stops: bool = False,
     ) -> None:
-        """`stream` makes what turns an answer's tokens into text; `stops`: stop strings may end it."""
+        """`stream` makes a TextStream for each answer; with `stops`, stop strings may end an answer."""
         self.settings, self.beams = settings, beams
         self.followers: list[ScheduledText] = []
         self.cancelled = False
@@ -83,7 +83,7 @@ class Search:
         self._stream = stream
         self._outbox = outbox
 
-    # --- where it stands ---
+    # --- its state ---
 
     @property
     def slots_needed(self) -> int:
@@ -107,7 +107,7 @@ class Search:
 
     @property
     def draft_lag(self) -> int:
-        """Tokens of what all beams begin with, and of the source, that the draft has not read."""
+        """Number of tokens of the source and of the beams' common prefix that the draft has not read."""
         if self.draft_forks is None:
             return 0
         trunk, slot = self._trunk, self._slots[0]
@@ -116,13 +116,13 @@ class Search:
 
     @property
     def _trunk(self) -> Node:
-        """What all beams begin with, without the token that comes next of any of them."""
+        """The common prefix of all beams, without the last token of any of them."""
         node = common_ancestor(self.live)
         return node.parent if node in self.live and node.parent is not None else node
 
     @property
     def room(self) -> int:
-        """Number of steps that can be drafted: never past the contexts or the tokens wanted."""
+        """Number of steps that can be drafted within both contexts and the length of the answer."""
         if self.draft is None or len(self.settings.source) > self.draft.source_capacity or self._slots[0].undraftable:
             return 0
         length = self.root.length + self.steps
@@ -131,7 +131,7 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Whether no step could change what is answered."""
+        """Whether no further step could change the answer."""
         if self.steps == 0:
             return False
         best = self.scores[0] if self.scores else None
@@ -144,7 +144,7 @@ class Search:
         return normalised(score, max(self.steps + self.beams.counted, 1), self.beams.length_penalty)
 
     def width(self, spare: int) -> Width:
-        """How far the draft guesses with `spare` slots beside its own; by default twice as many beams as the target."""
+        """The width of the draft's search with `spare` slots more; by default it has twice the target's beams."""
         k = self.settings.strategy.k
         assert k != "auto", "a search drafts by explicit k only"
         wanted = self.beams.draft_beams or 2 * self.beams.count
@@ -152,7 +152,7 @@ class Search:
         return Width(min(wanted, len(self._slots) + spare), steps) if steps else PLAIN
 
     def usable(self) -> list[int]:
-        """Indices of its slots, and of lent slots that no text has taken since."""
+        """Indices of its own slots, and of lent slots that no text has taken back."""
         lost = [slot for slot in self._spares if slot.borrower is not self]
         for slot in lost:
             for forks in (self.target_forks, self.draft_forks):
@@ -162,7 +162,7 @@ class Search:
         return [slot.index for slot in (*self._slots, *self._spares)]
 
     def lend(self, slots: abc.Sequence[Slot]) -> None:
-        """Lend it slots that no text uses; their content is its own while it is their borrower."""
+        """Lend slots that no text uses; the search may write to them while it is their borrower."""
         self._spares += [slot for slot in slots if slot not in self._spares]
 
     # --- its life ---
@@ -173,11 +173,11 @@ class Search:
         self.tally.reused_tokens = len(self.settings.source) - taken[0].slot.target_unencoded + taken[0].target
 
     def prompt_was_read(self) -> None:
-        """The target has read the prompt to its end, in the first slot."""
+        """Note that the target has read the whole prompt, in the first slot."""
         self.target_forks.hold(self._slots[0].index, [self.root])
 
     def read_draft(self, count: int) -> None:
-        """The draft reads `count` tokens more of the source, then of what all beams begin with."""
+        """Let the draft read `count` more tokens of the source, then of the beams' common prefix."""
         assert self.draft is not None
         assert self.draft_forks is not None
         slot, trunk = self._slots[0], self._trunk
@@ -199,18 +199,18 @@ class Search:
         self.draft.run([Part(place.slot, place.past, place.tokens, 1)])
 
     def advance(self, scored: Mapping[Node, Logits]) -> int:
-        """Take steps as long as the logits of all live beams are known; returns their number."""
+        """Take steps while the logits of all live beams are known; return the number of steps."""
         before = self.steps
         while not self.over and all(node in scored for node in self.live):
             self._step(np.stack([scored[node] for node in self.live]))
         return self.steps - before
 
     def end_of(self, nodes: abc.Sequence[Node], one: Continuation) -> FinishReason | None:
-        """Why a continuation of one of these beams ends the text, if it does."""
+        """Why a continuation of one of these beams ends the text; None if it goes on."""
         return self.shaping.end_of(nodes[one.parent].child(one.token))
 
     def note_round(self, done: Round) -> None:
-        """A call of the target has given its steps."""
+        """Note the steps of a call of the target; answer if the search is over."""
         if self.tally.first_token is None:
             self.tally.first_token = time.perf_counter()
         self.tally.rounds.append(done)
@@ -229,7 +229,7 @@ class Search:
     def fail(self, error: BaseException) -> None:
         self._end()
         for slot in self._slots:
-            slot.rollback(0)  # a call that failed may have written there
+            slot.rollback(0)  # the failed call may have written there
         self._outbox.put(error)
 
     # --- a step, and the end ---
@@ -251,14 +251,14 @@ class Search:
             self.hypotheses.add(score, (become(one), end))
         self.live = [become(one) for one in selected.live]
         self.scores = [one.score for one in selected.live]
-        for node in nodes:  # no beam goes on from the other children
+        for node in nodes:  # no beam continues from the other children
             node.stream = None
             node.children = {token: child for token, child in node.children.items() if child in self.live}
         if self.live:
             self.shaping.keep(self.live)
 
     def _found(self) -> list[tuple[float, Ended]]:
-        """The n best; raises GenerationError where the settings leave fewer than n texts."""
+        """The n best texts; raises GenerationError if the settings allow fewer than n."""
         found = self.hypotheses.found[: self.answers]
         if len(found) < self.answers:
             raise GenerationError(
@@ -268,7 +268,7 @@ class Search:
         return found
 
     def _answer(self, found: abc.Sequence[tuple[float, Ended]]) -> None:
-        """Give the reader these texts with their scores; the round of the first has the figures of all calls."""
+        """Give the reader these texts with their scores; the round of the first text has the figures of all calls."""
         self._end()
         for sample, (score, (node, reason)) in enumerate(found):
             try:
@@ -306,12 +306,12 @@ class Search:
         return [*events, Finished(reason, statistics, tail, sample, score)]
 
     def _end(self) -> None:
-        """Its slots say what they hold, for texts that begin alike."""
+        """Note the tokens in its slots, so that later texts can reuse their prefixes."""
         self.ended = True
         self.tally.ended = time.perf_counter()
         for slot in self._slots:
             path = self.target_forks.path(slot.index)
-            if not path:  # a slot that nothing was forked to, or the first, whose prompt was not read to its end
+            if not path:  # an unused slot, or the first one before the prompt was read to its end
                 slot.rollback(slot.target_length if slot is self._slots[0] else 0)
                 continue
             slot.tokens = [*self.settings.prompt, *path[-1].tokens()]

@@ -1,4 +1,4 @@
-"""What beam searches do at each verb of a step: borrow slots, read a piece of a prompt, be guessed by a draft."""
+"""The planner of beam searches: borrow slots, read a piece of a prompt, draft."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.runtime.scheduling.work import alone
 
 
 class SearchPlanner:
-    """Plans for each search by itself, in slots that no text uses."""
+    """Plans for each search separately; drafts borrow slots that no text uses."""
 
     kind = Search.kind
 
@@ -19,7 +19,7 @@ class SearchPlanner:
         self._slots = slots
 
     def plan(self, searches: Sequence[Search]) -> tuple[list[SearchWork], list[Search]]:
-        """The next steps of each search; no search waits for its draft."""
+        """The next steps of each search; a search never waits for its draft."""
         works = []
         for search in searches:
             spare = self._slots.spare(search)
@@ -30,13 +30,13 @@ class SearchPlanner:
         return works, []
 
     def piece(self, search: Search, count: int) -> SearchWork:
-        """The next `count` tokens of its prompt."""
+        """The work of reading the next `count` tokens of a prompt."""
         return SearchWork(search, unread=search.unread[:count])
 
     def propose(
         self, reads: Sequence[tuple[Search, int]], works: Sequence[SearchWork], texts: int
     ) -> list[tuple[str, int, float]]:
-        """The draft reads for each search, and searches itself from where its beams are."""
+        """Let the draft read for each search, and run its own search from the target's beams."""
         for search, count in reads:
             with alone(search):
                 search.read_draft(count)

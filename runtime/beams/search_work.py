@@ -1,4 +1,4 @@
-"""What a step does for a beam search: a piece of its prompt, or its next steps, with what a draft guesses of them."""
+"""The work of a step for a beam search: a piece of its prompt, or its next steps, with the draft's guesses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.work import Timing
 
-LEAVES = 1.3  # leaves of a trellis over the draft's beams, about
-MOST_BEHIND = 2  # tokens common to all beams that the draft may read once for each beam
+LEAVES = 1.3  # about this number of leaves of a trellis for each beam of the draft
+MOST_BEHIND = 2  # tokens of the common prefix that the draft may read once for each beam
 
 
 @dataclass(slots=True)
 class SearchWork:
-    """`unread` is a piece of the prompt; else the beams go on, with a trellis of this width."""
+    """`unread` is a piece of the prompt; if it is empty, the beams go on with a trellis of this width."""
 
     text: Search
     width: Width = PLAIN
@@ -47,12 +47,12 @@ class SearchWork:
         return len(self.unread) + sum(len(place.unread) for place in self._places)
 
     def guess(self) -> None:
-        """The draft's own search from the target's beams on."""
+        """Run the draft's own search from the target's beams on."""
         search = self.text
         assert search.draft is not None
         assert search.draft_forks is not None
         if search.draft_forks.held(search.root) is None or search.draft_lag > MOST_BEHIND:
-            search.read_draft(search.draft_lag)  # once, instead of for each beam
+            search.read_draft(search.draft_lag)  # once, not for each beam
         if search.slots[0].undraftable:
             return
         nodes, scores, levels = search.live, search.scores, [search.live]
@@ -70,7 +70,7 @@ class SearchWork:
         self._leaves = leaves(levels, len(search.usable()))
 
     def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
-        return []  # a search looks ahead of each beam by itself
+        return []  # a search computes the masks of each beam itself
 
     def parts(self) -> list[Part]:
         search = self.text
@@ -94,7 +94,7 @@ class SearchWork:
                 self._leaves = [Leaf(self.text.root, [self.text.root])]
 
     def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
-        """Take the steps that the rows are known for."""
+        """Take the steps whose rows are known."""
         nodes = [node for leaf in self._leaves for node in leaf.scored]
         if not nodes:
             return
@@ -103,7 +103,7 @@ class SearchWork:
         steps = self.text.advance(dict(zip(nodes, rows, strict=True)))
         done = Round(
             drafted=self.drafted,
-            evaluated=min(steps - self.text.over, self.drafted),  # of the steps after the first
+            evaluated=min(steps - self.text.over, self.drafted),  # not counting the first step
             accepted=steps - 1,
             emitted=steps,
             draft_seconds=timing.drafted - timing.encoded,

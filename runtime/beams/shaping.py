@@ -1,6 +1,6 @@
-"""What stands between a row of logits and the beams: log-probabilities, shaped as the text asks, and what ends a beam.
+"""From rows of logits to beams: log-probabilities, shaped by the text's settings, and the conditions that end a beam.
 
-One shaper serves all beams: it has kept what all of them begin with, and sees the rest of each as a look-ahead.
+One shaper serves all beams: it keeps their common prefix, and treats the rest of each beam as a look-ahead.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mxspec.runtime.text.stream import TextStream
 
 
 class Shaping:
-    """What the beams of a text have in common.
+    """The settings and the shaper of all beams of a text.
 
-    `stream` makes what turns an answer's tokens into text, where stop strings may end it. `logprobs` is the number of
-    likeliest tokens beside each token, of the model's own distribution or (`shaped`) of what beams are chosen by.
+    `stream` turns an answer's tokens into text, if stop strings may end it. `logprobs` is the number of likeliest
+    tokens reported with each token, of the model's own distribution or, with `shaped`, of the one that ranks beams.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class Shaping:
         at_limit: FinishReason = "max_new_tokens",
     ) -> None:
         self.ends = frozenset(eos)
-        self.longest = longest  # tokens of an answer at most, and the reason for ending there
+        self.longest = longest  # most tokens of an answer, and the reason for ending there
         self._at_limit = at_limit
         self._shaper = shaper
-        self._base = root  # the shaper has kept the tokens up to here
+        self._base = root  # the shaper keeps the tokens up to here
         self._root = root
         self._logprobs, self._shaped = logprobs, shaped
         root.stream = stream
 
     def log_probs(self, nodes: Sequence[Node], logits: Logits) -> Logits:
-        """What may follow each beam, float32[live, vocab]: processed log-probabilities, which need not sum to 1."""
+        """Processed log-probabilities of the tokens after each beam, float32[live, vocab]; they need not sum to 1."""
         rows = log_softmax(logits)
         if not self._shaper.plain:
             for row, node in zip(rows, nodes, strict=True):
@@ -53,7 +53,7 @@ class Shaping:
         return rows
 
     def end_of(self, node: Node) -> FinishReason | None:
-        """Why the text of this node has ended, if it has."""
+        """Why the text of this node has ended; None if it has not."""
         if node.token in self.ends:
             return "eos"
         if self._stops(node):
@@ -63,12 +63,12 @@ class Shaping:
         return self._at_limit if node.length - self._root.length >= self.longest else None
 
     def note(self, node: Node, logits: Logits, log_probs: Logits) -> None:
-        """A node becomes part of a text; the rows are those that its token was chosen from."""
+        """Note that a node becomes part of a text; its token was chosen from these rows."""
         if self._logprobs is not None and node.logprob is None:
             node.logprob = raw_logprob(log_probs if self._shaped else logits, node.token, self._logprobs)
 
     def keep(self, live: Sequence[Node]) -> None:
-        """The beams that go on; what they begin with is certain."""
+        """Note the beams that go on; their common prefix is certain."""
         if self._shaper.plain:
             return
         base = common_ancestor(live)
@@ -78,7 +78,7 @@ class Shaping:
             self._base = base
 
     def _stops(self, node: Node) -> bool:
-        """Whether a stop string ends with this token."""
+        """Whether this token completes a stop string."""
         assert node.parent is not None
         if node.stream is None and node.parent.stream is not None:
             node.stream = node.parent.stream.fork()

@@ -1,11 +1,11 @@
-"""One step of a beam search, as pure functions on arrays; with the results of transformers' `_beam_search`.
+"""One step of a beam search, as pure functions on arrays; results equal those of transformers' `_beam_search`.
 
     scores [live] + log_probs [live, vocab]  ──►  the best continuations of all beams together, best first
     those that end the text, of the first N  ──►  hypotheses, of which the N best are kept
     those that do not, up to N               ──►  the next beams
 
-So that N beams are left where likely texts end, (1 + number of end tokens) · N continuations are looked at, twice N
-at least. One that ends the text and is not among the first N is dropped.
+A step looks at (1 + number of end tokens) · N continuations, at least twice N, so that N beams remain if likely texts
+end. A continuation that ends the text is dropped unless it is among the first N.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ End = TypeVar("End")
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Beam `parent` and one token more; `score` is the sum of all log-probabilities of its answer."""
+    """Beam `parent` and one more token; `score` is the sum of all log-probabilities of its answer."""
 
     parent: int
     token: int
@@ -38,7 +38,7 @@ class Continuation:
 def log_softmax(logits: Logits) -> Logits:
     """Log-probabilities float32[rows, vocab] of rows of logits; GenerationError for NaN and infinity.
 
-    What a row gives does not depend on the others: a sum over float64 goes along each row by itself.
+    The result of a row does not depend on other rows: each row is summed separately, in float64.
     """
     peaks = logits.max(axis=1, keepdims=True)
     check_peaks(peaks)
@@ -49,14 +49,14 @@ def log_softmax(logits: Logits) -> Logits:
 
 
 def looked_at(beams: int, ends: int) -> int:
-    """Number of continuations that a step looks at, where `ends` different tokens end a text."""
+    """Number of continuations that a step looks at, if `ends` different tokens end a text."""
     return max(2, 1 + ends) * beams
 
 
 def continuations(scores: Sequence[np.float32], log_probs: Logits, count: int) -> list[Continuation]:
-    """The `count` best of all beams together, best first, ties by beam and token; those of probability 0 are left out.
+    """The `count` best continuations of all beams, best first, ties by beam and token, without those of probability 0.
 
-    log_probs: float32[live, vocab], after whatever shapes them, minus infinity for what is not allowed.
+    log_probs: float32[live, vocab], already shaped; minus infinity for tokens that are not allowed.
     """
     totals = (log_probs + np.array(scores, np.float32)[:, None]).ravel()
     best = largest(totals, count)
@@ -67,16 +67,16 @@ def continuations(scores: Sequence[np.float32], log_probs: Logits, count: int) -
 
 @dataclass(frozen=True, slots=True)
 class Selected(Generic[End]):
-    """The next beams, best first, and what has ended in this step."""
+    """The next beams, best first, and the texts that ended in this step."""
 
     live: list[Continuation]
     ended: list[tuple[Continuation, End]]
 
 
 def select(found: Sequence[Continuation], beams: int, end_of: Callable[[Continuation], End | None]) -> Selected[End]:
-    """Of continuations, best first: the next `beams` that go on, and those of the first `beams` that end.
+    """From continuations, best first, select the next `beams` that go on, and those of the first `beams` that end.
 
-    `end_of` says why a continuation ends the text, None where it goes on.
+    `end_of` says why a continuation ends the text; None if it goes on.
     """
     live: list[Continuation] = []
     ended: list[tuple[Continuation, End]] = []
@@ -93,13 +93,13 @@ def select(found: Sequence[Continuation], beams: int, end_of: Callable[[Continua
 
 
 def normalised(score: np.float32, length: int, penalty: float) -> float:
-    """A score over length ** penalty: what texts of different lengths are compared by; `length` tokens answered."""
+    """The score over length ** penalty, which compares texts of different lengths; `length` counts answer tokens."""
     return float(score / np.float32(length**penalty))
 
 
 @dataclass(slots=True)
 class Hypotheses(Generic[Text]):
-    """The best texts that have ended, best first; of equals the first that came."""
+    """The best texts that have ended, best first; of equal scores, the one that ended first."""
 
     beams: Beams
     found: list[tuple[float, Text]] = field(default_factory=list)
@@ -109,15 +109,15 @@ class Hypotheses(Generic[Text]):
         return len(self.found) == self.beams.count
 
     def add(self, score: float, text: Text) -> None:
-        """A text has ended with this score, its length taken into account."""
+        """Add a text that has ended, with its normalised score."""
         place = sum(other >= score for other, _ in self.found)
         self.found.insert(place, (score, text))
         del self.found[self.beams.count :]
 
     def may_improve(self, best: np.float32, length: int, longest: int) -> bool:
-        """Whether the search goes on: the best live beam has `length` of at most `longest` tokens.
+        """Whether the search goes on; the best live beam has `length` of at most `longest` tokens.
 
-        With a length penalty above 0 a beam may gain by going on; only "never" reckons with that.
+        With a length penalty above 0 a beam may gain by going on; only early stopping "never" takes this into account.
         """
         if not self.full:
             return True

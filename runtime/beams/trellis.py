@@ -1,8 +1,8 @@
-"""What a draft guesses of a beam search: the beams of its own search, level by level, and how they are scored.
+"""The draft's guesses of a beam search: the beams of its own search, level by level, and how they are scored.
 
 level 0        1          2         the target's beams, and u beams of the draft a level
 the ──────── cat ─────── sat        leaves: "the cat sat", "the cat ran", "the dog", "a": four parts of one call,
- │            └───────── ran        each in a slot of its own; logits of "the" and "the cat" are asked for once
+ │            └───────── ran        each in its own slot; the logits of "the" and "the cat" are computed once
  └────────── dog
 a
 """
@@ -17,7 +17,7 @@ from mxspec.runtime.beams.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """What the draft's search has: `beams`, for `steps`; 0 and 0 are a plain step of the target."""
+    """The draft's search: `beams` for `steps` steps; 0 and 0 mean a plain step of the target."""
 
     beams: int = 0
     steps: int = 0
@@ -28,17 +28,17 @@ PLAIN = Width()
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A path of the trellis to its end, and those of its nodes, the last ones, whose logits no other leaf asks for."""
+    """The end of a path through the trellis, and the path's last nodes, whose logits no other leaf computes."""
 
     node: Node
     scored: list[Node]
 
 
 def leaves(levels: Sequence[Sequence[Node]], most: int) -> list[Leaf]:
-    """The leaves of a trellis, `most` at most, which is at least the number of the first level's nodes.
+    """The leaves of a trellis, at most `most`, which is at least the number of nodes in the first level.
 
-    levels: nodes of rising length, the children of nodes of the level before, each level best first. What would need
-    more leaves is left out.
+    levels: each has the children of nodes of the level before, best first. Nodes that would need more leaves are left
+    out.
     """
     below: dict[Node, list[Node]] = {node: [] for node in levels[0]}
     count = len(below)
@@ -58,7 +58,7 @@ def leaves(levels: Sequence[Sequence[Node]], most: int) -> list[Leaf]:
 
 
 def _collect(node: Node, before: list[Node], below: dict[Node, list[Node]], found: list[Leaf]) -> None:
-    """Depth first: `before` are nodes above this one whose logits no leaf asks for yet."""
+    """Collect leaves, depth first; `before` has the nodes above this one whose logits no leaf computes yet."""
     asked = [*before, node]
     if not below[node]:
         found.append(Leaf(node, asked))

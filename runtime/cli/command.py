@@ -1,15 +1,15 @@
-"""What every command of mxspec has in common: exit codes, one-line errors, and where tables and progress go.
+"""The base of every command of mxspec: exit codes, one-line errors, and where tables and progress go.
 
 | exit code | meaning                                                   |
 |-----------|-----------------------------------------------------------|
 | 0         | done                                                      |
 | 1         | usage error or bad input (click's own 2 is overridden)    |
-| 2         | a check ran to its end and its verdict is no              |
+| 2         | a check ran to its end and failed                         |
 | 130       | Ctrl-C                                                    |
-| 141       | broken pipe: nobody reads standard output any more         |
+| 141       | broken pipe: the reader of standard output has closed it  |
 
-Write `@click.command(cls=Command)` (or `@click.group(cls=Group)`), raise `MxspecError` for the user's mistake and
-`CheckFailed` for a verdict; anything else is a bug and keeps its traceback.
+Write `@click.command(cls=Command)` (or `@click.group(cls=Group)`), raise `MxspecError` for a user's mistake and
+`CheckFailed` for a failed check; any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from mxspec.runtime.cli.plain_console import PlainConsole, visible
 
 EXIT_BAD_INPUT = 1
 EXIT_CHECK_FAILED = 2
-LONGEST_ERROR = 1000  # characters: the name of a tensor can have a million
+LONGEST_ERROR = 1000  # characters: a tensor's name can have a million
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell reports it
 
 
 class Command(click.Command):
     """A command that ends in one of the exit codes above, with at most one line on standard error."""
 
-    def main(  # type: ignore[override]  # click's overloads say that standalone mode never returns; so does this
+    def main(  # type: ignore[override]  # click's overloads say that standalone mode never returns; the same holds here
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
@@ -64,13 +64,13 @@ class Command(click.Command):
             _fail(str(error), EXIT_BAD_INPUT)
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted", EXIT_INTERRUPTED)
-        sys.exit(result if isinstance(result, int) else 0)  # click hands back the code of ctx.exit(): --help is 0
+        sys.exit(result if isinstance(result, int) else 0)  # click returns the code of ctx.exit(): 0 for --help
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # click's parser leaves it out where an option lacks its argument
+            error.ctx = error.ctx or ctx  # click's parser sets no context if an option lacks its argument
             raise
 
 

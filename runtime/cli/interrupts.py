@@ -1,4 +1,4 @@
-"""Ctrl-C: a line and an exit code while nothing is under way, the end of the answer while one is written."""
+"""Ctrl-C: prints a line and exits; while an answer is written, it ends the answer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 
 def interrupt() -> None:
-    """What Ctrl-C does in Python."""
+    """Raise KeyboardInterrupt, as Python does on Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def leave_on_interrupt() -> None:
-    """From now on Ctrl-C ends the process at once.
+    """From now on, Ctrl-C ends the process at once.
 
-    An exception would not do: amid an import it can be swallowed or turned into another one. Where SIGINT is ignored,
-    as in a job that a script runs in the background, it stays so.
+    An exception is not enough: an import can swallow it or turn it into another one. If SIGINT is ignored, as in a
+    background job of a script, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)

@@ -15,7 +15,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class GroupedOption(click.Option):
-    """An option of a group."""
+    """An option that --help shows in a group."""
 
     def __init__(self, *names: Any, group: str, **settings: Any) -> None:
         super().__init__(*names, **settings)
@@ -38,5 +38,5 @@ class GroupedCommand(Command):
 
 
 def option(group: str, *names: str, **settings: Any) -> Callable[[Function], Function]:
-    """click.option, of a group."""
+    """Like click.option, for an option of a group."""
     return click.option(*names, cls=GroupedOption, group=group, **settings)

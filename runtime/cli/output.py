@@ -1,4 +1,4 @@
-"""Standard output that raises an error when it can no longer be written: closed, disk full, or a broken pipe."""
+"""Raise an error when standard output can no longer be written: it is closed, the disk is full, or the pipe broke."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OutputError(Exception):
-    """Standard output cannot be written. Not an OSError, because click and rich handle those in ways of their own."""
+    """Standard output cannot be written. Not an OSError, because click and rich handle OSErrors themselves."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"standard output: {error.strerror}")
@@ -32,9 +32,9 @@ class _Output(io.FileIO):
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """In this block, writing to standard output raises OutputError, also if the process was started without one.
+    """In this block, a failed write to standard output raises OutputError, even if the process started without it.
 
-    A standard output that was replaced before, as tests do, is left alone.
+    A standard output that was replaced before, as tests do, is not changed.
     """
     before = sys.stdout
     if before is not sys.__stdout__:
@@ -50,7 +50,7 @@ def checked_output() -> Iterator[None]:
         output.flush()
     except OutputError:
         with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 1)  # what is left goes there when the process ends
+            os.dup2(nowhere.fileno(), 1)  # the rest of the buffer goes there when the process ends
         raise
     finally:
         with suppress(OutputError):
@@ -59,8 +59,8 @@ def checked_output() -> Iterator[None]:
 
 
 def _occupy_closed() -> None:
-    """No file that is opened later gets the number of a standard stream that is closed."""
-    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):  # 1 fails where it is written
+    """Occupy the numbers of closed standard streams, so that no file opened later gets them."""
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):  # writing to 1 fails
         try:
             os.fstat(number)
         except OSError:

@@ -1,4 +1,4 @@
-"""Text of strangers on a terminal: what a manifest, a checkpoint or a template says is shown, and never obeyed."""
+"""Untrusted text on a terminal: text from a manifest, a checkpoint or a template is shown, never obeyed."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-# C0 and C1 (an ESC moves the cursor, and on some terminals more), and what turns the direction of writing.
+# C0 and C1 (an ESC moves the cursor, and does more on some terminals), and marks that turn the writing direction.
 _UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
-# Control characters as their pictures (U+2400 on): no text may command a terminal.
+# Control characters become their pictures (U+2400 on), so that no text commands a terminal.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def visible(text: str) -> str:
-    """The text with its control characters written out, newlines and tabs excepted."""
+    """The text with its control characters written out, except newlines and tabs."""
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shown(text: str) -> str:
-    """The text as a terminal or a page may get it: a character for a character."""
+    """The text made safe for a terminal or a page, one character for each character."""
     return text.translate(_PICTURES)
 
 
 class PlainConsole(Console):
-    """A console for which square brackets and colons are what they are: every string it is given is plain text.
+    """A console that prints every string as plain text: square brackets and colons have no meaning.
 
-    All of rich comes through `render_str`: lines, titles and cells of tables. What is to be styled is given as Text.
+    rich passes all strings through `render_str`: lines, titles and cells of tables. Styled text is given as Text.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:

@@ -18,12 +18,12 @@ from mxspec.runtime.cli.plain_console import PlainConsole
 if TYPE_CHECKING:
     from mxspec.runtime.handle import Handle
 
-PATIENCE = 0.5  # seconds without progress to see, so that short prompts do not flicker
+PATIENCE = 0.5  # seconds before a line is shown, so that short prompts do not flicker
 
 
 @contextmanager
 def shown_while_waiting(handle: Handle, max_new_tokens: int) -> Iterator[None]:
-    """Here a line says how far the prompt has been read, and then how many tokens have been written."""
+    """In this block, a line shows how much of the prompt was read, then how many tokens were written."""
     if not watched():
         yield
         return
@@ -43,12 +43,12 @@ def watched() -> bool:
 
 
 def error_console() -> Console:
-    """Standard error."""
+    """A console on standard error."""
     return PlainConsole(stderr=True)
 
 
 def _show(over: threading.Event, line: Callable[[], RenderableType]) -> None:
-    """Draw a line again and again, and take it away in the end."""
+    """Redraw a line until `over` is set, then erase it."""
     if not over.wait(PATIENCE):
         console = error_console()
         with Live(get_renderable=line, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):

@@ -1,4 +1,4 @@
-"""How an answer went: the closing line, and the object of --json and of a batch job's lines."""
+"""The report of an answer: the closing line, and the object of --json and of a batch job's lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def closing_line(statistics: Statistics, reason: FinishReason) -> str:
-    """Time to first token, speed, acceptance, tokens a round; what was read and written, and why it ended."""
+    """One line: time to first token, speed, acceptance, tokens a round, tokens read and written, finish reason."""
     first_token = statistics.waiting_seconds + statistics.prefill_seconds
     parts = [f"TTFT {first_token * 1e3:.0f} ms"]
     if statistics.decode_tokens_per_second is not None:
@@ -39,13 +39,13 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
 
 
 def answers_as_json(answers: Sequence[Answer], request: Request) -> dict[str, Any]:
-    """One answer as an object; where several were asked for, `answers` is a list of such."""
+    """One answer as an object; if several were requested, `answers` is a list of such objects."""
     reports = [answer_as_json(answer, with_logprobs=request.logprobs is not None) for answer in answers]
     return {"answers": reports} if request.n > 1 else reports[0]
 
 
 def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, Any]:
-    """What was written, and how."""
+    """An answer as an object: its text, and its statistics."""
     report = {
         "text": answer.text,
         "token_ids": answer.token_ids,
@@ -60,7 +60,7 @@ def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, 
 
 
 def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
-    """Seconds and tokens a second as in Statistics."""
+    """Statistics as an object, with the same units."""
     return {
         "prompt_tokens": statistics.prompt_tokens,
         "reused_tokens": statistics.reused_tokens,
@@ -94,7 +94,7 @@ def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
 
 
 def timings(statistics: Statistics) -> dict[str, float]:
-    """The same in the words of llama-server, for programs that read its answers; milliseconds."""
+    """Statistics in milliseconds under the names of llama-server, for programs that read its answers."""
     return {
         "cache_n": statistics.reused_tokens,
         "prompt_n": statistics.prompt_tokens - statistics.reused_tokens,
@@ -107,7 +107,7 @@ def timings(statistics: Statistics) -> dict[str, float]:
 
 
 def _logprob_as_json(entry: Logprob) -> dict[str, Any]:
-    """The token's, and [id, log-probability] of the likeliest."""
+    """The token's log-probability, and [id, log-probability] of the likeliest tokens."""
     return {
         "id": entry.token,
         "logprob": _finite(entry.logprob),
@@ -116,5 +116,5 @@ def _logprob_as_json(entry: Logprob) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity: null is a probability of 0."""
+    """A log-probability for JSON, which has no infinity: null stands for a probability of 0."""
     return value if math.isfinite(value) else None

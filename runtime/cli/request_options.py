@@ -1,4 +1,4 @@
-"""The options that say how texts are written, of specrun and of specbatch."""
+"""The options of specrun and specbatch that say how texts are written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def sampling_option(name: str, parameter: Parameter) -> Callable[[Function], Function]:
-    """The option of a sampling parameter, by its declaration."""
+    """The option of a sampling parameter, made from its declaration."""
     option_name = f"--{name.replace('_', '-')}"
     if parameter.kind == "bias":
         return option(
@@ -126,7 +126,7 @@ OPTIONS = (
 
 
 def request_options(function: Function) -> Function:
-    """Add all of them to a command, in their order."""
+    """Add all these options to a command, in their order."""
     for add in reversed(OPTIONS):
         function = add(function)
     return function

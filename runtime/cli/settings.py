@@ -1,4 +1,4 @@
-"""From the options of the command to the settings of a request."""
+"""Turn a command's options into the settings of a request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRAMMARS = ("json_schema", "regex", "lark")
 
 
 def parse_k(_ctx: click.Context, _param: click.Parameter, value: str | None) -> K | None:
-    """A number of tokens, or auto."""
+    """Parse --k: a number of tokens, or auto."""
     if value is None:
         return None
     if value == "auto":
@@ -31,7 +31,7 @@ def parse_k(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 
 
 def parse_early_stopping(_ctx: click.Context, _param: click.Parameter, value: str | None) -> bool | str | None:
-    """True, False, or never."""
+    """Parse --early-stopping: true, false, or never."""
     known: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
     if value is not None and value not in known:
         raise click.BadParameter(f"got {value!r}, expected true, false or never")
@@ -39,7 +39,7 @@ def parse_early_stopping(_ctx: click.Context, _param: click.Parameter, value: st
 
 
 def parse_bias(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[int, float]:
-    """By token id, what is added to its logit."""
+    """Parse --bias into a dict of token ids and the numbers to add to their logits."""
     bias: dict[int, float] = {}
     for value in values:
         token, _, number = value.partition("=")
@@ -59,7 +59,7 @@ def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of Request that were given as options; the others are left to the bundle's defaults."""
     given = {name: value for name, value in sorted(options.items()) if value not in (None, (), {})}
     if "logprobs_of" in given and "logprobs" not in given and "best_of" not in given:
-        raise GenerationError("logprobs_of: got it without --logprobs or --best-of, where it changes nothing")
+        raise GenerationError("logprobs_of: given without --logprobs or --best-of, where it changes nothing")
     texts = {name: given.pop(name) for name in GRAMMARS if name in given}
     if "lark" in texts:
         texts["lark"] = read_text(Path(texts["lark"]), "--lark")
@@ -71,7 +71,7 @@ def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grammar_of(texts: Mapping[str, Any]) -> Grammar:
-    """The grammar that is given; raises GenerationError if there are several, or if it is invalid."""
+    """The grammar that the options give; raises GenerationError if there are several, or if it is invalid."""
     from mxspec.runtime.sampling.grammar import Grammar
 
     if len(texts) > 1:
@@ -90,9 +90,9 @@ def request_for(
     raw: bool = False,
     task: str | None = None,
 ) -> Request:
-    """The request for a text: the question of a chat where the bundle has a template, unless it is to be continued.
+    """The request for a text: a chat message if the bundle has a template, unless the text is to be continued.
 
-    What the prompts of a `task` begin with comes before it.
+    The prefix of `task` comes before the text.
     """
     from mxspec.runtime.request import Request
 

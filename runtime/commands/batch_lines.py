@@ -86,7 +86,7 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
         del settings["prompt"]
         return request_for(engine, prompt, settings, system=defaults.system, raw=defaults.raw, task=defaults.task)
     if defaults.task is not None:
-        raise GenerationError("task: got it with a prompt that is not text, so it cannot be put before the prompt")
+        raise GenerationError("task: given with a prompt that is not text, so it cannot be put before the prompt")
     return Request(**settings)
 
 

@@ -187,7 +187,7 @@ def _refuse(mistakes: dict[str, tuple[bool, str]]) -> None:
     """Raise GenerationError for the first option that was given where it does nothing."""
     for name, (mistaken, with_what) in mistakes.items():
         if mistaken:
-            raise GenerationError(f"{name}: got it with {with_what}")
+            raise GenerationError(f"{name}: given with {with_what}")
 
 
 def _asked_at_terminal() -> bool:

@@ -1,1 +1,1 @@
-"""The number of tokens to draft: decided by what calls cost and what drafts are worth."""
+"""Policy: choose the number of tokens to draft by the cost of calls and the value of drafts."""

@@ -1,11 +1,11 @@
-"""The number of tokens that each text drafts in the next step, by what steps cost: 0 where drafting does not pay.
+"""Choose the number of tokens that each text drafts in the next step by cost: 0 if drafting does not pay.
 
-A round that drafts k tokens emits (1 - a^(k+1)) / (1 - a) of them on average, a being the share of drafted tokens that
-is kept (Leviathan et al. 2023, equation 1). A step costs one call of the target over all tokens of all texts, and one
-call of the draft a position. The j-th drafted token of a text is worth a^j tokens; so the best choice drafts all that
-are worth more than some threshold, and the threshold with the most expected tokens a second is taken.
+A round that drafts k tokens emits (1 - a^(k+1)) / (1 - a) tokens on average, where a is the acceptance (Leviathan et
+al. 2023, equation 1). A step costs one call of the target over all tokens of all texts, and one call of the draft for
+each position. The j-th drafted token of a text is worth a^j tokens. The best choice therefore drafts all tokens worth
+more than some threshold: the one with the most expected tokens a second.
 
-K is chosen before anything of the round is drawn, from the past alone, so no text and no distribution changes by it.
+K is chosen from past rounds only, before the round draws a random number, so it changes no text and no distribution.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from mxspec.runtime.policy.worth import Worth, worth_of_first_row, worth_of_row
 
 Ks = NDArray[np.int64]  # [candidates, texts]
 
-FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the cost of the others, about
-FIRST_ROUNDS = 2  # of each of these K, after one that does not count
-MOST_FIRST_ROUNDS = 8  # where prompts are read in every step, no step is just of this size
-FORGET = 0.98  # weight of the acceptance seen so far, a round later,
-LEAST_WEIGHT = 0.01  # evaluated tokens below which nothing is forgotten any more: anything new decides then
-PRIOR = (3.0, 4.0)  # accepted, evaluated: what is believed before anything was seen
-PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance counts for
-KEEP_STEPS = 4  # steps that a choice stands: thinking in each would cost a small model's step some percents
-TRY_EVERY = 32  # steps until another K is tried: costs have steps, and change with the text's length and the machine
-WORTH_TRYING, RARELY = 0.8, 100  # of the best expected speed; a K that promises less is tried after RARELY steps
-TRIED_ROUNDS = 4  # of texts, where drafting is tried again after steps of plain decoding
+FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the approximate cost of the others
+FIRST_ROUNDS = 2  # rounds with each of these K, after one that is not counted
+MOST_FIRST_ROUNDS = 8  # if every step reads prompts, no step has exactly this size
+FORGET = 0.98  # weight of the past acceptance after each round,
+LEAST_WEIGHT = 0.01  # down to this number of evaluated tokens; then anything new decides
+PRIOR = (3.0, 4.0)  # accepted and evaluated tokens that are assumed at first
+PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance stands for
+KEEP_STEPS = 4  # steps that keep a choice: choosing in each step would cost a small model some percent of the time
+TRY_EVERY = 32  # steps until another K is tried: costs are not smooth, and change with the text's length
+WORTH_TRYING, RARELY = 0.8, 100  # a K with less than this share of the best expected speed is tried after RARELY steps
+TRIED_ROUNDS = 4  # rounds of a try to draft again after steps of plain decoding
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """The share of drafted tokens that was kept lately."""
+    """The recent share of drafted tokens that were kept."""
 
     accepted: float = PRIOR[0]
     evaluated: float = PRIOR[1]
@@ -50,13 +50,13 @@ class Acceptance:
 
     @classmethod
     def like(cls, other: Acceptance) -> Acceptance:
-        """The prior of a new text, from the others."""
+        """The prior of a new text, from the other texts."""
         return cls(other.share * PRIOR_WEIGHT, PRIOR_WEIGHT)
 
     def observe(self, done: Round) -> None:
-        """Rounds of plain decoding forget too: where drafting is tried again, the text may be another.
+        """Learn from a round. Rounds of plain decoding also forget, because the text may have changed since.
 
-        A call of the draft that gave no token worth scoring counts as one whose token was not kept.
+        A call of the draft without a token worth scoring counts as a token that was rejected.
         """
         self.forget()
         self.accepted += done.accepted
@@ -64,7 +64,7 @@ class Acceptance:
         self.evaluated += done.evaluated + in_vain
 
     def forget(self) -> None:
-        """A round without anything evaluated is over."""
+        """Note a round in which nothing was evaluated."""
         if self.evaluated > LEAST_WEIGHT:
             self.accepted *= FORGET
             self.evaluated *= FORGET
@@ -72,9 +72,9 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A text that takes part in a step: how much of what it drafts is kept, and how much it can draft.
+    """A text that takes part in a step: its acceptance, and how many tokens it can draft.
 
-    `k` is None where it is to be chosen; `drafter` names whose cost it is.
+    `k` is None if it is to be chosen; `drafter` is the drafter whose costs count.
     """
 
     acceptance: float
@@ -85,11 +85,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step took: tokens of the target's call, seconds of all but the drafting, and the drafters' calls."""
+    """The cost of a step: tokens of the target's call, seconds without drafting, and the drafters' calls."""
 
     tokens: int
     seconds: float
-    draft_calls: Sequence[tuple[str, int, float]] = ()  # whose it is, texts in the call, and seconds
+    draft_calls: Sequence[tuple[str, int, float]] = ()  # the drafter, texts in the call, and seconds
 
     @property
     def drafted(self) -> bool:
@@ -108,14 +108,14 @@ def _costs() -> defaultdict[str, Costs]:
 class KByLoad:
     """Chooses K for all texts of a step together: 0 to `most`, for the most expected tokens a second.
 
-    It learns from every step that it hears of, whichever texts those had: costs are the machine's and the pair's.
+    It learns from every step, whatever its texts, because costs depend on the machine and the pair.
     """
 
     most: int
-    pair: defaultdict[str, Acceptance] = field(default_factory=_acceptances)  # of all texts, by drafter
-    score: Costs = field(default_factory=Costs)  # a step but for its drafting, by tokens of the target's call
+    pair: defaultdict[str, Acceptance] = field(default_factory=_acceptances)  # over all texts, by drafter
+    score: Costs = field(default_factory=Costs)  # a step without drafting, by tokens of the target's call
     draft: defaultdict[str, Costs] = field(default_factory=_costs)  # a call of a drafter, by texts
-    draft_read: Costs = field(default_factory=Costs)  # a call of the draft that reads, by tokens
+    draft_read: Costs = field(default_factory=Costs)  # a call in which the draft reads, by tokens
     _steps: int = 0
     _plain_steps: int = 0
     _tried: int = 0
@@ -135,13 +135,13 @@ class KByLoad:
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
     def worth(self, drafter: str, texts: int) -> Worth:
-        """What a drafted token costs in a step of `texts` texts."""
+        """The cost of a drafted token in a step of `texts` texts."""
         row, plain = worth_of_row(self.score, texts), self.score.seconds(texts)
         call = self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0
         return Worth(row=row, start=worth_of_first_row(self.score, texts), call=row + call)
 
     def observe(self, cost: StepCost) -> None:
-        """Learn what a step took."""
+        """Learn from the cost of a step."""
         self._steps += 1
         self._seen[cost.tokens] = self._steps
         self.score.add(cost.tokens, cost.seconds)
@@ -150,7 +150,7 @@ class KByLoad:
         self._plain_steps = 0 if cost.drafted else self._plain_steps + 1
 
     def _choose(self, loads: Sequence[Load]) -> tuple[list[int], int]:
-        """K of each text, and the number of steps that the choice stands."""
+        """K of each text, and the number of steps that keep this choice."""
         uniform = _uniform(loads, self.most)
         for k in FIRST_TRIES:
             ks = uniform[min(k, self.most)]
@@ -190,20 +190,20 @@ class KByLoad:
         return speeds
 
     def _steps_lost(self, choice: NDArray[np.int64], loads: Sequence[Load]) -> float:
-        """Time that a step of this choice is expected to lose, in plain steps."""
+        """The expected loss of a step with this choice, in the time of plain steps."""
         plain, drafting = self._speeds(np.vstack([np.zeros_like(choice), choice]), loads)
         gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, choice.tolist(), strict=True))
         return max(gained / len(loads) * (plain / drafting - 1), 0.0) if drafting > 0 else 0.0
 
     def _may_ever_pay(self, uniform: Ks, loads: Sequence[Load]) -> bool:
-        """Whether some K would be faster than none if all that is drafted were kept, or its cost is not known."""
+        """Whether some K would be faster than 0 if all drafts were kept, or its cost is unknown."""
         plain, *drafting = self._speeds(uniform, [replace(load, acceptance=1.0) for load in loads])
         tokens = uniform[1:].sum(axis=1) + len(loads)
         unknown = any(self.score.count(size) == 0 for size in tokens.tolist())
         return unknown or bool(max(drafting) > plain)
 
     def _other_than(self, best: NDArray[np.int64], others: Ks, loads: Sequence[Load]) -> NDArray[np.int64]:
-        """Of the neighbours of the best K and plain decoding the one not seen for longest, if it may pay."""
+        """The least recently seen of the best K's neighbours and plain decoding, if it may pay."""
         speed, *speeds = self._speeds(np.vstack([best, others]), loads)
         unseen = [self._unseen(int(ks.sum()) + len(loads)) for ks in others]
         may_pay = [
@@ -220,7 +220,7 @@ class KByLoad:
 
 
 def _within(ks: Ks, loads: Sequence[Load]) -> Ks:
-    """int[candidates, texts] with the K that is fixed for a text in its place, and none beyond its room."""
+    """int[candidates, texts] with the fixed K of texts that have one, and each K within the text's room."""
     for text, load in enumerate(loads):
         if load.k is not None:
             ks[:, text] = load.k
@@ -228,12 +228,12 @@ def _within(ks: Ks, loads: Sequence[Load]) -> Ks:
 
 
 def _uniform(loads: Sequence[Load], most: int) -> Ks:
-    """The same K for all: candidate k drafts k."""
+    """The same K for all texts: candidate k drafts k tokens."""
     return _within(np.repeat(np.arange(most + 1)[:, None], len(loads), axis=1), loads)
 
 
 def _by_worth(loads: Sequence[Load], most: int) -> Ks:
-    """One candidate for each number of tokens that could be drafted, the most valuable first; beginning with none."""
+    """One candidate for each total number of drafted tokens from 0 on; the most valuable tokens come first."""
     worth = np.array([load.acceptance for load in loads])[:, None] ** np.arange(1, most + 1)  # [texts, position]
     thresholds = np.unique(worth[[load.k is None for load in loads]])[::-1]
     reached = (worth >= thresholds[:, None, None]).sum(axis=2)

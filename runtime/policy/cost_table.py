@@ -1,7 +1,7 @@
-"""What calls of a bundle cost on this machine, kept from run to run in the user's cache folder.
+"""Keep the costs of a bundle's calls on this machine in the user's cache folder, so that the next run knows them.
 
-So that K is chosen by cost from the first text on. A table is of one bundle, processor, instruction set, number of
-threads and version; a table that cannot be read is ignored, and one that cannot be written is skipped.
+Then K is chosen by cost from the first text on. Each bundle, processor, instruction set, number of threads and version
+has its own table. A table that cannot be read is ignored; one that cannot be written is skipped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mxspec.runtime import ops
 from mxspec.runtime.ops.processor import processor_name
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad
 
-Points = list[tuple[PositiveInt, NonNegativeFloat]]  # tokens or texts of a call, and seconds
+Points = list[tuple[PositiveInt, NonNegativeFloat]]  # the tokens or texts of a call, and its seconds
 
 
 class CostTable(BaseModel):
-    """The costs of steps, of drafters' calls, of prompts that a draft reads; and what was kept of drafts."""
+    """The costs of steps, of drafters' calls and of prompts that a draft reads, and the acceptance of drafts."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -37,7 +37,7 @@ class CostTable(BaseModel):
 
     @classmethod
     def of(cls, load: KByLoad) -> CostTable:
-        """What was learnt."""
+        """The table of the costs that were learnt."""
         return cls(
             score=load.score.recent_points,
             draft={name: costs.recent_points for name, costs in load.draft.items()},
@@ -46,7 +46,7 @@ class CostTable(BaseModel):
         )
 
     def teach(self, load: KByLoad) -> None:
-        """Have K chosen as if these costs had just been learnt."""
+        """Teach `load` these costs as if they had just been learnt."""
         load.score.remember(self.score)
         load.draft_read.remember(self.draft_read)
         for name, points in self.draft.items():
@@ -56,13 +56,13 @@ class CostTable(BaseModel):
 
 
 def table_path(bundle: Bundle, model: ModelName) -> Path | None:
-    """Where the table of a bundle with this target lies on this machine; None where the user has no home folder."""
+    """The path of the table of a bundle with this target on this machine; None if the user has no home folder."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mxspec" / "costs"
     except RuntimeError:
         return None
     what = (
-        file_sha256(bundle.path / MANIFEST),  # which has the hashes of all other files
+        file_sha256(bundle.path / MANIFEST),  # the manifest has the hashes of all other files
         model,
         processor_name(),
         platform.machine(),
@@ -76,7 +76,7 @@ def table_path(bundle: Bundle, model: ModelName) -> Path | None:
 
 
 def read_table(path: Path | None) -> CostTable | None:
-    """The table of an earlier run, if there is one that can be read."""
+    """The table of an earlier run, or None if it is missing or cannot be read."""
     if path is None:
         return None
     try:
@@ -86,7 +86,7 @@ def read_table(path: Path | None) -> CostTable | None:
 
 
 def write_table(path: Path | None, table: CostTable) -> None:
-    """Keep a table for the next run; the file is replaced as a whole."""
+    """Save a table for the next run; the file is replaced in one step."""
     if path is None or len(table.score) < 2:
         return
     with contextlib.suppress(OSError):

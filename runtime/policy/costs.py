@@ -1,4 +1,4 @@
-"""What calls cost, learnt from the calls that were made: seconds by number of tokens."""
+"""Learn the cost of calls from past calls: seconds by number of tokens."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain, pairwise, repeat
 
-RECENT = 5  # observations kept of each size; their median counts
-BELIEVED = 1.5  # an earlier run's figure is wrong where the first of this run is off by more than this factor
-FRESH = 200  # calls that a figure stays fresh
-LONG_AGO = 200  # calls since an earlier run, for the weight of what it saw
-REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh it
-FORGET = 0.97  # weight of what was seen, a call later
-NEAR = 1.5  # a size is known where one within this factor was seen
+RECENT = 5  # observations kept for each size; the cost is their median
+BELIEVED = 1.5  # an earlier run's figure is wrong if the first of this run differs by more than this factor
+FRESH = 200  # number of calls for which a figure stays fresh
+LONG_AGO = 200  # assumed calls since an earlier run, which weight its figures
+REMEMBERED = 3  # observations that an earlier run's figure stands for: new ones soon outweigh them
+FORGET = 0.97  # weight of past observations after each call
+NEAR = 1.5  # a size is known if one within this factor was seen
 
 
 class Costs:
     """Seconds of calls of one model, by their number of tokens.
 
-    A call of more tokens never takes less. Where medians say so, the machine was slower when the smaller ones were
-    seen: then all of them are what they say together (isotonic regression by pooling adjacent violators), those that
-    were seen lately more than others.
+    A call of more tokens never takes less time. If medians say otherwise, the machine was slower when it ran the
+    smaller calls: such neighbours are pooled (isotonic regression by pooling adjacent violators), and recent ones weigh
+    more.
     """
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
         self._points: list[tuple[int, float]] = []  # size and median, by rising size
-        self._seen: dict[int, int] = {}  # when a size was seen last, counted in calls
-        self._remembered: set[int] = set()  # sizes that an earlier run has seen, and this one not yet,
-        self._believed = True  # which this run has not found wrong: one of the two may have shared its cores
+        self._seen: dict[int, int] = {}  # the call in which a size was last seen
+        self._remembered: set[int] = set()  # sizes that only an earlier run has seen
+        self._believed = True  # False once this run contradicts them: one of the two runs may have shared its cores
         self._calls = 0
-        self._curve: list[tuple[int, float]] | None = None  # the points, none below the one before; None: to be made
+        self._curve: list[tuple[int, float]] | None = None  # the points made monotonic; None if it must be computed
 
     def add(self, tokens: int, seconds: float) -> None:
-        """A call of `tokens` took `seconds`. The first call of a size also prepares it, and does not count."""
+        """Learn that a call of `tokens` took `seconds`. The first call of a size also prepares it, and is ignored."""
         known = self._recent.get(tokens)
         if known is None:
             self._recent[tokens] = deque(maxlen=RECENT)
@@ -57,16 +57,16 @@ class Costs:
 
     @property
     def points(self) -> list[tuple[int, float]]:
-        """Each size that was seen, and its seconds."""
+        """Each known size, and its seconds."""
         return list(self._points)
 
     @property
     def recent_points(self) -> list[tuple[int, float]]:
-        """Those that the next run can believe: seen lately, so that all of them saw the machine as it is now."""
+        """The points seen recently, which show the machine as it is now; the next run can use them."""
         return [point for point in self._points if self._calls - self._seen[point[0]] <= FRESH]
 
     def remember(self, points: Sequence[tuple[int, float]]) -> None:
-        """What an earlier run has seen, as if it had just been seen often enough, until this run finds it wrong."""
+        """Use the points of an earlier run as if they had just been seen, until this run contradicts them."""
         for tokens, seconds in points:
             for _ in range(REMEMBERED):
                 self.add(tokens, seconds)
@@ -74,18 +74,18 @@ class Costs:
 
     @property
     def sizes(self) -> int:
-        """Number of different sizes that were seen."""
+        """Number of different known sizes."""
         return len(self._points)
 
     def count(self, tokens: int) -> int:
-        """Number of calls of about this size that were seen."""
+        """Number of calls of about this size so far."""
         near = (size for size in self._recent if tokens <= size * NEAR and size <= tokens * NEAR)
         known = (size for size in near if self._believed or size not in self._remembered)
         return max((len(self._recent[size]) for size in known), default=0)
 
     def affordable(self, tokens: int, seconds: float, most: int) -> int:
-        """Number of tokens, 1 to `most`, that may join a call of `tokens` so that it takes at most `seconds` longer."""
-        if self.sizes == 1:  # as if all of it grew with the tokens
+        """Number of tokens, 1 to `most`, that can join a call of `tokens` and make it at most `seconds` longer."""
+        if self.sizes == 1:  # assume that the time is proportional to the tokens
             ((size, known),) = self._points
             return max(min(int(size * seconds / known), most), 1)
         limit, low, high = self.seconds(tokens) + seconds, 1, most
@@ -95,7 +95,7 @@ class Costs:
         return low
 
     def seconds(self, tokens: int) -> float:
-        """Expected seconds of a call of `tokens`; 0 before any was seen."""
+        """Expected seconds of a call of `tokens`; 0 before the first observation."""
         if not self._points:
             return 0.0
         if self._curve is None:
@@ -119,14 +119,14 @@ class Costs:
 
 
 def _median(values: Sequence[float]) -> float:
-    """The median; of an even number of values the smaller middle one."""
+    """The median; for an even number of values, the lower of the two middle ones."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
 def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
-    """y at x on the straight lines between points (x, y) in rising order; beyond the last on the last line, not below.
+    """Interpolate linearly between points (x, y) in rising order.
 
-    Before the first point it is the first one's y.
+    Before the first point, y is that of the first; after the last, the last line is extended, but never falls.
     """
     if x <= points[0][0]:
         return points[0][1]

@@ -1,1 +1,1 @@
-"""Which texts run, in which slots, and what a step does for them."""
+"""Scheduling: which texts run, in which slots, and what a step does for each text."""

@@ -1,9 +1,9 @@
-"""Which texts run, and what a step does for all of them: admit, encode, draft, score, verify, emit.
+"""Choose which texts run, and run the steps of all of them: admit, encode, draft, score, verify, emit.
 
-Where the models have encoders, a step first reads the sources of new texts, each whole in one call. Then a step
-is one call of the target over the tokens of all running sequences: the next piece of a prompt, one token, or the K + 1
-of a sequence that drafted. A row's logits depend on its own sequence alone, so each writes the text that it writes
-alone, bit for bit.
+If the models have encoders, a step first reads the sources of new texts, each source whole in one call. The main part
+of a step is one call of the target over the tokens of all running texts: the next piece of a prompt, one token, or the
+K + 1 tokens of a text with drafts. A row's logits depend on its own text alone, so each text is the same, bit for bit,
+as if it were written alone.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.scheduling.sequence_planner import SequencePlanner
 from mxspec.runtime.scheduling.work import Planner, ScheduledText, Timing, Work, alone, draft_piece
 
-FIRST_CHUNK = 16  # tokens of a prompt in a step that others wait for, before costs are known
+FIRST_CHUNK = 16  # tokens of a prompt in a step that other texts wait for, while costs are unknown
 
 DraftRead = tuple[ScheduledText, int]  # a text, and the number of its tokens that the draft reads
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a step does: for the target, and tokens of prompts that drafts have to read beside it."""
+    """The work of a step: for the target, and the prompt tokens that drafts read at the same time."""
 
     works: list[Work]
     draft_reads: list[DraftRead]
@@ -39,10 +39,10 @@ class Plan:
 
 
 class Scheduler:
-    """Owns the slots, and alone calls the sessions; one thread calls it.
+    """Owns the slots, and is the only caller of the sessions; only one thread may use it.
 
-    `prefill_ms` is how much longer a step may take to read prompts while other texts wait for their next token;
-    `planners` make those of further kinds of texts, over the slots.
+    `prefill_ms` is how much longer a step may take to read prompts while other texts wait for their next token.
+    `planners` make the planners of further kinds of texts from the slots.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Scheduler:
         self._running: list[ScheduledText] = []
 
     def add(self, samples: abc.Sequence[ScheduledText]) -> None:
-        """The samples of one prompt, at the end of those that wait; all but the first wait until it has been read."""
+        """Append the samples of one prompt to the queue; all but the first wait until the prompt has been read."""
         first, *others = samples
         first.followers = list(others)
         self._waiting.append(first)
@@ -90,7 +90,7 @@ class Scheduler:
         return self._target.slots - sum(len(text.slots) for text in self._running)
 
     def step(self) -> None:
-        """One turn over all running sequences."""
+        """Run one step for all running texts."""
         began = time.perf_counter()
         self._end_cancelled()
         self._admit(began)
@@ -100,12 +100,12 @@ class Scheduler:
         encoded = time.perf_counter()
         try:
             self._step(self._plan(), began, encoded)
-        except Exception as error:  # of a model's call, whose cache entries cannot be trusted
+        except Exception as error:  # after a failed call of a model, its cache entries cannot be trusted
             self._fail_running(error)
         self._retire()
 
     def end_all(self, error: BaseException | None = None) -> None:
-        """Every text ends now: in an error, or as cancelled."""
+        """End every text now, with `error` or as cancelled."""
         while self.busy:
             for sequence in (*self._running, *self._waiting):
                 if sequence.ended:
@@ -122,10 +122,10 @@ class Scheduler:
         while cancelled := [text for text in (*self._running, *self._waiting) if text.cancelled]:
             for sequence in cancelled:
                 sequence.finish("cancelled")
-            self._retire()  # which may bring samples that wait, and are cancelled too
+            self._retire()  # may append waiting samples, which are cancelled too
 
     def _admit(self, now: float) -> None:
-        """First come, first served, as long as there are slots."""
+        """Admit waiting texts in the order of their arrival, as long as slots are free."""
         while self._waiting:
             text = self._waiting[0]
             settings = text.settings
@@ -133,7 +133,7 @@ class Scheduler:
             if taken is None:
                 return
             self._waiting.popleft()
-            for each in taken:  # the first gets its beginning before the slot that has it is another's
+            for each in taken:  # the first text copies its prefix before the slot that holds it is reused
                 self._hand_over(each)
             self._running.append(text)
             with alone(text):
@@ -142,7 +142,7 @@ class Scheduler:
                 self._retire()
 
     def _hand_over(self, taken: Taken) -> None:
-        """Copy the beginning and the source that other slots hold, or give back the memory of an older text."""
+        """Copy the prefix and the source from other slots, or free the memory of the slot's older text."""
         slot = taken.slot.index
         for session, length, source in (
             (self._target, taken.target, taken.target_source),
@@ -160,8 +160,8 @@ class Scheduler:
                 session.copy_prefix(taken.lender.index, slot, length)
 
     def _retire(self) -> None:
-        """Free the slots of texts that have ended; samples that waited for their prompt to be read come next."""
-        for sequence in reversed((*self._running, *self._waiting)):  # each goes before all, so the first is the last
+        """Free the slots of texts that have ended, and queue the samples that waited for their prompt to be read."""
+        for sequence in reversed((*self._running, *self._waiting)):  # each is put in front, the first last
             if sequence.followers and (sequence.ended or not sequence.reading):
                 self._waiting.extendleft(reversed(sequence.followers))
                 sequence.followers = []
@@ -181,9 +181,9 @@ class Scheduler:
     # --- encode ---
 
     def _encode(self) -> None:
-        """The target's encoder reads the sources of new texts, in the order of their arrival, in one call.
+        """The target's encoder reads the sources of new texts in one call, in the order of their arrival.
 
-        A source that several texts wait for is read once. The draft's encoder reads it when the text is first drafted.
+        A source that several texts wait for is read once. The draft's encoder reads a source when it first drafts.
         """
         waiting = [text for text in self._running if text.slots[0].target_unencoded]
         if not waiting:
@@ -207,7 +207,7 @@ class Scheduler:
                 text.fail(error)
 
     def _encode_together(self, groups: abc.Sequence[abc.Sequence[ScheduledText]]) -> None:
-        """One call of the encoder for the source of each group, which all of its texts get."""
+        """Read one source for each group in one call of the encoder; all texts of a group share their source."""
         began = time.perf_counter()
         sources = [(texts[0].slots[0].index, texts[0].settings.source) for texts in groups]
         self._target.encode(sources)
@@ -221,7 +221,7 @@ class Scheduler:
                 text.tally.encode_seconds = seconds
 
     def _source_budget(self, *, others: bool) -> int:
-        """Source tokens that a call may read: the longest source, or less where `others` wait for their next token."""
+        """Source tokens that a call may read: the longest source, or fewer if `others` wait for their next token."""
         most = self._target.source_capacity
         if not others:
             return most
@@ -231,7 +231,7 @@ class Scheduler:
     # --- plan ---
 
     def _plan(self) -> Plan:
-        """A round for every text that has begun, and pieces of prompts as far as the budget goes."""
+        """Plan a round for every text that has begun, and pieces of prompts up to the budget."""
         going_on: list[Work] = []
         late: list[ScheduledText] = []
         for planner in self._planners.values():
@@ -252,7 +252,7 @@ class Scheduler:
         return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
 
     def _budget(self, costs: Costs, tokens: int) -> int:
-        """Prompt tokens that a call may read beside the `tokens` of texts that go on, by what calls cost."""
+        """Prompt tokens that a call may read beside the `tokens` of texts being written, by the cost of calls."""
         most = self._target.chunk
         if tokens == 0:
             return most
@@ -261,7 +261,7 @@ class Scheduler:
         return costs.affordable(tokens, self._prefill_seconds, most)
 
     def _pieces(self, reading: abc.Sequence[ScheduledText], left: int) -> tuple[list[Work], list[DraftRead]]:
-        """The next pieces of prompts, in the order of their arrival; with a fixed K the draft keeps up."""
+        """The next pieces of prompts, in the order of their arrival; with a fixed K the draft reads them too."""
         works: list[Work] = []
         draft_reads: list[DraftRead] = []
         for text in reading:
@@ -270,7 +270,7 @@ class Scheduler:
             with alone(text):
                 unread = len(text.unread)
                 lag = text.draft_lag if text.drafts_at_once else 0  # most drafters have nothing to read
-                if lag > unread:  # of a beginning that was taken over the draft had read less
+                if lag > unread:  # the draft had read less of a shared prefix than the target
                     count = min(draft_piece(text, left), lag - unread)
                 else:
                     count = min(unread, left)
@@ -300,7 +300,7 @@ class Scheduler:
             self.load.score.add(tokens, seconds)
 
     def _propose(self, plan: Plan) -> list[tuple[str, int, float]]:
-        """Drafters read and guess; their calls of the rounds."""
+        """Let drafters read and guess; return their calls in this step."""
         calls: list[tuple[str, int, float]] = []
         texts = sum(work.scored for work in plan.works)
         for kind, planner in self._planners.items():
@@ -310,18 +310,18 @@ class Scheduler:
         return calls
 
     def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
-        """One call of the target; the rows of each work."""
+        """Call the target once; return the rows of each work."""
         of_each = [work.parts() for work in works]
         parts = [part for parts in of_each for part in parts]
         if not any(part.rows for part in parts):
-            parts[0] = replace(parts[0], rows=1)  # a call has at least one
+            parts[0] = replace(parts[0], rows=1)  # a call has at least one row
         logits = self._target.run(parts)
         for work in works:
             work.read()
         return np.split(logits, np.cumsum([sum(part.rows for part in parts) for parts in of_each[:-1]]))
 
     def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
-        """Verify what each text drafted, and emit what is kept of it."""
+        """Verify the drafts of each text, and emit the tokens that are kept."""
         for work, rows in zip(works, logits, strict=True):
             with alone(work.text):
                 work.verify(rows, timing, self.load)

@@ -1,4 +1,4 @@
-"""One text in the making: its tokens, its slot, its settings, and what comes of a round."""
+"""A text that is being written: its tokens, its slot, its settings, and the result of each round."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawin
 
 
 class Sequence:
-    """A text from its admission to its end; after its first round the target has read all its tokens but the last."""
+    """A text from admission to end; after its first round, the target has read all its tokens but the last."""
 
     kind = "sequence"
 
@@ -44,7 +44,7 @@ class Sequence:
     ) -> None:
         self.settings = settings
         self.sample = sample
-        self.answers = 1  # that its events give
+        self.answers = 1  # number of answers in its events
         self.tokens = list(settings.prompt)
         self.shaper = shaper
         self.tally = Tally(
@@ -58,7 +58,7 @@ class Sequence:
         self.ended = False
         self._slot: Slot | None = None
         self.drafter = GuardedDrafter(settings.strategy.drafter)
-        self._begun = False  # the drafter knows the text, and what it remembers of it
+        self._begun = False  # the drafter has begun the text, and remembers it
         self._memory: Any = None
         self._tracer = Tracer() if settings.traced else None
         strategy = settings.strategy
@@ -69,7 +69,7 @@ class Sequence:
         self._stream = stream
         self._outbox = outbox
 
-    # --- where it stands ---
+    # --- its state ---
 
     @property
     def slots_needed(self) -> int:
@@ -95,27 +95,27 @@ class Sequence:
 
     @property
     def unread(self) -> list[int]:
-        """What the target has not read: the rest of the prompt, later the last token."""
+        """The tokens that the target has not read: the rest of the prompt, later the last token."""
         return self.tokens[self.slot.target_length :]
 
     @property
     def chooses_k(self) -> bool:
-        """Whether K is chosen for it in every step."""
+        """Whether K is chosen in every step."""
         return self.settings.strategy.k == "auto"
 
     @property
     def drafts_at_once(self) -> bool:
-        """Whether the draft has to have read the prompt when the first round is over: a fixed K drafts in the next."""
+        """Whether the draft must read the prompt by the end of the first round: a fixed K drafts in the second."""
         return not self.chooses_k and self.settings.strategy.k != 0 and self._room > 0 and self.draft_lag > 0
 
     @property
     def draft_lag(self) -> int:
-        """Tokens that the draft has to read before it can guess."""
+        """Number of tokens that the draft must read before it can guess."""
         return self.drafter.lag(self.tokens, self.slot)
 
     @property
     def _room(self) -> int:
-        """Number of tokens that can be drafted: never past the contexts or the tokens wanted."""
+        """Number of tokens that can be drafted within both contexts and the length of the answer."""
         if self._slot is not None and self._slot.undraftable:
             return 0
         length = len(self.tokens)
@@ -124,19 +124,19 @@ class Sequence:
         return max(min(wanted, self._capacity - length, limit), 0)
 
     def load(self, k_max: int) -> Load:
-        """The text as KByLoad sees it; a cheap drafter chooses K by itself, up to `k_max`."""
+        """The text as KByLoad sees it; a cheap drafter chooses K itself, up to `k_max`."""
         strategy = self.settings.strategy
         k = k_max if strategy.k == "auto" and strategy.drafter.cheap else strategy.k
         return Load(self.acceptance.share, self._room, None if k == "auto" else k, strategy.drafter.name)
 
     def draws(self) -> Draws:
-        """The random numbers of its next round."""
+        """The random numbers of the next round."""
         seed = self.settings.sampling.seed
         assert seed is not None  # Sampling.seeded() comes before the first token
         return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
 
     def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: Worth) -> Wanted:
-        """What it asks of its drafter."""
+        """The request to the drafter."""
         return Wanted(
             tokens=self.tokens,
             slot=self.slot,
@@ -145,20 +145,20 @@ class Sequence:
             draws=draws,
             k=k,
             memory=self._memory,
-            worth=worth if self.chooses_k else ALL_WANTED,  # a K that was asked for is the same at every load
+            worth=worth if self.chooses_k else ALL_WANTED,  # a fixed K is the same under every load
             proposal=proposal,
             traced=self.settings.traced,
         )
 
     def forced(self, most: int) -> Proposal:
-        """Tokens that its grammar forces: proposed without a draft, and verified like any."""
+        """Tokens that the grammar forces: proposed without a drafter, and verified like drafts."""
         tokens = self.shaper.forced([])[: max(min(most, self.settings.max_new_tokens - self.emitted - 1), 0)]
         tokens = tokens[: max(self._capacity - len(self.tokens), 0)]
         certain = [] if self.settings.sampling.greedy else [Distribution.point(token) for token in tokens]
         return Proposal(tokens, ["grammar"] * len(tokens), certain)
 
     def note_k(self, k: int, forced: int, *, waits: bool) -> None:
-        """K was chosen for its next round, `forced` tokens of it by its grammar; it may have to wait for its draft."""
+        """Note the next round's K, its `forced` tokens from the grammar, and whether the text waits for its draft."""
         if self._tracer is not None:
             self._tracer.plan(max(k, forced), why_k(self.settings.strategy, k, self._room, forced, waits=waits))
 
@@ -176,7 +176,7 @@ class Sequence:
         self._begun = True
 
     def verify(self, proposal: Proposal, draws: Draws, logits: Logits) -> Verdict:
-        """What is kept of a proposal, by the target's logits float32[K + 1, vocab]."""
+        """Decide which tokens of a proposal are kept, by the target's logits float32[K + 1, vocab]."""
         strategy, drafted = self.settings.strategy, proposal.tokens
         if self.settings.sampling.greedy:
             lenient = None if strategy.lossless else partial(self._accepts, logits, drafted)
@@ -197,19 +197,19 @@ class Sequence:
         return verdict
 
     def _accepts(self, logits: Logits, drafted: list[int], place: int, token: int) -> bool:
-        """Lenience for argmax (Leviathan et al. 2023, A.5): a token is good enough from a share of the best one's p."""
+        """Lenience for argmax (Leviathan et al. 2023, A.5): accept a token whose p is a large share of the best."""
         row = self.shaper.process(logits[place], drafted[:place])
         return bool(row[token] > -np.inf and row[token] - row.max() >= np.log(self.settings.strategy.lenience))
 
     def emit(
         self, proposal: Proposal, verdict: Verdict, logits: Logits, timing: Timing, *, stopped: bool = False
     ) -> Round:
-        """Keep what was verified, up to the end if there is one; both models forget what was drafted beyond."""
+        """Append the verified tokens, up to the end of the text; both models forget the rejected drafts."""
         new = [*proposal.tokens[: verdict.accepted], verdict.next_token]
         events: list[Event] = []
         reason: FinishReason | None = None
         for i, token in enumerate(new):
-            logprob = self._logprob(logits[i], token)  # before the token is counted: of what it was chosen from
+            logprob = self._logprob(logits[i], token)  # before penalties count the token
             self.tokens.append(token)
             piece = "" if token in self.settings.eos else self._stream.push(token)
             origin = proposal.origins[i] if i < verdict.accepted else TARGET
@@ -244,24 +244,24 @@ class Sequence:
         return done
 
     def finish(self, reason: FinishReason) -> None:
-        """The text ends; its slot is free for others."""
+        """End the text and free its slot."""
         try:
             tail = "" if reason == "stop" else self._stream.finish()
             self._end()
-        except Exception as error:  # whatever happens, the reader learns that the text has ended
+        except Exception as error:  # in any case, the reader learns that the text has ended
             self.fail(error)
             return
-        found = self._stream.stop is not None  # maybe in the text that was held back until now
+        found = self._stream.stop is not None  # perhaps in the text that was held back until now
         if found and reason != "cancelled":
             reason = "stop"
         self._outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
 
     def fail(self, error: BaseException) -> None:
-        """The text ends in an error, which is given to its reader."""
-        with suppress(MxspecError):  # of the drafter: the first error is the one to report
+        """End the text with an error, which its reader gets."""
+        with suppress(MxspecError):  # an error of the drafter is dropped: the first error is reported
             self._end()
         if self._slot is not None:
-            self._slot.rollback(len(self.tokens) - 1)  # what was drafted is not the text's
+            self._slot.rollback(len(self.tokens) - 1)  # drafts are not part of the text
         self._outbox.put(error)
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""What texts that go on at one place do at each verb of a step: choose K, read a piece of a prompt, be drafted."""
+"""The planner of sequences, texts with one continuation: choose K, read a piece of a prompt, draft."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SequencePlanner:
         self._load, self._k_max = load, k_max
 
     def plan(self, texts: abc.Sequence[Sequence]) -> tuple[list[SequenceWork], list[Sequence]]:
-        """The round of each text, and the texts that have to wait for their draft.
+        """The round of each text, and the texts that must wait for their draft.
 
-        K is chosen, so the draft reads a text only when it is first tried on it.
+        If K is chosen, the draft reads a text only when drafting is first tried on this text.
         """
         loads: list[tuple[Sequence, Load]] = []
         for text in texts:
@@ -46,14 +46,14 @@ class SequencePlanner:
         return works, late
 
     def piece(self, text: Sequence, count: int) -> SequenceWork:
-        """The next `count` tokens of its prompt."""
+        """The work of reading the next `count` tokens of a prompt."""
         unread = text.unread
         return SequenceWork(text, unread[:count], scored=count == len(unread))
 
     def propose(
         self, reads: abc.Sequence[tuple[Sequence, int]], works: abc.Sequence[SequenceWork], texts: int
     ) -> list[tuple[str, int, float]]:
-        """Each drafter reads and proposes for all its texts together, in a step of `texts` texts."""
+        """Each drafter reads and proposes for all its texts together; the step has `texts` texts."""
         calls: list[tuple[str, int, float]] = []
         works = [work for work in works if work.k]
         concerned = (*(text for text, _ in reads), *(work.text for work in works))
@@ -68,7 +68,7 @@ class SequencePlanner:
     def _propose(
         self, reads: abc.Sequence[tuple[Sequence, int]], works: abc.Sequence[SequenceWork], texts: int
     ) -> list[tuple[str, int, float]]:
-        """The same of one drafter."""
+        """Let one drafter read and propose."""
         concerned = (*(text for text, _ in reads), *(work.text for work in works))
         drafter, calls = concerned[0].drafter, list[tuple[int, float]]()
         try:
@@ -79,7 +79,7 @@ class SequencePlanner:
             if works:
                 worth = self._load.worth(drafter.name, texts)
                 calls = drafter.propose([work.text.wanted(work.k, work.proposal, work.draws, worth) for work in works])
-        except Exception as error:  # of its texts alone, whose drafts' entries cannot be trusted
+        except Exception as error:  # only its own texts fail: their entries in the draft's cache cannot be trusted
             for text in concerned:
                 text.slot.draft_length = 0
                 text.fail(error)

@@ -1,4 +1,4 @@
-"""What a step does for a text that goes on at one place: the next piece of its prompt, or a round."""
+"""The work of a step for a sequence: the next piece of its prompt, or a round."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mxspec.runtime.scheduling.work import Timing
 
 @dataclass(slots=True)
 class SequenceWork:
-    """What a step does for one sequence."""
+    """The work of a step for one sequence."""
 
     text: Sequence
-    unread: list[int]  # what the target reads before the proposal
-    scored: bool = True  # whether logits are wanted; not of a piece of a prompt that goes on
-    k: int = 0  # tokens to draft, beside those that the proposal holds already
+    unread: list[int]  # tokens that the target reads before the proposal
+    scored: bool = True  # whether logits are wanted: not for a piece of a prompt before the last
+    k: int = 0  # tokens to draft, besides those already in the proposal
     proposal: Proposal = field(default_factory=Proposal)
     draws: Draws = field(init=False)
     forced: int = field(init=False)  # tokens of the proposal that no drafter guessed
@@ -36,7 +36,7 @@ class SequenceWork:
 
     @property
     def stopped(self) -> bool:
-        """Whether a drafter that was called gave fewer tokens than it was asked for."""
+        """Whether the drafter was called and gave fewer tokens than requested."""
         return not self.text.drafter.cheap and len(self.proposal.tokens) - self.forced < self.k
 
     @property
@@ -58,7 +58,7 @@ class SequenceWork:
         self.text.slot.target_length += self.tokens
 
     def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
-        """Verify what was drafted, and emit what is kept of it."""
+        """Verify the drafts, and emit the tokens that are kept."""
         if not self.scored:
             return
         verdict = self.text.verify(self.proposal, self.draws, rows)

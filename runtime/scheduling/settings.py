@@ -1,4 +1,4 @@
-"""All that the scheduler is asked for one text, checked; how its tokens are chosen is in sampling/settings.py."""
+"""The checked settings of one text for the scheduler; sampling/settings.py has those for choosing tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mxspec.runtime.verifiers.measured import Measured
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a text is to be written, checked: the prompt is not empty and fits, no k exceeds k_max.
+    """How to write a text, checked: the prompt is not empty and fits, and k is at most k_max.
 
-    Where an encoder reads a `source` first, the prompt is what the decoder begins with.
+    If an encoder reads a `source`, the prompt holds the decoder's first tokens.
     """
 
     prompt: list[int]
@@ -21,7 +21,7 @@ class Settings:
     strategy: Strategy
     max_new_tokens: int
     eos: frozenset[int]  # tokens that end the text
-    measured: Measured | None = None  # learns what draft and target expected
+    measured: Measured | None = None  # receives the distributions of draft and target
     logprobs: int | None = None
     logprobs_of: str = "raw"
     cache_key: str = ""

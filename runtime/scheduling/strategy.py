@@ -1,4 +1,4 @@
-"""How a text is to be guessed, and what is kept of the guesses: from a request to a drafter, K and a verifier."""
+"""Choose the drafter, K and the verifier of a text from its request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_K = 4
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """All that decides about drafting; the verifier is that of sampled text, a greedy text needs none."""
+    """The settings of drafting; only sampled text uses the verifier, greedy text needs none."""
 
     drafter: Drafter
     k: K
@@ -39,7 +39,7 @@ class Strategy:
 def choose_strategy(
     request: Request, sampling: Sampling, drafters: Mapping[str, Drafter], k_max: int, measured: Measured
 ) -> Strategy:
-    """The request's own choices, and the best default for the rest. Raises GenerationError."""
+    """Take the request's choices, and the best default for the others. Raises GenerationError."""
     _check(request)
     if request.beams > 1:
         return _strategy_of_beams(request, drafters, k_max)
@@ -72,9 +72,9 @@ def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
 
 
 def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max: int) -> Strategy:
-    """A search is guessed by another search, that of the draft model, for an explicit k alone.
+    """The draft model guesses a beam search by its own search, only with an explicit k.
 
-    Drafting did not pay where a k was chosen by cost (0.995 and 1.009 of the plain speed), so "auto" drafts nothing.
+    With a k chosen by cost, drafting did not pay (0.995 and 1.009 of the plain speed), so "auto" drafts nothing.
     """
     asked = request.k not in (None, "auto", 0)
     if request.drafter is None:
@@ -88,7 +88,7 @@ def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max:
 
 
 def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[Verifier, ProposalKind]:
-    """The one that is named; else one that repeats where that is wanted, or the one that keeps most."""
+    """The verifier that the request names; else a repeatable one if wanted, or the one that accepts most."""
     if request.verifier not in (None, "auto", *VERIFIERS):
         raise GenerationError(f"verifier: got {request.verifier!r}, expected auto or {' or '.join(VERIFIERS)}")
     proposal: ProposalKind = request.proposal or "sampled"
@@ -143,4 +143,4 @@ def _check_greedy(request: Request) -> None:
         ("draft_temperature", request.draft_temperature is not None),
     ):
         if given:
-            raise GenerationError(f"{name}: got it at temperature 0, where draft and target take the likeliest token")
+            raise GenerationError(f"{name}: given at temperature 0, where draft and target take the likeliest token")

@@ -1,4 +1,4 @@
-"""Counting while a text is written."""
+"""Count the rounds of a text while it is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxspec.runtime.scheduling.strategy import Strategy
 
 @dataclass(slots=True)
 class Tally:
-    """The rounds of one text so far, and when it was asked for, begun, answered and ended (perf_counter)."""
+    """The rounds of one text so far, and the times of its request, start, first token and end (perf_counter)."""
 
     prompt_tokens: int
     seed: int | None
@@ -29,11 +29,11 @@ class Tally:
     origins: Counter[str] = field(default_factory=Counter)
 
     def statistics(self) -> Statistics:
-        """Of the rounds so far."""
+        """The statistics of the rounds so far."""
         return self.statistics_of(sum(done.emitted for done in list(self.rounds)), self.origins)
 
     def statistics_of(self, emitted: int, origins: Mapping[str, int]) -> Statistics:
-        """The same where a text does not have the tokens of all rounds: one of those that a beam search has found."""
+        """The statistics of one text of a beam search, which has not the tokens of all rounds."""
         rounds = list(self.rounds)  # the engine's thread may be adding one
         rest = rounds[1:]
         now = time.perf_counter() if self.ended is None else self.ended
@@ -74,5 +74,5 @@ class Tally:
 
 
 def _by_position(lengths: list[int]) -> tuple[int, ...]:
-    """How many rounds reached the first position, the second, and so on."""
+    """The number of rounds that reached the first position, the second, and so on."""
     return tuple(sum(length > place for length in lengths) for place in range(max(lengths, default=0)))

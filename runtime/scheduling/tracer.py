@@ -1,4 +1,4 @@
-"""Writes down a text's rounds while they happen."""
+"""Record the rounds of a text while it is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxspec.runtime.verifiers.verdict import Verdict
 
 
 def why_k(strategy: Strategy, k: int, room: int, forced: int, *, waits: bool) -> Why:
-    """Note that a round is to draft `k` tokens, or the `forced` ones of a grammar, with room for `room`."""
+    """Why a round drafts `k` tokens, or the `forced` tokens of a grammar, with room for `room`."""
     if forced and forced >= k:
         return "grammar"
     if waits:
@@ -26,7 +26,7 @@ def why_k(strategy: Strategy, k: int, room: int, forced: int, *, waits: bool) ->
 
 @dataclass(slots=True)
 class Tracer:
-    """One text's next round, from the choice of K to what was kept; the first, after the prompt, drafts nothing."""
+    """The next round of a text, from the choice of K to the verdict; the first round drafts nothing."""
 
     _k: int = 0
     _why: Why = "prompt"
@@ -35,20 +35,20 @@ class Tracer:
     _target: list[float] = field(default_factory=list)
 
     def plan(self, k: int, why: Why) -> None:
-        """So many tokens are to be drafted."""
+        """Note that the next round drafts `k` tokens."""
         self._k, self._why = k, why
 
     def see(self, proposal: Proposal, verdict: Verdict, target: Callable[[int, int], float]) -> None:
-        """A round was verified; `target` is its probability of a token in a place, asked before anything is emitted."""
+        """Note the verdict; `target` gives the target's probability of a token at a position. Call it before emit()."""
         seen = [*proposal.tokens[: verdict.evaluated]]
         self._target = [target(place, token) for place, token in enumerate(seen)]
         self._target.append(target(verdict.accepted, verdict.next_token))
         self._proposal, self._verdict = proposal, verdict
         if len(proposal.tokens) < self._k and self._why != "reading":
-            self._why = "drafter"  # it stopped early
+            self._why = "drafter"  # the drafter stopped early
 
     def round(self, emitted: int) -> RoundTrace:
-        """The trace of the round, of which `emitted` tokens were emitted."""
+        """The trace of the round, which emitted `emitted` tokens."""
         places = range(len(self._proposal.tokens))
         ended = emitted <= self._verdict.accepted
         return RoundTrace(
@@ -78,6 +78,6 @@ class Tracer:
         return Next(token, kind, self._draft(place, token), self._target[-1])
 
     def _draft(self, place: int, token: int) -> float | None:
-        """What the drafted token's distribution says; a greedy text has none."""
+        """The draft's probability of the token; None for greedy text, which has no distribution."""
         distributions = self._proposal.distributions
         return distributions[place].probability(token) if place < len(distributions) else None

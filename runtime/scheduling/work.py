@@ -1,4 +1,4 @@
-"""What the scheduler knows of a text, and what a text adds to a step: one part of the target's call, or several."""
+"""The scheduler's view of a text, and the work that a text adds to a step: parts of the target's call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mxspec.runtime.scheduling.tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of a step by perf_counter: its begin, its sources read, its drafts made, its tokens scored."""
+    """Times of a step (perf_counter): when it began, and when its sources, drafts and scores were done."""
 
     began: float
     encoded: float
@@ -28,15 +28,15 @@ class Timing:
 
 
 class Outbox(Protocol):
-    """Where a sequence's events go; called by the thread that runs the steps."""
+    """Receives the events of a text; called by the thread that runs the steps."""
 
     def put(self, *events: Event | BaseException) -> None: ...
 
 
 class ScheduledText(Protocol):
-    """A text from its admission to its end, in one slot or in several."""
+    """A text from its admission to its end, in one or several slots."""
 
-    kind: str  # of the planner that plans for it
+    kind: str  # the kind of its planner
     settings: Settings
     followers: list[ScheduledText]  # samples of the same prompt, which wait until it has been read
     cancelled: bool
@@ -44,7 +44,7 @@ class ScheduledText(Protocol):
 
     @property
     def slots_needed(self) -> int:
-        """Number of slots that it has from admission to its end."""
+        """Number of slots that the text holds from admission to end."""
 
     @property
     def slots(self) -> Sequence[Slot]:
@@ -59,28 +59,28 @@ class ScheduledText(Protocol):
 
     @property
     def unread(self) -> list[int]:
-        """Tokens that the target has not read in its first slot: while it is reading, the rest of the prompt."""
+        """Tokens that the target has not read in the first slot; during reading, the rest of the prompt."""
 
     @property
     def drafts_at_once(self) -> bool:
-        """Whether the draft has to have read the prompt when the target has."""
+        """Whether the draft must have read the prompt when the target has."""
 
     @property
     def draft_lag(self) -> int:
-        """Tokens that the draft has to read before it can guess."""
+        """Number of tokens that the draft must read before it can guess."""
 
     def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
-        """Begin in these slots; the first holds what was read of the prompt's beginning."""
+        """Begin in these slots; the first may hold a prefix of the prompt."""
 
     def finish(self, reason: FinishReason) -> None:
-        """The text ends; its slots are free for others."""
+        """End the text and free its slots."""
 
     def fail(self, error: BaseException) -> None:
-        """The text ends in an error, which is given to its reader."""
+        """End the text with an error, which its reader gets."""
 
 
 def prompt_read(text: ScheduledText) -> int:
-    """Tokens of a text's source and prompt that the target has read, or has taken over from another text."""
+    """Number of tokens of a text's source and prompt that the target has read, or copied from another text."""
     source, prompt = text.settings.source, text.settings.prompt
     if not text.reading:
         return len(source) + len(prompt)
@@ -104,7 +104,7 @@ def alone(text: ScheduledText) -> Iterator[None]:
 
 
 class Work(Protocol):
-    """What a step does for one text."""
+    """The work of a step for one text."""
 
     @property
     def text(self) -> ScheduledText: ...
@@ -115,40 +115,40 @@ class Work(Protocol):
 
     @property
     def planned(self) -> int:
-        """About the number of tokens that it will add to the target's call."""
+        """The approximate number of tokens that it will add to the target's call."""
 
     @property
     def tokens(self) -> int:
         """Number of tokens that it adds to the target's call."""
 
     def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
-        """What verifying asks masks for, which are computed for all texts of a step together."""
+        """The look-aheads whose masks verification needs; masks are computed for all texts of a step together."""
 
     def parts(self) -> list[Part]:
-        """What it adds to the target's call, each part in a slot of its own."""
+        """The parts that it adds to the target's call, each in its own slot."""
 
     def read(self) -> None:
         """The target has read its parts."""
 
     def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
-        """Emit what follows from the rows of its parts, float32[rows, vocab]."""
+        """Emit the tokens that follow from the rows of its parts, float32[rows, vocab]."""
 
 
 class Planner(Protocol):
-    """What one kind of text does at each verb of a step."""
+    """Plans the steps of one kind of text."""
 
     kind: str
 
     def plan(self, texts: Sequence[Any]) -> tuple[Sequence[Work], Sequence[ScheduledText]]:
-        """What texts whose prompts were read add to the step; and those of them that wait for their draft to read."""
+        """The work of texts whose prompts were read, and the texts among them that wait for their draft to read."""
 
     def piece(self, text: Any, count: int) -> Work:
-        """The next `count` tokens of a prompt."""
+        """The work of reading the next `count` tokens of a prompt."""
 
     def propose(
         self, reads: Sequence[tuple[Any, int]], works: Sequence[Any], texts: int
     ) -> list[tuple[str, int, float]]:
-        """Drafters read the given numbers of tokens of texts, and guess for works, in a step of `texts` texts.
+        """Let drafters read the given numbers of tokens, and guess for `works`, in a step of `texts` texts.
 
-        Returns their calls: whose, texts in the call, and seconds.
+        Returns their calls: the drafter, the number of texts in the call, and seconds.
         """

@@ -16,7 +16,7 @@ class QueueFullError(GenerationError):
 
 
 class Worker:
-    """Runs a scheduler's steps on one thread, begun with the first request."""
+    """Runs a scheduler's steps on one thread, which starts with the first request."""
 
     def __init__(self, scheduler: Scheduler, queue: int) -> None:
         self._scheduler = scheduler
@@ -24,14 +24,14 @@ class Worker:
         self._changed = threading.Condition()
         self._inbox: list[Samples[ScheduledText]] = []
         self._closing = False
-        self._error: GenerationError | None = None  # why the thread has ended, unless it was asked to
+        self._error: GenerationError | None = None  # why the thread ended without close()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     def submit(self, requests: Samples[Samples[ScheduledText]]) -> None:
-        """Hand over the samples of some requests, to begin in the same step where there is room.
+        """Queue the samples of some requests; they begin in the same step if there is room.
 
-        Raises GenerationError: closed, forked, or too many wait.
+        Raises GenerationError if the worker is closed, the process was forked, or the queue is full.
         """
         if os.getpid() != self._pid:
             raise GenerationError("engine: belongs to the process that made it; make another after the fork")
@@ -45,7 +45,7 @@ class Worker:
                 raise QueueFullError(f"engine: {waiting} requests wait already, its queue takes {self._queue}")
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
-                thread.start()  # raises where the system has no thread left
+                thread.start()  # raises if the system has no thread left
                 self._thread = thread
             self._inbox += requests
             self._changed.notify()
@@ -56,13 +56,13 @@ class Worker:
         return self._scheduler.running
 
     def wake(self) -> None:
-        """Something was cancelled."""
+        """Wake the thread after a text was cancelled."""
         if os.getpid() == self._pid:
             with self._changed:
                 self._changed.notify()
 
     def close(self) -> None:
-        """End all texts as cancelled, and the thread."""
+        """End all texts as cancelled, then the thread."""
         if os.getpid() != self._pid:
             return
         with self._changed:
@@ -74,7 +74,7 @@ class Worker:
     def _work(self) -> None:
         try:
             self._run()
-        except BaseException as error:  # a library's panic or our own mistake: every reader gets an error
+        except BaseException as error:  # a panic in a library or a bug here: every reader gets an error
             with self._changed:
                 self._error = GenerationError(f"engine: failed, make another: {type(error).__name__}: {error}")
                 self._error.__cause__ = error

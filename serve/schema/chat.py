@@ -169,7 +169,7 @@ class ChatRequest(GenerationRequest):
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs: got them without logprobs", param="top_logprobs")
         if self.tool_choice is not None and not self.tools:
-            raise ApiError(400, "tool_choice: got it without tools", param="tool_choice")
+            raise ApiError(400, "tool_choice: given without tools", param="tool_choice")
         if self.tool_choice not in (None, "auto", "none"):
             raise unsupported(
                 "tool_choice", "is supported as auto and none: no model here can be forced to call a tool"
@@ -179,12 +179,12 @@ class ChatRequest(GenerationRequest):
         ]
         wanted = self.response_format
         if wanted is not None and wanted.type != "text" and grammars:
-            raise ApiError(400, f"response_format: got it with mxspec.{grammars[0]}", param="response_format")
+            raise ApiError(400, f"response_format: given with mxspec.{grammars[0]}", param="response_format")
         if wanted is not None and (wanted.type == "json_schema") != (wanted.json_schema is not None):
             raise ApiError(
                 400,
                 "response_format.json_schema: "
-                + ("is missing" if wanted.json_schema is None else f"got it with type {wanted.type}"),
+                + ("is missing" if wanted.json_schema is None else f"given with type {wanted.type}"),
                 param="response_format.json_schema",
             )
 

@@ -48,10 +48,10 @@ class CompletionRequest(GenerationRequest):
             raise ApiError(400, "max_tokens: got 0 without echo, which leaves nothing to answer", param="max_tokens")
         if self.max_tokens == 0 and (self.n > 1 or self.best_of is not None):
             name = "best_of" if self.best_of is not None else "n"
-            raise ApiError(400, f"{name}: got it with max_tokens 0, where nothing is written", param=name)
+            raise ApiError(400, f"{name}: given with max_tokens 0, where nothing is written", param=name)
         if self.max_tokens == 0 and self.stream:
-            raise ApiError(400, "stream: got it with max_tokens 0, where nothing is written", param="stream")
+            raise ApiError(400, "stream: given with max_tokens 0, where nothing is written", param="stream")
         if self.best_of is not None and self.stream:
-            raise ApiError(400, "best_of: got it with stream, but the best is known only at the end", param="best_of")
+            raise ApiError(400, "best_of: given with stream, but the best is known only at the end", param="best_of")
         if self.best_of is not None and self.best_of < self.n:
             raise ApiError(400, f"best_of: got {self.best_of}, expected at least n, {self.n}", param="best_of")

@@ -136,7 +136,7 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
         if self.stream_options is not None and not self.stream:
             raise ApiError(400, "stream_options: got them without stream", param="stream_options")
         if self.mxspec.trace and not self.stream:
-            raise ApiError(400, "mxspec.trace: got it without stream", param="mxspec.trace")
+            raise ApiError(400, "mxspec.trace: given without stream", param="mxspec.trace")
 
 
 # The names that requests have for settings of the runtime.

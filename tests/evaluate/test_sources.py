@@ -108,7 +108,7 @@ def test_sources_go_with_encoders(
         (t5_bundle, pairs[2:], "--source: got none, expected the files whose lines the encoder reads"),
         (t5_bundle, (*pairs, *pairs[:2]), "--source: got 2 files, expected 1, one for each --text"),
         (t5_bundle, (*pairs, "--window", "20"), "--window: is not supported for models with encoders"),
-        (t5_bundle, (*pairs, "--join"), "--join: got it with --source"),
+        (t5_bundle, (*pairs, "--join"), "--join: given with --source"),
     ):
         result = speccheck("accuracy", bundle, *options)
         assert result.exit_code == 1

@@ -196,7 +196,7 @@ def test_a_source_is_scored_under_where_there_is_an_encoder(engine: Engine, tiny
     with Engine(tiny_bundles["near"]) as plain:
         with pytest.raises(GenerationError, match="source: got one without an encoder"):
             plain.score([1, 2], source=[3])
-        with pytest.raises(GenerationError, match="decoder_prompt: got it, but no model of the bundle has an encoder"):
+        with pytest.raises(GenerationError, match="decoder_prompt: given, but no model of the bundle has an encoder"):
             plain.generate("x", decoder_prompt="y")
 
 

@@ -53,7 +53,7 @@ def bench_columns(
     """
     given = {name: value for name, value in options.items() if value is not None}
     if given["temperature"] == 0 and "verifier" in given:
-        raise MxspecError("--verifier: got it at temperature 0, which is greedy; give a --temperature above 0")
+        raise MxspecError("--verifier: given at temperature 0, which is greedy; give a --temperature above 0")
     with run.progress() as progress, open_columns(bundle) as columns:
         engine = columns[-1].engine
         if len(columns) < 3:

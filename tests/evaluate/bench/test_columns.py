@@ -56,7 +56,7 @@ def test_what_cannot_be_measured_is_refused(
     for arguments, message in (
         ([demo_bundles["real"]], "--with-baseline"),
         ([demo_with_baseline, "--new-tokens", "1000"], "expected at most 960"),
-        ([demo_with_baseline, "--verifier", "mrs"], "--verifier: got it at temperature 0"),
+        ([demo_with_baseline, "--verifier", "mrs"], "--verifier: given at temperature 0"),
     ):
         done = columns(*arguments, "--text", text)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)

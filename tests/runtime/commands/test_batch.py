@@ -140,7 +140,7 @@ BAD = {
     '{"prompt": "' + "x" * 97 + '"}': "got 97 tokens",
     '{"prompt": "\\ud800"}': "half a surrogate pair",
     '{"prompt": "x", "temperature": "hot"}': "temperature: got 'hot'",
-    '{"prompt": "x", "top_p": 0.5}': "top_p: got it at temperature 0",
+    '{"prompt": "x", "top_p": 0.5}': "top_p: given at temperature 0",
     '{"prompt": "x", "k": 99}': "k: got 99",
     '{"prompt": "x", "drafter": "oracle"}': "drafter: got 'oracle'",
     '{"prompt": "x", "drafter": 5}': "drafter: got 5",

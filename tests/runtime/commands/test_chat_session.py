@@ -136,9 +136,9 @@ def test_ctrl_c_ends_the_answer_which_stays_as_far_as_it_came(chat_bundle: str, 
 
 def test_what_a_session_has_no_use_for_is_refused(chat_bundle: str, bundle: str, terminal: Any) -> None:
     for arguments, says in (
-        ([chat_bundle, "--json"], "--json: got it with a chat"),
-        ([chat_bundle, "--temperature", "1", "--n", "2"], "--n: got it with a chat"),
-        ([chat_bundle, "--temperature", "1", "--best-of", "2"], "--best-of: got it with a chat"),
+        ([chat_bundle, "--json"], "--json: given with a chat"),
+        ([chat_bundle, "--temperature", "1", "--n", "2"], "--n: given with a chat"),
+        ([chat_bundle, "--temperature", "1", "--best-of", "2"], "--best-of: given with a chat"),
         ([bundle], "has no chat template"),
     ):
         chat = terminal("--chat", *arguments)

@@ -95,7 +95,7 @@ def test_a_replay_shows_what_was_there_at_each_moment(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--picture", "x.svg"], "--picture: got it with no --compare"),
+        (["--picture", "x.svg"], "--picture: given with no --compare"),
         (["--compare", "--picture", "x.png"], "expected .svg"),
         (["--compare", "--picture", "nowhere/x.svg"], "cannot be written"),
         (["--compare", "--slots", "2"], "--slots"),

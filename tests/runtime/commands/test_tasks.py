@@ -35,7 +35,7 @@ def test_a_task_stands_before_each_line_that_is_text(t5_bundle: Path, tmp_path: 
             for text in ("reverse: abc", "reverse: " * 2 + "abc")
         ]
     assert [first["token_ids"], second["token_ids"]] == answers
-    assert "task: got it with a prompt that is not text" in json.dumps(third)
+    assert "task: given with a prompt that is not text" in json.dumps(third)
     assert result.exit_code == 1
 
 
