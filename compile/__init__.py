@@ -1,1 +1,1 @@
-"""From checkpoints to a bundle."""
+"""The compiler: from checkpoints to a bundle."""

@@ -1,1 +1,1 @@
-"""Does what was written run, and does it compute what transformers computes?"""
+"""Checks of a compiled model: does it run, and does it compute the same as transformers?"""

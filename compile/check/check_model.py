@@ -1,4 +1,4 @@
-"""Try a written model at every length it was compiled for; a large one in the shape of a small twin."""
+"""Run a compiled model at every length that it was compiled for; for a large model, run a small twin instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE_WEIGHTS = 1 << 30  # bytes; reading more than that for each of dozens of c
 
 
 def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: int) -> bool:
-    """Run the model; returns whether all its lengths were tried, or of a large one a single step alone.
+    """Run the model at all its lengths, or only a single step of a large one; return whether all lengths were run.
 
     Raises CheckFailed.
     """
@@ -29,7 +29,7 @@ def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: in
 
 
 def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe) -> None:
-    """Compile a small twin of a model of this configuration and run that at all lengths. Raises CheckFailed."""
+    """Compile a small twin of this model's configuration and run it at all lengths. Raises CheckFailed."""
     wanted = wanted.model_copy(
         update={
             "format": plan.weight_format,

@@ -1,8 +1,8 @@
-"""A compiled model against transformers' float32 forward of the checkpoint that it was made from.
+"""Compare a compiled model with transformers' float32 forward of the checkpoint that it was made from.
 
-What a bundle stores is unpacked and put into transformers' model, so that packed and fp16 models alike are compared
-exactly: what is left is half-precision caches and rounded activations. Each stored tensor must also be near the
-parameter that transformers loaded there. That sees what a twin cannot: a tensor taken for another.
+The bundle's weights are unpacked and put into transformers' model, so that packed and fp16 models are compared alike:
+only half-precision caches and rounded activations differ. Each stored tensor must also be near the parameter that
+transformers loaded. This finds an error that a twin cannot show: one tensor in the place of another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mxspec.formats.tiles import unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime.models.session import Session
 
-MOST_BYTES = 3 << 28  # of float32 weights in a compile: with more it would not stay within 2 GB
+MOST_BYTES = 3 << 28  # limit of float32 weights, so that a compile stays within 2 GB
 TOLERANCE = {"int16": 1e-2, "int8": 1e-1}  # by activations: caches of trained models are rounded to half precision
 NEAR = 0.5  # relative error of a stored tensor; the coarsest format takes 0.15, another tensor is 1.4 away
 
@@ -47,14 +47,14 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OwnWeights:
-    """Differences of a model's logits from transformers': with the stored weights, and with the checkpoint's own."""
+    """Differences of logits from transformers', with the bundle's weights and with the checkpoint's weights."""
 
     stored: Difference
     checkpoint: Difference
 
 
 def check_difference(stored: Difference, entry: ModelEntry) -> None:
-    """Raise CheckFailed unless a model's logits are those of the weights that it stores."""
+    """Raise CheckFailed unless a model's logits agree with the weights that it stores."""
     tolerance = TOLERANCE[entry.activations]
     if stored.error > tolerance:
         raise CheckFailed(
@@ -64,9 +64,9 @@ def check_difference(stored: Difference, entry: ModelEntry) -> None:
 
 
 def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float | None:
-    """The error of a model's logits with its stored weights, or None where it is too large.
+    """The error of a model's logits with its stored weights, or None if the model is too large to compare.
 
-    Raises CheckFailed where the error is too large, or a tensor is not what transformers loads.
+    Raises CheckFailed if the error is too large, or a tensor differs from the one that transformers loads.
     """
     needed = sum(math.prod(tensor.shape) * 4 for tensor in checkpoint.tensors.values())
     if needed > min(MOST_BYTES, available_memory() // 3):
@@ -80,15 +80,15 @@ def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float 
 
 
 def available_memory() -> int:
-    """Bytes that the system says can be had without swapping."""
+    """Bytes of memory that the system can give without swapping."""
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> OwnWeights:
-    """Read four texts with a model of the bundle in `folder` and with transformers, whose weights are both's in turn.
+    """Read four texts with a model of the bundle in `folder` and with transformers, once with each set of weights.
 
-    Raises CheckFailed where a stored tensor is not what transformers loads.
+    Raises CheckFailed if a stored tensor differs from the one that transformers loads.
     """
     comparison = _Comparison.begin(folder, entry, checkpoint, texts)
     original = comparison.difference()
@@ -98,7 +98,7 @@ def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint,
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """What a bundle's model said of texts that begin at a position, and transformers' model to compare it with."""
+    """The logits of a bundle's model for texts that begin at a position, and transformers' model to compare with."""
 
     readings: Sequence[Reading]
     first_position: int
@@ -119,12 +119,12 @@ class _Comparison:
             _store_weights(self.model, folder, entry, checkpoint)
 
     def difference(self) -> Difference:
-        """The largest one, with the weights that transformers' model has now."""
+        """The largest difference, with the current weights of transformers' model."""
         return largest_difference(self.readings, oracle(self.model, self.first_position))
 
 
 def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:
-    """Put what the bundle stores in the place of the parameters that transformers loaded."""
+    """Replace the parameters that transformers loaded by the bundle's weights."""
     named = model.named_parameters(remove_duplicate=False)
     parameters = {name for name, _ in named if not is_computed(model, name)}
     tensor_of = resolve_names(model, checkpoint.tensors, parameters).tensor_of
@@ -132,7 +132,7 @@ def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, chec
     held = {tensor.name for tensor in checkpoint.tensors.values()}
     twins = tied_names(model)
     for tensor in entry.tensors:
-        alone = len(tensor.sources) == 1 and tensor.name in parameters  # a tied head has values of its own
+        alone = len(tensor.sources) == 1 and tensor.name in parameters  # a tied head is stored separately
         if missing := [source for source in tensor.sources if source not in held]:
             raise CheckpointError(f"{tensor.name} was made from {missing[0]!r}, which {checkpoint.folder} lacks")
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
@@ -156,7 +156,7 @@ def _tied(
 
 
 def _stored_values(path: Path, tensor: TensorEntry) -> Values:
-    """float32 of the tensor's logical shape."""
+    """The tensor's values, float32 of its logical shape."""
     dtype, shape = stored_as(tensor.format, tensor.shape)
     if tensor.format in WEIGHT_FORMATS:
         packed = np.fromfile(path, np.uint8, tensor.bytes, offset=tensor.offset).reshape(shape)
@@ -167,7 +167,7 @@ def _stored_values(path: Path, tensor: TensorEntry) -> Values:
 
 
 def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, values: Values) -> None:
-    """Rows of `values` for each parameter; transposed where that is nearer to what is there (transformers' Conv1D)."""
+    """Assign rows of `values` to each parameter, transposed if that is nearer to its values (transformers' Conv1D)."""
     begin = 0
     for name in names:
         owner, _, attribute = name.rpartition(".")
@@ -190,7 +190,7 @@ def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, 
 
 
 def _orientations(values: Values, begin: int, before: Values) -> Iterator[tuple[Values, float]]:
-    """The rows from `begin` on, as they stand and transposed where shapes allow it; with the relative error of each."""
+    """The rows from `begin` on, as stored and, if shapes allow, transposed; each with its relative error."""
     scale = float(np.linalg.norm(before)) or 1.0
     for piece in (values[begin : begin + before.shape[0]], values[begin : begin + before.shape[-1]].T):
         if piece.shape == before.shape:

@@ -1,4 +1,4 @@
-"""Do target and draft speak the same token ids? Compared by the token → id maps of their tokenizer.json files."""
+"""Do target and draft use the same token ids? Compares the token → id maps of their tokenizer.json files."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.formats.errors import CheckpointError, PairError
 from mxspec.formats.validation import parse_json
 
-MOST_ALONE = 0.1  # of the target's tokens that only one tokenizer may have: whole families of added tokens are fewer
+MOST_ALONE = 0.1  # of the target's tokens may be missing from one tokenizer: families of added tokens are smaller
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Token → id, added tokens included; `size` is one more than the largest id, `added` the ids of added tokens."""
+    """Token → id, with added tokens; `size` is the largest id plus one, `added` the ids of added tokens."""
 
     ids: dict[str, int]
     added: frozenset[int] = frozenset()
 
     @property
     def size(self) -> int:
-        """Ids from here on belong to no token."""
+        """The largest id plus one."""
         return max(self.ids.values()) + 1
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
-        """Read a tokenizer.json. Raises CheckpointError for a strange one."""
+        """Read a tokenizer.json. Raises CheckpointError if it is invalid."""
         found = parse_json(path.read_bytes(), str(path), CheckpointError)
         try:
             added = {str(token["content"]): int(token["id"]) for token in found.get("added_tokens", [])}
@@ -49,10 +49,10 @@ def _model_ids(vocab: Any) -> dict[str, int]:
 
 
 def check_pair(target: Vocabulary, draft: Vocabulary) -> str | None:
-    """Raise PairError unless every token that both have is one id in both; what to say of those that one lacks.
+    """Raise PairError unless shared tokens have the same id in both; return a note on tokens that one model lacks.
 
-    Such a token is never proposed or, where the draft lacks it, never guessed: no text changes. But hardly a token may
-    be so, or the tokenizers are not of one family.
+    Such a token is never proposed or, if the draft lacks it, never guessed, so no text changes. But only few tokens may
+    differ; otherwise the tokenizers are of different families.
     """
     moved = [token for token, number in target.ids.items() if draft.ids.get(token, number) != number]
     names = {number: token for token, number in draft.ids.items()}
@@ -72,7 +72,7 @@ def check_pair(target: Vocabulary, draft: Vocabulary) -> str | None:
 
 
 def check_kinds(target: PreTrainedConfig, draft: PreTrainedConfig) -> None:
-    """Raise PairError unless both models have an encoder, or neither has."""
+    """Raise PairError if only one of the models has an encoder."""
     if bool(target.is_encoder_decoder) != bool(draft.is_encoder_decoder):
         kinds = {True: "an encoder-decoder", False: "a decoder alone"}
         one, other = (kinds[bool(config.is_encoder_decoder)] for config in (target, draft))
@@ -83,10 +83,10 @@ def check_kinds(target: PreTrainedConfig, draft: PreTrainedConfig) -> None:
 
 
 def usable_ids(model: str, vocabulary: Vocabulary, logits: int) -> int:
-    """How many of the tokenizer's ids a model knows: all, but for added tokens that it has no logits for.
+    """The number of the tokenizer's ids that a model knows: all except added tokens without logits.
 
-    Logits beyond the tokenizer's ids are padding, which the runtime masks. Raises PairError where an ordinary token
-    has no logit.
+    Logits beyond the tokenizer's ids are padding, which the runtime masks. Raises PairError if an ordinary token has no
+    logit.
     """
     beyond = [token for token, number in vocabulary.ids.items() if number >= logits]
     strange = [token for token in beyond if vocabulary.ids[token] not in vocabulary.added]

@@ -1,4 +1,4 @@
-"""Two texts read in every way that a runtime reads: prompts in pieces, steps, scored rows, rollback, batches."""
+"""Read two texts in every way of the runtime: prompts in pieces, steps, scored rows, rollback, batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxspec.runtime.models.session import Part, Session
 Logits = npt.NDArray[np.float32]
 Text = tuple[int, ...]
 
-SLOTS = 5  # that a session needs
+SLOTS = 5  # slots that a session needs
 _TAKEN = (4, 1)  # of the two texts
 _CALLS = (
     ("prefill", (23, 17)),
@@ -46,7 +46,7 @@ class Reading:
 
 
 def random_texts(vocab_size: int, length: int = LENGTH, *, but: int | None = None) -> tuple[Text, ...]:
-    """Four texts: two, and what those become after their rollback; without the id `but`, which pads other texts."""
+    """Four texts: two, and what each becomes after a rollback; without the id `but`, which is padding."""
     rows = np.random.default_rng(0).integers(0, vocab_size, (4, length))
     rows[rows == but] = vocab_size - 2 if but == vocab_size - 1 else vocab_size - 1
     return tuple(tuple(row) for row in rows.tolist())
@@ -55,9 +55,8 @@ def random_texts(vocab_size: int, length: int = LENGTH, *, but: int | None = Non
 def read_texts(session: Session, texts: Sequence[Text]) -> Iterator[Reading]:
     """Read the first two of four texts of the same length, then go back and on with the other two.
 
-    Where texts are short, the calls that do not fit are left out. The caches are full of NaN before: an entry
-    that was never written may not be read. An encoder reads a source for each of the two in one call, and then another
-    one alone.
+    If texts are short, calls that do not fit are left out. The caches begin full of NaN, because an entry that was
+    never written must not be read. An encoder reads a source for each of the two in one call, and then another alone.
     """
     forget(session)
     sources: Sequence[Text] = ((), ())
@@ -79,7 +78,7 @@ def read_texts(session: Session, texts: Sequence[Text]) -> Iterator[Reading]:
 
 
 def shortened(entry: ModelEntry, context_length: int) -> ModelEntry:
-    """The entry with caches no longer than what is read here."""
+    """The entry with caches no longer than the texts."""
     update: dict[str, object] = {"context_length": context_length}
     if entry.encoder is not None:
         longest = min(SOURCE_LENGTHS[0], entry.encoder.context_length)
@@ -88,14 +87,14 @@ def shortened(entry: ModelEntry, context_length: int) -> ModelEntry:
 
 
 def forget(session: Session) -> None:
-    """NaN in every entry of every slot: an entry that was not written since may not be read."""
+    """Fill every slot with NaN, because an entry that was not written since must not be read."""
     encoded = {} if session.encoder is None else session.encoder.caches.arrays
     for cache in (*session.caches.values(), *encoded.values()):
         cache.fill(np.nan)
 
 
 def _sources(texts: Sequence[Text], capacity: int) -> Iterator[Text]:
-    """Of three lengths, of which the first is beyond the distances that T5 tells apart; all of them made of texts."""
+    """Sources of three lengths, made from the texts; the first is longer than the distances that T5 distinguishes."""
     tokens = tuple(chain.from_iterable(texts[::-1]))
     for number, length in enumerate(SOURCE_LENGTHS):
         yield tokens[number : number + min(length, capacity)]
@@ -104,7 +103,7 @@ def _sources(texts: Sequence[Text], capacity: int) -> Iterator[Text]:
 def _call(
     session: Session, way: str, texts: Sequence[Text], begin: list[int], end: list[int], sources: Sequence[Text]
 ) -> Iterator[Reading]:
-    """One call with every row of both texts' new tokens; of those that have some."""
+    """Read the new tokens of both texts in one call, if they have some; return every row."""
     stretches = zip(_TAKEN, texts, begin, end, sources, strict=True)
     given = [stretch for stretch in stretches if stretch[3] > stretch[2]]
     if not given:

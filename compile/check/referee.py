@@ -1,9 +1,9 @@
 """The gate of every compile: a small twin of the model is compiled and compared with transformers' forward in float32.
 
 No list says which models may be compiled. A twin (twin.py) has the model's own config, random weights, fp16 matrices
-and float32 caches; its logits, read in every way that the runtime reads (readings.py), must be those of transformers.
-Weights come at two scales, for none shows all: among quiet ones attention is flat, so that wrong positions and caps do
-not show; among loud ones an epsilon is lost. Texts stand at the beginning of the context and at its end.
+and float32 caches; its logits, read in every way of the runtime (readings.py), must agree with transformers. Weights
+have two scales, because neither shows all errors: with quiet weights attention is flat, so that wrong positions and
+caps do not show; with loud ones an epsilon does not. Texts are at the beginning of the context and at its end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _RECIPE = Recipe(name="twin", cache_dtype="float32", target=_PLAIN, draft=DraftR
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the comparison of a twin showed: its errors, and the windows of its graph's layers."""
+    """The result of comparing a twin: its errors, and the windows of its graph's layers."""
 
     entry: RefereeEntry
     windows: tuple[int, ...]
@@ -67,7 +67,7 @@ class Twin:
     windows: tuple[int, ...]
 
     def compare(self, config: PreTrainedConfig | None = None) -> Difference:
-        """The largest difference from transformers' forward; `config` in the place of the twin's own."""
+        """The largest difference from transformers' forward; `config` replaces the twin's own."""
         with Checkpoint(self.folder) as checkpoint:
             model = load_reference(checkpoint, config or self.config)
         found = [largest_difference(readings, oracle(model, first)) for first, readings in self.readings.items()]
@@ -77,7 +77,7 @@ class Twin:
 def judge(config: PreTrainedConfig, context_length: int) -> Verdict:
     """Compare a twin of a model with transformers.
 
-    Raises CheckFailed where it differs, UnsupportedModelError where it cannot be compiled at all.
+    Raises CheckFailed if it differs, UnsupportedModelError if it cannot be compiled.
     """
     require_plain_decoder(config)
     name, errors = architecture_name(config), {}
@@ -96,7 +96,7 @@ def judge(config: PreTrainedConfig, context_length: int) -> Verdict:
 
 
 def compile_twin(config: PreTrainedConfig, context_length: int, place: Path) -> Iterator[Twin]:
-    """A twin with weights of each scale, over a graph that is exported once; below the folder `place`."""
+    """Write a twin with weights of each scale below the folder `place`; the graph is exported once."""
     plan: ModelPlan | None = None
     for scale in TOLERANCE:
         folder = place / scale.name
@@ -111,10 +111,10 @@ def compile_twin(config: PreTrainedConfig, context_length: int, place: Path) -> 
 
 
 def _read(folder: Path, entry: ModelEntry, config: PreTrainedConfig) -> dict[int, list[Reading]]:
-    """What the graph says of texts at the beginning of the context, where that means anything, and at its end."""
+    """The graph's logits for texts at the end of the context and, if transformers allows it, at its beginning."""
     length = min(LENGTH, entry.context_length)
     short, options = shortened(entry, length), session_options()
-    options.log_severity_level = 4  # what fails is an error of ours, said once
+    options.log_severity_level = 4  # a failure raises an error here, which is printed once
     session = Session(folder, short, entry.vocab_size, SLOTS, options)
     end = entry.context_length - length
     readings = {}
@@ -126,7 +126,7 @@ def _read(folder: Path, entry: ModelEntry, config: PreTrainedConfig) -> dict[int
 
 @contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """What transformers, torch and ONNX Runtime raise for a model that they, or we, cannot deal with has no base."""
+    """Turn any error into one line: those of transformers, torch and ONNX Runtime have no common base."""
     try:
         yield
     except (MxspecError, OSError, MemoryError):

@@ -1,4 +1,4 @@
-"""What transformers' own forward says of a text, in float32: the oracle that a compiled graph is compared with."""
+"""The oracle for compiled graphs: transformers' own forward of a text, in float32."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_f
 from mxspec.formats.errors import CheckpointError
 
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
-Oracle = Callable[[Reading], Logits]  # of its whole text
+Oracle = Callable[[Reading], Logits]  # logits of the reading's whole text
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of logits, as a share of their text's largest one, and the way of reading that showed it."""
+    """A difference of logits, as a share of the text's largest logit, and the way of reading that showed it."""
 
     error: float = 0.0
     way: str = ""
@@ -35,8 +35,8 @@ class Difference:
 def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrainedModel:
     """transformers' model of a checkpoint in float32, with its plainest attention that is right.
 
-    Values are as the checkpoint is read, merged, unpacked or out of a pickle; which parameter each tensor is, and what
-    is tied, is transformers' own to say. Raises CheckpointError where transformers cannot load it.
+    Values come from the checkpoint as read here: merged, unpacked or out of a pickle. transformers itself assigns
+    tensors to parameters and ties them. Raises CheckpointError if transformers cannot load the checkpoint.
     """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
     values = {
@@ -48,7 +48,7 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
         try:
             model: PreTrainedModel = type(checkpoint.named).from_pretrained(
                 None,
-                config=copy.deepcopy(config),  # transformers writes the attention's name into what it is given
+                config=copy.deepcopy(config),  # transformers writes the attention's name into the config
                 state_dict=values,
                 dtype=torch.float32,
                 attn_implementation=attention,
@@ -65,7 +65,7 @@ def _read_whole(tensor: Source) -> npt.NDArray[np.float32]:
 
 
 def oracle(model: PreTrainedModel, first_position: int) -> Oracle:
-    """Logits after each token of a text that begins at a position: one forward without a cache, remembered."""
+    """Logits after each token of a text that begins at a position: one forward without a cache, memoised."""
     known: dict[tuple[Text, Text], Logits] = {}
 
     def logits(reading: Reading) -> Logits:
@@ -94,7 +94,7 @@ def forward(model: PreTrainedModel, text: Text, first_position: int, source: Tex
 
 
 def largest_difference(readings: Iterable[Reading], expected: Oracle) -> Difference:
-    """The worst of all rows; infinite where logits are not numbers, or are of another shape."""
+    """The largest difference of all rows; infinite if logits are not finite or have another shape."""
     worst = Difference()
     for reading in readings:
         whole = expected(reading)
@@ -107,22 +107,22 @@ def largest_difference(readings: Iterable[Reading], expected: Oracle) -> Differe
 
 
 def pad_of(config: PreTrainedConfig) -> int | None:
-    """The id that an encoder-decoder may take for padding wherever it stands: no text holds it."""
+    """The id that an encoder-decoder may treat as padding anywhere, so texts avoid it."""
     return config.pad_token_id if config.is_encoder_decoder else None
 
 
 def first_positions(config: PreTrainedConfig, context_length: int, end: int) -> set[int]:
-    """Where texts can begin for transformers to read them, too: at the beginning of the context, and at its `end`."""
+    """The positions at which transformers can read texts as well: the beginning of the context, and its `end`."""
     if config.is_encoder_decoder:  # its decoder takes no positions
         return {0}
     return {0, end} if reads_alike_anywhere(config, context_length) else {end}
 
 
 def reads_alike_anywhere(config: PreTrainedConfig, context_length: int) -> bool:
-    """Whether transformers computes positions of a short text as it does those of the longest.
+    """Whether transformers computes positions in a short text as in the longest.
 
-    Scaled rotary embedding of some types does not: the compiled context chooses its frequencies, so that only texts
-    that end there can be compared.
+    It does not with some types of scaled rotary embedding: the compiled context fixes their frequencies, so that only
+    texts at the end of the context can be compared.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]

@@ -1,4 +1,4 @@
-"""Two graphs of one model, the same call: the same logits and the same caches, bit for bit."""
+"""Check that two graphs of one model give the same logits and caches in the same call, bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxspec.runtime.models.session import Part, Session
 def check_same_bits(session: Session, expected: Session, *, sequences: int, length: int, rows: int) -> None:
     """Call both with `length` tokens for each of the first `sequences` slots, `rows` of which want logits.
 
-    Each text has some tokens in its slot before. Raises CheckFailed where logits or caches differ.
+    Each slot already holds some tokens of its text. Raises CheckFailed if logits or caches differ.
     """
     rng = np.random.default_rng(0)
     past = min(PREFIX, session.capacity - length)

@@ -1,8 +1,8 @@
-"""Run a compiled model at every sequence length that it was compiled for, before anyone else does.
+"""Run a compiled model at every sequence length that it was compiled for, before a user does.
 
-It runs on the runtime's own session, its caches written in place. What must hold: logits of the right shape, finite
-although the caches were full of NaN, and the same bits for a row whether it came in a call of its own, with others of
-its text, or in a batch with other texts.
+It runs in the runtime's own session, which writes caches in place. Logits must have the right shape and be finite
+although the caches began full of NaN. A row must have the same bits alone, in a longer call, and in a batch with other
+texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Tokens that are read, and those that an encoder reads before, if the model has one."""
+    """The tokens of a text, and the source that an encoder reads first, if the model has one."""
 
     tokens: list[int]
     source: list[int]
@@ -36,8 +36,8 @@ class _Text:
 def check_specializations(folder: Path, entry: ModelEntry, vocab_size: int, lengths: Sequence[int]) -> None:
     """Run the model of `folder` at each of `lengths`; raises CheckFailed naming the length that fails.
 
-    Where there are several lengths, a call of several texts is checked, too: one of each length. An encoder reads their
-    sources alone and together.
+    With several lengths, a call with several texts, one of each length, is also checked. An encoder reads their sources
+    alone and together.
     """
     ordered = sorted({1, *lengths})
     capacity = min(ordered[-1] + PREFIX, entry.context_length)
@@ -55,7 +55,7 @@ def check_specializations(folder: Path, entry: ModelEntry, vocab_size: int, leng
 
 
 def _check_lengths(session: Session, text: _Text, prefix: int, lengths: Sequence[int]) -> None:
-    """Longer calls against shorter ones of the same tokens."""
+    """Compare longer calls with shorter ones of the same tokens."""
     for shorter, longer in pairwise(lengths):
         begin = replace(text, tokens=text.tokens[: prefix + longer])
         together = _read(session, begin, prefix, longer)
@@ -68,7 +68,7 @@ def _check_lengths(session: Session, text: _Text, prefix: int, lengths: Sequence
 
 
 def _check_batch(session: Session, texts: list[_Text], prefix: int) -> None:
-    """Texts of all lengths in one call, in slots out of order, against each alone in the first slot."""
+    """Compare texts of all lengths in one call, in slots out of order, with each text alone in the first slot."""
     alone = [_read(session, text, prefix, len(text.tokens)) for text in texts]
     slots = [*range(2, session.slots, 2), *range(1, session.slots, 2)]
     forget(session)
@@ -89,7 +89,7 @@ def _check_batch(session: Session, texts: list[_Text], prefix: int) -> None:
 
 
 def _read(session: Session, text: _Text, prefix: int, length: int) -> Logits:
-    """Logits after each token from `prefix` on of a text read alone: the prefix at once, then calls of `length`."""
+    """Logits after each token from `prefix` on, read alone: the prefix in one call, then calls of `length` tokens."""
     forget(session)
     _encode(session, {0: text})
     tokens = text.tokens
@@ -106,7 +106,7 @@ def _encode(session: Session, texts: Mapping[int, _Text]) -> None:
         return
     try:
         session.encode([(slot, text.source) for slot, text in texts.items()])
-    except Exception as error:  # as below
+    except Exception as error:  # ONNX Runtime's own errors have no common base
         lengths = " and ".join(str(len(text.source)) for text in texts.values())
         raise CheckFailed(f"{entry.graph}: a call of {lengths} tokens fails: {' '.join(str(error).split())}") from None
 

@@ -1,10 +1,10 @@
 """A small twin of a checkpoint: its architecture and options, but few layers, few tokens and random weights.
 
-Kept as they are: the size of heads and how many share keys, one layer of each kind, activation functions, norms and
-their epsilons, the rotary embedding with all its factors, multipliers, caps, biases, ties, and the length of the
-context. Made smaller: the number of layers, the vocabulary, the feed-forward width, the width of the hidden states (the
-number of heads with it where the one follows from the other, ALiBi excepted), and windows (`WINDOWS`), so that a short
-text is longer than they are; the windows of the whole model's graph are compared with its config apart (windows.py).
+The twin keeps the size of heads and how many share keys, one layer of each kind, activation functions, norms and their
+epsilons, the rotary embedding with all its factors, multipliers, caps, biases, ties, and the length of the context. It
+has fewer layers, a smaller vocabulary, narrower feed-forward and hidden states (with fewer heads if their size follows
+from the width, except with ALiBi), and smaller windows (`WINDOWS`), so that a short text exceeds them. windows.py
+compares the windows of the whole model's graph with its config.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 LAYERS = 2  # at least; as many as it takes to have one of each kind
 VOCABULARY = 512
 FEED_FORWARD = 512
-HIDDEN = 256  # about; a multiple of the heads
+HIDDEN = 256  # approximate; a multiple of the heads
 HEADS = 8  # where a head's size is the width of the hidden states by the number of heads
 WINDOW = 24  # tokens
 WINDOWS = ("sliding_window", "window_size")  # keys of configs
@@ -38,20 +38,20 @@ _FEED_FORWARD_KEYS = (
     *("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner"),
     *("d_ff", "encoder_ffn_dim", "decoder_ffn_dim"),
 )
-_DECODER_LAYERS = ("num_decoder_layers", "decoder_layers")  # of those that have an encoder
+_DECODER_LAYERS = ("num_decoder_layers", "decoder_layers")  # keys of encoder-decoders
 _NOISE = 1_048_573  # random values made once and repeated; a prime, so that no two rows or heads are the same
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large random weights are: `gain` of a matrix (its standard deviation times √inputs), that of embeddings."""
+    """The size of random weights: `gain` of a matrix (standard deviation times √inputs), deviation of embeddings."""
 
     name: str
     gain: float
     embedding: float
 
 
-QUIET = Scale("quiet", gain=0.02, embedding=1e-3)  # so little reaches the norms that their epsilons show
+QUIET = Scale("quiet", gain=0.02, embedding=1e-3)  # the norms' inputs are so small that their epsilons show
 LOUD = Scale("loud", gain=1.5, embedding=0.3)  # attention is sharp, caps and activation functions are far from linear
 
 
@@ -83,10 +83,10 @@ def write_twin(config: PreTrainedConfig, folder: Path, scale: Scale = LOUD) -> N
 
 
 def _distribution(name: str, shape: tuple[int, ...], scale: Scale, *, is_table: bool) -> tuple[float, float]:
-    """Mean and standard deviation; norms are away from 1."""
+    """Mean and standard deviation of a tensor's values; norms differ from 1."""
     if is_table:
         return 0.0, scale.embedding
-    if len(shape) == 2 and shape[0] == 1:  # a bias of logits, beside which quiet ones must be seen
+    if len(shape) == 2 and shape[0] == 1:  # a bias of logits, which must not hide quiet logits
         return 0.0, 0.01
     if len(shape) > 1:
         return 0.0, scale.gain * shape[-1] ** -0.5
@@ -96,7 +96,7 @@ def _distribution(name: str, shape: tuple[int, ...], scale: Scale, *, is_table: 
 def _unscaled_queries(model: PreTrainedModel) -> dict[str, float]:
     """1 / √(size of a head) by the queries' weights of attention that scales no scores: T5's, as it is initialised.
 
-    With scores √size times as large a softmax would turn the rounding of float32 into differences.
+    Otherwise scores would be √size times as large, and the softmax would magnify float32 rounding errors.
     """
     found: dict[str, float] = {}
     for path, module in model.named_modules():
@@ -127,7 +127,7 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def _shrink_decoder(small: PreTrainedConfig, config: PreTrainedConfig) -> None:
-    """What an encoder-decoder says of its decoder apart; it needs a padding id, from which some count positions."""
+    """Shrink an encoder-decoder's own keys for its decoder; keep a padding id, from which some count positions."""
     for key in _DECODER_LAYERS:
         if isinstance(layers := getattr(config, key, None), int):
             setattr(small, key, min(LAYERS, layers))
@@ -138,7 +138,7 @@ def _shrink_decoder(small: PreTrainedConfig, config: PreTrainedConfig) -> None:
 
 
 def layers_of_each_kind(config: PreTrainedConfig) -> list[int]:
-    """The first layer of each kind, and as many more from the first on as make `LAYERS`."""
+    """The first layer of each kind, filled up to `LAYERS` with the first other layers."""
     first: dict[str, int] = {}
     for layer, kind in enumerate(layer_kinds(config)):
         first.setdefault(kind, layer)
@@ -147,7 +147,7 @@ def layers_of_each_kind(config: PreTrainedConfig) -> list[int]:
 
 
 def layer_kinds(config: PreTrainedConfig) -> list[str]:
-    """What every list of the config that has an entry for each layer says of it."""
+    """The kind of each layer: its entries in all lists of the config that have one for each layer."""
     lists = [value for _, value in _layer_lists(config)]
     return [repr([entries[layer] for entries in lists]) for layer in range(config.num_hidden_layers)]
 
@@ -166,9 +166,9 @@ def _keep_layers(config: PreTrainedConfig, layers: list[int]) -> None:
 
 
 def _narrow(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Narrower hidden states: of as many heads where the model takes their size from a setting of its own, or of fewer.
+    """Narrow the hidden states: with as many heads if the config sets their size, else with fewer.
 
-    The slopes of ALiBi hang on the number of heads.
+    With ALiBi the number of heads stays, because its slopes depend on it.
     """
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -212,7 +212,7 @@ def _layer_widths(config: PreTrainedConfig) -> set[int]:
     """Sizes of the matrices of decoder layers; none where the model cannot be built."""
     try:
         parameters = name_parameters(config).named_parameters()
-    except Exception:  # whatever transformers makes of widths that do not fit each other
+    except Exception:  # transformers raises various errors for inconsistent widths
         return set()
     matrices = [value.shape for name, value in parameters if value.ndim == 2 and _LAYER.search(name)]
     return {size for shape in matrices for size in shape}

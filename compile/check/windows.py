@@ -1,6 +1,6 @@
-"""Do the attention windows of a whole model's graph stand to its config as those of its twin stand to the twin's?
+"""Check that the attention windows of a whole model's graph follow its config, as the twin's windows follow its own.
 
-A twin has smaller windows than its model: that it agrees with transformers says nothing about their size.
+A twin has smaller windows than its model, so its agreement with transformers says nothing about the model's windows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def windows_of(exported: ExportedGraph) -> list[int]:
 
 
 def check_windows(config: PreTrainedConfig, whole: Sequence[int], twin: Sequence[int]) -> None:
-    """Raise CheckFailed where a layer of the whole graph has another window than its config says.
+    """Raise CheckFailed if a layer of the whole graph has another window than its config says.
 
     `twin` has the windows of the twin's graph, which was compared with transformers.
     """
     small, kinds = shrink(config), layer_kinds(config)
     sizes = {getattr(small, key): getattr(config, key) for key in WINDOWS if getattr(small, key, None)}
     expected: dict[str, set[int]] = {}
-    if config.is_encoder_decoder:  # whose layers are of one kind
+    if config.is_encoder_decoder:  # its layers are all of one kind
         kinds = kinds[:1] * len(whole)
     for layer, window in zip(layers_of_each_kind(config), twin, strict=not config.is_encoder_decoder):
         expected.setdefault(kinds[layer], set()).add(sizes.get(window, window))

@@ -1,1 +1,1 @@
-"""What a checkpoint is: its files, its configuration, the names of its tensors, its tokenizer's ids."""
+"""Checkpoints: their files, configuration, tensor names and tokenizer ids."""

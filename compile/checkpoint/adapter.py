@@ -1,4 +1,4 @@
-"""A LoRA adapter in PEFT's format, merged into a checkpoint's weights: as PEFT 0.21 does it, or refused by name."""
+"""Merge a LoRA adapter in PEFT's format into a checkpoint's weights as PEFT 0.21 does, or refuse it by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_PICKLE = (
 )  # fmt: skip
 
 _KEY = re.compile(r"base_model\.model\.(.+)\.(lora_A|lora_B|base_layer)\.weight")
-# Keys that are read here, and those that say nothing about the merged weights; any other must be empty.
+# Keys that are read here, and keys without effect on the merged weights; any other key must be empty.
 _KNOWN = {
     "peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias", "init_lora_weights",
     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out", "lora_dropout",
@@ -42,10 +42,10 @@ _ADVICE = "merge it with PEFT's merge_and_unload, and give what that saves"
 def merge_adapter(
     tensors: Mapping[str, Source], model: PreTrainedModel, folder: Path, files: ExitStack, from_pickle: bool
 ) -> dict[str, Source]:
-    """The tensors, those that the adapter in `folder` changes with its changes; its file is open until `files` ends.
+    """The tensors with the changes of the adapter in `folder`; the adapter's file stays open until `files` closes.
 
-    Without safetensors it may be read `from_pickle`. Raises CheckpointError for what is damaged or does not fit,
-    UnsupportedModelError for what is not plain LoRA.
+    An adapter without safetensors may be read `from_pickle`. Raises CheckpointError if the adapter is damaged or does
+    not fit, UnsupportedModelError if it is not plain LoRA.
     """
     settings = _read_config(folder / ADAPTER_CONFIG)
     found, _ = rename(model, list(tensors))
@@ -88,7 +88,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _read_parts(folder: Path, files: ExitStack, from_pickle: bool) -> dict[str, dict[str, CheckpointTensor]]:
-    """lora_A, lora_B, and the base_layer that PEFT writes with a head's, by the module that they belong to."""
+    """By module, its lora_A and lora_B, and the base_layer that PEFT writes for a head."""
     path, read = folder / ADAPTER_WEIGHTS, open_shard
     if not path.is_file():
         path, read = folder / ADAPTER_PICKLE, open_pickle
@@ -133,7 +133,7 @@ def _check_shapes(
 
 
 def _scale(settings: Mapping[str, Any], module: str, rank: int, path: Path) -> float:
-    """alpha / r, or alpha / √r of rsLoRA; a pattern that a module's name ends with goes first, as in PEFT."""
+    """alpha / r, or alpha / √r for rsLoRA; as in PEFT, a pattern that matches the end of a module's name wins."""
     r = _setting(settings, "r", "rank_pattern", module, path)
     alpha = _setting(settings, "lora_alpha", "alpha_pattern", module, path)
     if r != rank:

@@ -1,8 +1,7 @@
-"""Buffers of a few numbers that checkpoints hold beside their parameters, as the constants of xIELU (Apertus).
+"""Small buffers that checkpoints store besides their parameters, such as the constants of xIELU (Apertus).
 
-One row is a few, such as the biases of logits of BART and Marian. A model computes them when it is built, and
-transformers then loads what the checkpoint has. Whole tables are not among them: those of positions are computed alike
-whenever a model is built.
+Small means at most one row, such as the biases of logits in BART and Marian. A model computes these buffers when it is
+built, then transformers loads the checkpoint's values. Tables of positions are left out: every model computes the same.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mxspec.formats.errors import CheckpointError
 
 
 def stored_buffers(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Those of a model, by name."""
+    """The small buffers of a model, by name."""
     state = model.state_dict().keys()
     named = model.named_buffers()
     return {name: value for name, value in named if name in state and _is_row(value) and value.is_floating_point()}
@@ -32,14 +31,14 @@ def _is_row(value: Tensor) -> bool:
 
 
 def find_buffers(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[str, Source]:
-    """The checkpoint tensors that they are loaded from, as far as there are some."""
+    """The checkpoint's tensors for a model's small buffers; a buffer without one is left out."""
     wanted = stored_buffers(model)
     found, _ = rename(model, list(tensors)) if wanted else ({}, {})
     return {name: tensors[found[name]] for name in wanted if name in found}
 
 
 def load_buffers(model: PreTrainedModel, sources: Mapping[str, Source]) -> None:
-    """Give those that are in `sources` their values. Raises CheckpointError for one of another shape, or no number."""
+    """Load the buffers in `sources`. Raises CheckpointError for a wrong shape or a value that is not finite."""
     for name, buffer in stored_buffers(model).items():
         if (source := sources.get(name)) is None:
             continue

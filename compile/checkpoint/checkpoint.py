@@ -1,4 +1,4 @@
-"""A checkpoint on disk: what its config.json says, and the tensors of its shards."""
+"""A checkpoint on disk: the settings in its config.json, and the tensors of its shards."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from mxspec.formats.manifest import TOKENIZER
 
 
 class Checkpoint:
-    """A checkpoint directory, opened: its configuration and its tensors by name, each read once.
+    """An open checkpoint directory: its configuration, and its tensors by name, each read once.
 
-    A matrix that is MX stands there as one, under the name of its weight, and the configuration no longer speaks of it;
-    nor does it tie tables that differ. What an adapter changes is changed in the tensors as they are read. Where there
-    are no safetensors, pickled weights are read `from_pickle`. `notes` say what its owner should know. A GGUF file, or
-    a folder that holds one and no other weights, is read as the folder that it was made from. Raises CheckpointError
-    for what is missing or cut, UnsupportedModelError for a configuration that cannot be read.
+    Codes and scales of an MX matrix become one tensor under the name of the weight, and the configuration drops its
+    settings for MX and its ties between tables that differ. An adapter's changes are applied as tensors are read.
+    Without safetensors, pickled weights are read if `from_pickle` allows it. `notes` are for the user. A GGUF file, or
+    a folder with a GGUF file and no other weights, is read like the checkpoint that it was made from. Raises
+    CheckpointError for a missing or truncated file, UnsupportedModelError for a configuration that cannot be read.
     """
 
     def __init__(self, folder: Path, adapter: Path | None = None, *, from_pickle: bool = False) -> None:
@@ -81,7 +81,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> Path:
-        """Its tokenizer.json, or one that is made of older files and goes when it is closed. Raises MxspecError."""
+        """Its tokenizer.json, or a temporary one made from older files, removed by close(). Raises MxspecError."""
         path = self.folder / TOKENIZER
         if not path.is_file():
             text = make_tokenizer(self.folder, self.config)
@@ -92,11 +92,11 @@ class Checkpoint:
 
     @cached_property
     def named(self) -> PreTrainedModel:
-        """transformers' model with names and shapes only, to be read only. Raises UnsupportedModelError for none."""
+        """transformers' model with names and shapes only; do not change it. Raises UnsupportedModelError."""
         return name_parameters(self.config)
 
     def _untie(self) -> None:
-        """Have the configuration speak of two tables where the checkpoint has two."""
+        """Untie the tables in the configuration if the checkpoint has two."""
         broken = broken_ties(self.config, self.tensors)
         if broken and not self.config.is_encoder_decoder:
             self.config.tie_word_embeddings = False
@@ -122,7 +122,7 @@ class Checkpoint:
 
 
 def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, Source]:
-    """Matrices in place of their codes and scales. Raises CheckpointError for one without the other."""
+    """Join codes and scales into matrices. Raises CheckpointError if one of the two is missing."""
     joined = dict(tensors)
     for name, codes in tensors.items():
         module, _, leaf = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""What config.json says about a checkpoint: settings, and never a word about which code is to run."""
+"""Read a checkpoint's config.json: its settings, but never a choice of code to run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import parse_json, shorten
 
 CONFIG = "config.json"
-CONFIG_LIMIT = 16 << 20  # bytes; honest ones have some thousand
+CONFIG_LIMIT = 16 << 20  # bytes; real ones have a few thousand
 
-# Labels of classifiers (num_labels: 10**9 would fill the memory) and what says nothing about the model.
+# Labels of classifiers (num_labels: 10**9 would fill the memory), and keys that do not describe the model.
 _NO_SETTINGS = (
     *("auto_map", "trust_remote_code", "id2label", "label2id", "num_labels", "name_or_path", "problem_type"),
-    "untied_parameters",  # which the tensors say
+    "untied_parameters",  # the tensors show it
 )
 _DISPATCH = ("_implementation", "_plan")  # the ends of keys that choose code, such as attn_implementation
 _LARGEST = {"num_hidden_layers": 512, "max_position_embeddings": (1 << 31) - 1} | dict.fromkeys(
@@ -33,10 +33,10 @@ _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 
 
 def load_config(checkpoint_dir: Path) -> PreTrainedConfig:
-    """The checkpoint's configuration, without what would choose or run code.
+    """The checkpoint's configuration, without keys that choose or run code.
 
-    Raises CheckpointError for none and for one whose values make no sense, UnsupportedModelError for a model that is
-    no plain decoder, or none that transformers has.
+    Raises CheckpointError if it is missing or invalid, UnsupportedModelError if transformers does not have the model or
+    the model has an architecture that is not supported.
     """
     path = checkpoint_dir / CONFIG
     return make_config(read_settings(path), str(path))
@@ -59,7 +59,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
-    """transformers' configuration of these settings; `where` they are from goes into errors, load_config's."""
+    """transformers' configuration of these settings; `where` names their file in errors. Raises as load_config."""
     kind = _class_of(settings, where)
     kept = _without_dispatch(settings)
     for key in kept:
@@ -79,7 +79,7 @@ def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
 
 
 def _text_half(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The language model of a checkpoint that holds one for images as well; others as they are."""
+    """The configuration of the language model in a checkpoint that also reads images; else the configuration itself."""
     text = getattr(config, "text_config", None)
     if not isinstance(text, PreTrainedConfig):
         return config
@@ -88,35 +88,35 @@ def _text_half(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def architecture_name(config: PreTrainedConfig) -> str:
-    """Such as LlamaForCausalLM; the model type where a configuration does not say."""
+    """The architecture, such as LlamaForCausalLM, or the model type if the configuration names none."""
     return str((config.architectures or [config.model_type])[0])
 
 
 def context_limit(config: PreTrainedConfig) -> int | None:
-    """How many positions the model knows; None where its configuration does not say, as with most ALiBi."""
+    """The number of positions that the model knows; None if its configuration has none, as with most ALiBi models."""
     names = ("max_position_embeddings", "max_seq_len")  # the second is MPT's
     return next((limit for name in names if (limit := getattr(config, name, None))), None)
 
 
 def decoder_layers(config: PreTrainedConfig) -> int:
-    """Layers of the decoder. Raises UnsupportedModelError where the configuration does not say."""
+    """Number of the decoder's layers. Raises UnsupportedModelError if the configuration does not say."""
     names = ("num_decoder_layers", "decoder_layers") if config.is_encoder_decoder else ("num_hidden_layers",)
     return _stated(config, *names)
 
 
 def decoder_heads(config: PreTrainedConfig) -> int:
-    """Heads of queries in the decoder's attention; raises as decoder_layers."""
+    """Number of query heads in the decoder's attention; raises as decoder_layers."""
     names = ("num_attention_heads",)
     return _stated(config, *(("decoder_attention_heads", *names) if config.is_encoder_decoder else names))
 
 
 def head_size(config: PreTrainedConfig) -> int:
-    """Of a head of the decoder's attention; raises as decoder_layers."""
+    """The size of a head in the decoder's attention; raises as decoder_layers."""
     return int(getattr(config, "head_dim", None) or _stated(config, "hidden_size") // decoder_heads(config))
 
 
 def _stated(config: PreTrainedConfig, *names: str) -> int:
-    """The first of these settings that there is."""
+    """The first of these settings that the configuration has."""
     found = next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
     if found is None:
         name = architecture_name(config)
@@ -125,18 +125,18 @@ def _stated(config: PreTrainedConfig, *names: str) -> int:
 
 
 def one_line(error: Exception) -> str:
-    """What an error of transformers says, in one line without its lists of all that there is."""
+    """The message of an error of transformers in one line, without its lists of known values."""
     text = " ".join(str(error).split()) or type(error).__name__
     return _ANNOUNCED.sub("", text.split(" Model type should be one of")[0])[:200]
 
 
 def _class_of(settings: dict[str, Any], where: str) -> type[PreTrainedConfig]:
-    """The class of the model type, read from the settings before transformers sees them: no code of theirs is asked."""
+    """The class of the model type, found before transformers sees the settings, so that they choose no code."""
     model_type = settings.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{where}: model_type: got {shorten(model_type)}, expected the name of an architecture")
     if model_type == "mistral" and "layer_types" in settings:
-        model_type = "ministral"  # as AutoConfig has it
+        model_type = "ministral"  # as in AutoConfig
     if model_type not in CONFIG_MAPPING:
         own = "; the code that the checkpoint brings is never run" if "auto_map" in settings else ""
         raise UnsupportedModelError(f"{where}: transformers has no model type {shorten(model_type)}{own}")
@@ -145,7 +145,7 @@ def _class_of(settings: dict[str, Any], where: str) -> type[PreTrainedConfig]:
 
 
 def _without_dispatch(settings: Any) -> Any:
-    """The settings, and those of models inside, without keys that choose code or speak of transformers' own state."""
+    """The settings, also of models inside, without keys that choose code or hold transformers' own state."""
     if not isinstance(settings, dict):
         return settings
     return {
@@ -156,18 +156,18 @@ def _without_dispatch(settings: Any) -> Any:
 
 
 def _check_sizes(settings: dict[str, Any], names: dict[str, str], where: str) -> None:
-    """Raise CheckpointError for sizes that no model has; `names` are this architecture's own for some of them."""
+    """Raise CheckpointError for impossible sizes; `names` are the architecture's own names of some sizes."""
     for key, largest in _LARGEST.items():
         for name in dict.fromkeys((key, names.get(key, key))):
             value = settings.get(name)
-            if value is None or isinstance(value, list):  # not said, or one a layer
+            if value is None or isinstance(value, list):  # missing, or one for each layer
                 continue
             if type(value) is not int or not 1 <= value <= largest:
                 raise CheckpointError(f"{where}: {name}: got {shorten(value)}, expected 1 to {largest}")
 
 
 def _check_layers(config: PreTrainedConfig, where: str) -> None:
-    """Raise UnsupportedModelError where layers have heads of their own (Gemma 4): a graph's caches have one size."""
+    """Raise UnsupportedModelError if layers have heads of different sizes (Gemma 4): caches have one size."""
     if not getattr(config, "is_heterogeneous", False):
         return
     for key in ("head_dim", "num_key_value_heads"):
@@ -203,7 +203,7 @@ def _check_functions(config: PreTrainedConfig, where: str) -> None:
 
 
 def _check_rope(parameters: Any, where: str) -> None:
-    """Parameters of one rope, or of one for each kind of layer."""
+    """Check the parameters of one rope, or of one for each kind of layer."""
     if not isinstance(parameters, dict):
         return
     for value in parameters.values():

@@ -1,6 +1,6 @@
-"""Where the files of a checkpoint or an adapter are: a directory, or a copy of a hub repository in the local cache.
+"""Find the files of a checkpoint or an adapter: a directory, or a copy of a hub repository in the local cache.
 
-The download itself, its progress, going on where it was cut, and HF_HUB_OFFLINE are huggingface_hub's.
+huggingface_hub does the download, shows progress, resumes, and obeys HF_HUB_OFFLINE.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ LOG_IN = "log in with `hf auth login`"
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The directory of a checkpoint or an adapter, or a GGUF file, and the commit of it where it came from the hub."""
+    """The directory of a checkpoint or an adapter, or a GGUF file; with its commit if it came from the hub."""
 
     folder: Path
     commit: str | None = None
 
 
 def fetch_checkpoint(recipe: Recipe, model: TargetRecipe) -> Fetched:
-    """The files of a checkpoint that compiling reads, downloaded where it is a hub id.
+    """The files of a checkpoint that compiling reads, downloaded if it is a hub id.
 
     Raises RecipeError or CheckpointError.
     """
@@ -74,7 +74,7 @@ def fetch_checkpoint(recipe: Recipe, model: TargetRecipe) -> Fetched:
 
 
 def fetch_adapter(recipe: Recipe, model: TargetRecipe) -> Fetched | None:
-    """The files of a model's adapter, if it has one, downloaded where it is a hub id. Raises as above."""
+    """The files of a model's adapter, if it has one, downloaded if it is a hub id. Raises as fetch_checkpoint."""
     if model.adapter is None:
         return None
     folder = recipe.local_folder(model.adapter, "adapter")
@@ -89,9 +89,9 @@ def fetch_adapter(recipe: Recipe, model: TargetRecipe) -> Fetched | None:
 
 
 def fetch_config(recipe: Recipe, model: TargetRecipe) -> Path:
-    """The directory with a checkpoint's config.json, downloaded alone where it is a hub id; a GGUF file is whole.
+    """The directory with a checkpoint's config.json; of a hub repository only this file is downloaded.
 
-    Raises as above.
+    A GGUF file is downloaded whole. Raises as fetch_checkpoint.
     """
     folder = local_folder(recipe, model)
     if folder is not None:
@@ -113,7 +113,7 @@ def local_folder(recipe: Recipe, model: TargetRecipe) -> Path | None:
 
 
 def _download(checkpoint: str, revision: str | None, files: Sequence[str]) -> Fetched:
-    """Those of the files that there are, in a directory that has the name of the commit."""
+    """Download those of the files that exist, into a directory with the name of the commit."""
     try:
         folder = Path(snapshot_download(checkpoint, revision=revision, allow_patterns=list(files)))
     except (OSError, HFValidationError) as error:  # the hub's HTTP errors are OSErrors

@@ -154,7 +154,7 @@ def not_applied_note(rules: GenerationRules, decoder_start: tuple[int, ...] = ()
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of a file, empty where there is none."""
+    """The JSON object of a file; empty if the file is missing or holds another value."""
     found = parse_json(path.read_bytes(), str(path), CheckpointError) if path.is_file() else {}
     return found if isinstance(found, dict) else {}
 

@@ -130,10 +130,10 @@ class MxLayout:
 
 
 def take_layout(config: PreTrainedConfig, path: Path) -> MxLayout | None:
-    """Take `quantization_config` out of a configuration: the layout that it means, or None where there is none.
+    """Remove `quantization_config` from a configuration; return its MX layout, or None if it has none.
 
-    `path` is where the configuration was read. Raises UnsupportedModelError, naming the key, for what is not MX or not
-    understood.
+    `path` is the configuration's file. Raises UnsupportedModelError, naming the key, for other or unknown
+    quantization.
     """
     found = getattr(config, "quantization_config", None)
     if found is None:

@@ -56,9 +56,9 @@ class ModelForecast:
 
 
 def read_configs(recipe: Recipe) -> dict[ModelName, PreTrainedConfig]:
-    """The configuration of each model: a folder's own, the one that comes with mxspec, or else the hub's.
+    """The configuration of each model: from its folder, shipped with mxspec, or else from the hub.
 
-    Raises MxspecError where there is none.
+    Raises MxspecError if none is found.
     """
     return {name: _read_config(recipe, model) for name, model in models_of(recipe).items()}
 

@@ -71,7 +71,7 @@ def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _operator_for(apply: Apply, rotation: Rotation | None) -> Apply | None:
-    """The function that emits the operator and means the same as this one; None where there is none."""
+    """The equivalent function that emits the operator; None if no operator computes the same."""
     if rotation is not None:
         return _emit_queries_and_keys(rotation.pairs)
     return _emit_one if _equals_one(apply) else None

@@ -29,7 +29,7 @@ Options = Mapping[str, Option]  # of one product, by format
 
 
 def within_bytes(products: Sequence[Options], most: int) -> list[str] | None:
-    """The format of each product with the least loss in all for at most `most` bytes; None where there is none."""
+    """The formats of products with the least total loss in at most `most` bytes; None if no choice is small enough."""
     table = _Table(products)
     if most < table.smallest:
         return None

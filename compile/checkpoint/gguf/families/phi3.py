@@ -25,7 +25,7 @@ LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 
 
 def phi3_settings(facts: Facts) -> Settings:
-    """Those of a Phi-3; a window of 0 is none."""
+    """The settings of a Phi-3 model; a window of 0 means no window."""
     keys = facts.keys
     settings = decoder_settings(facts, "phi3", "Phi3ForCausalLM")
     head = settings["hidden_size"] // max(settings["num_attention_heads"], 1)
