@@ -1,6 +1,6 @@
 """The operators of the native library as a graph names them: domain, names, inputs and outputs in their order.
 
-A test compares this table with what the library registers (runtime/ops/*_op.h say what each operator does).
+A test compares this table with what the library registers (the *_op.h below runtime/ops say what each operator does).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #include "runtime/ops/gather_op.h"
 
 #include "runtime/ops/checks.h"
-#include "runtime/ops/kernels/packed_row.h"
+#include "runtime/ops/kernels/matmul/packed_row.h"
 
 namespace mxspec {
 namespace {

@@ -4,19 +4,19 @@
 #include <vector>
 
 #include "formats/native/isa.h"
-#include "runtime/ops/attention_op.h"
+#include "runtime/ops/attention/attention_op.h"
+#include "runtime/ops/attention/cross_attention_op.h"
+#include "runtime/ops/attention/encoder_attention_op.h"
+#include "runtime/ops/attention/qkv_attention_op.h"
+#include "runtime/ops/attention/store_key_value_op.h"
 #include "runtime/ops/c_border.h"
-#include "runtime/ops/cross_attention_op.h"
-#include "runtime/ops/encoder_attention_op.h"
 #include "runtime/ops/gated_op.h"
 #include "runtime/ops/gather_op.h"
 #include "runtime/ops/kernels/thread_pool.h"
 #include "runtime/ops/matmul_op.h"
 #include "runtime/ops/norm_op.h"
 #include "runtime/ops/op.h"
-#include "runtime/ops/qkv_attention_op.h"
 #include "runtime/ops/rotary_op.h"
-#include "runtime/ops/store_key_value_op.h"
 
 namespace mxspec {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/ops/kernels/matmul.h"
+#include "runtime/ops/kernels/matmul/matmul.h"
 #include "runtime/ops/op.h"
 #include "runtime/ops/packed_matrix.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/ops/kernels/matmul_call.h"
+#include "runtime/ops/kernels/matmul/matmul_call.h"
 
 namespace mxspec::test {
 

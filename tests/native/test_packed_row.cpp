@@ -2,7 +2,7 @@
 #include <bit>
 #include <cmath>
 
-#include "runtime/ops/kernels/packed_row.h"
+#include "runtime/ops/kernels/matmul/packed_row.h"
 #include "tests/native/check.h"
 #include "tests/native/matmul_case.h"
 

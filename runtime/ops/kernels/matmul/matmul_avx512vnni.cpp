@@ -1,0 +1,28 @@
+#if defined(__x86_64__)
+#include "runtime/ops/kernels/matmul/matmul_avx512_tiles.h"
+
+namespace mxspec {
+namespace {
+
+struct AddWords {
+  static MXSPEC_INLINE __m512i add(__m512i sum, __m512i weights, __m512i x) {
+    return _mm512_dpwssd_epi32(sum, weights, x);
+  }
+};
+
+struct AddBytes {
+  static MXSPEC_INLINE __m512i add(__m512i sum, __m512i weights, __m512i x) {
+    return _mm512_dpbusd_epi32(sum, weights, x);
+  }
+};
+
+}  // namespace
+
+constinit const MxKernelsByBits kInt16Avx512Vnni = {
+    mx_kernels<4, Words<4>, AddWords>(), mx_kernels<6, Words<6>, AddWords>(), mx_kernels<8, Words<8>, AddWords>()};
+constinit const MxKernelsByBits kInt8Avx512Vnni = {mx_kernels<4, BytesOfWords, AddBytes>(),
+                                                   mx_kernels<6, BytesOfWords, AddBytes>(),
+                                                   mx_kernels<8, BytesOfInt8, AddBytes>()};
+
+}  // namespace mxspec
+#endif
