@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from mxspec.compile.checkpoint.gguf.families.family import Family
 from mxspec.compile.checkpoint.gguf.families.gemma import GEMMA2, GEMMA3
-from mxspec.compile.checkpoint.gguf.families.granite import GRANITE
-from mxspec.compile.checkpoint.gguf.families.llama import LLAMA
+from mxspec.compile.checkpoint.gguf.families.llama import GRANITE, LLAMA, QWEN2, QWEN3, SMOLLM3
 from mxspec.compile.checkpoint.gguf.families.phi3 import PHI3
-from mxspec.compile.checkpoint.gguf.families.qwen import QWEN2, QWEN3
-from mxspec.compile.checkpoint.gguf.families.smollm3 import SMOLLM3
 
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,

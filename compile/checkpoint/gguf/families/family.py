@@ -15,7 +15,8 @@ from mxspec.formats.errors import UnsupportedModelError
 Settings = dict[str, Any]  # of a config.json
 Vectors = Mapping[str, NDArray[np.float32]]  # factors of rotary embedding, which are settings elsewhere
 
-FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+FREQUENCIES, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+FACTORS = (FREQUENCIES, LONG, SHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +28,41 @@ class Facts:
     factors: Vectors
     vocab_size: int
 
+    def biased(self, *modules: str) -> bool:
+        """Whether one of these modules has a bias, by the file's names of the first layer."""
+        return any(f"blk.0.{module}.bias" in self.tensors for module in modules)
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """An architecture of GGUF.
 
-    `names` are leaves of a layer's tensors by the file's own; rows of those in `interleaved` are, by query heads or key
-    heads; `shifted` says of whose norms the file has the weight plus one.
+    `own` gives what the family's config has beside the sizes. `names` are leaves of a layer's tensors by the file's own
+    names; the rows of those in `interleaved` are interleaved, by query heads or key heads. `shifted`: the file has the
+    weight of a norm plus one. `factors` are the tensors of factors of rotation that a file may have. `head_dim`: a
+    config names the size of a head.
     """
 
-    settings: Callable[[Facts], Settings]
+    model_type: str
+    architecture: str
+    own: Callable[[Facts, Settings], Settings]
     names: Mapping[str, str]
     interleaved: frozenset[str] = field(default=frozenset())
     shifted: bool = False
+    factors: frozenset[str] = field(default=frozenset())
+    head_dim: bool = True
+
+    def settings(self, facts: Facts) -> Settings:
+        """Those of a config.json. Raises UnsupportedModelError, CheckpointError."""
+        if others := facts.factors.keys() - self.factors:
+            raise UnsupportedModelError(
+                f"{facts.keys.path}: tensor {min(others)!r} is not one of architecture {facts.keys.arch!r}"
+            )
+        sizes = decoder_sizes(facts)
+        own = self.own(facts, sizes)
+        if not self.head_dim:
+            del sizes["head_dim"]
+        return {"model_type": self.model_type, "architectures": [self.architecture], **sizes, **own}
 
     def name_of(self, tensor: str) -> str | None:
         """Name of a tensor in a checkpoint; None for one that the family does not have."""
@@ -67,11 +90,10 @@ ATTENTION = {
 HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 FEED_FORWARD = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-LLAMA_NAMES = {**NORMS, **ATTENTION, **FEED_FORWARD}
 
 
-def decoder_settings(facts: Facts, model_type: str, architecture: str) -> Settings:
-    """The settings that all families have."""
+def decoder_sizes(facts: Facts) -> Settings:
+    """The sizes that every family has."""
     keys = facts.keys
     hidden, heads = keys.count("embedding_length"), keys.count("attention.head_count")
     head = keys.count("attention.key_length", keys.count("rope.dimension_count", hidden // max(heads, 1)))
@@ -79,8 +101,6 @@ def decoder_settings(facts: Facts, model_type: str, architecture: str) -> Settin
     keys.require("attention.causal", True)
     keys.require("vocab_size", facts.vocab_size)
     return {
-        "model_type": model_type,
-        "architectures": [architecture],
         "hidden_size": hidden,
         "intermediate_size": keys.count("feed_forward_length"),
         "num_hidden_layers": keys.count("block_count"),
@@ -120,11 +140,3 @@ def rotation(facts: Facts, theta: float = 10000.0) -> Settings:
             f"{keys.path}: {keys.arch}.rope.scaling.type: got {found['rope_type']!r}, expected none, linear or yarn"
         )
     return found
-
-
-def require_no_factors(facts: Facts) -> None:
-    """Refuse factors of rotation where a family has none."""
-    if facts.factors:
-        raise UnsupportedModelError(
-            f"{facts.keys.path}: tensor {min(facts.factors)!r} is not one of architecture {facts.keys.arch!r}"
-        )

@@ -9,8 +9,6 @@ from mxspec.compile.checkpoint.gguf.families.family import (
     Facts,
     Family,
     Settings,
-    decoder_settings,
-    require_no_factors,
     rotation,
 )
 
@@ -27,10 +25,11 @@ LOCAL_THETA = 10000.0  # of the others
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}  # whose queries are scaled by another size than the head's
 
 
-def gemma2_settings(facts: Facts) -> Settings:
+def gemma2_settings(facts: Facts, sizes: Settings) -> Settings:
     """Those of a Gemma 2."""
     keys = facts.keys
-    return _settings(facts, "gemma2", "Gemma2ForCausalLM") | {
+    return {
+        **_shared(facts, sizes),
         "attn_logit_softcapping": keys.real("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": keys.real("final_logit_softcapping", 30.0),
         "sliding_window": keys.count("attention.sliding_window", 4096),
@@ -38,17 +37,16 @@ def gemma2_settings(facts: Facts) -> Settings:
     }
 
 
-def gemma3_settings(facts: Facts) -> Settings:
+def gemma3_settings(facts: Facts, sizes: Settings) -> Settings:
     """Those of a Gemma 3's language model."""
     keys = facts.keys
-    settings = _settings(facts, "gemma3_text", "Gemma3ForCausalLM")
     keys.require("attention.sliding_window_pattern", PATTERN)
     local = keys.real("rope.freq_base_swa", LOCAL_THETA)
-    softcap = keys.real("final_logit_softcapping", 0.0)
-    layers = range(settings["num_hidden_layers"])
-    return settings | {
+    layers = range(sizes["num_hidden_layers"])
+    return {
+        **_shared(facts, sizes),
         "attn_logit_softcapping": None,
-        "final_logit_softcapping": softcap or None,
+        "final_logit_softcapping": keys.real("final_logit_softcapping", 0.0) or None,
         "sliding_window": keys.count("attention.sliding_window"),
         "layer_types": ["sliding_attention" if (layer + 1) % PATTERN else "full_attention" for layer in layers],
         "rope_parameters": {
@@ -58,13 +56,12 @@ def gemma3_settings(facts: Facts) -> Settings:
     }
 
 
-def _settings(facts: Facts, model_type: str, architecture: str) -> Settings:
-    require_no_factors(facts)
-    settings = decoder_settings(facts, model_type, architecture)
-    large = settings["num_hidden_layers"] == LAYERS_OF_27B[facts.keys.arch]
-    scaled_by = settings["hidden_size"] // settings["num_attention_heads"] if large else settings["head_dim"]
-    return settings | {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scaled_by}
+def _shared(facts: Facts, sizes: Settings) -> Settings:
+    """What both have: the activation, and what a query is scaled by."""
+    large = sizes["num_hidden_layers"] == LAYERS_OF_27B[facts.keys.arch]
+    scaled_by = sizes["hidden_size"] // sizes["num_attention_heads"] if large else sizes["head_dim"]
+    return {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scaled_by}
 
 
-GEMMA2 = Family(gemma2_settings, NAMES, shifted=True)
-GEMMA3 = Family(gemma3_settings, {**NAMES, **HEAD_NORMS}, shifted=True)
+GEMMA2 = Family("gemma2", "Gemma2ForCausalLM", gemma2_settings, NAMES, shifted=True)
+GEMMA3 = Family("gemma3_text", "Gemma3ForCausalLM", gemma3_settings, {**NAMES, **HEAD_NORMS}, shifted=True)

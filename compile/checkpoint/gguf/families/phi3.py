@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mxspec.compile.checkpoint.gguf.families.family import (
-    NORMS,
-    Facts,
-    Family,
-    Settings,
-    decoder_settings,
-    rotation,
-)
+from mxspec.compile.checkpoint.gguf.families.family import LONG, NORMS, SHORT, Facts, Family, Settings, rotation
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 NAMES = {
@@ -21,25 +14,19 @@ NAMES = {
     "ffn_up": "mlp.gate_up_proj",
     "ffn_down": "mlp.down_proj",
 }
-LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 
 
-def phi3_settings(facts: Facts) -> Settings:
+def phi3_settings(facts: Facts, sizes: Settings) -> Settings:
     """The settings of a Phi-3 model; a window of 0 means no window."""
-    keys = facts.keys
-    settings = decoder_settings(facts, "phi3", "Phi3ForCausalLM")
-    head = settings["hidden_size"] // max(settings["num_attention_heads"], 1)
-    rotated = keys.count("rope.dimension_count", head)
-    del settings["head_dim"]
-    parameters = _rotation(facts, settings["max_position_embeddings"]) | {"partial_rotary_factor": rotated / head}
-    return settings | {
+    keys, longest = facts.keys, sizes["max_position_embeddings"]
+    head = sizes["hidden_size"] // max(sizes["num_attention_heads"], 1)
+    rotated = {"partial_rotary_factor": keys.count("rope.dimension_count", head) / head}
+    return {
+        **rotated,
         "hidden_act": "silu",
         "sliding_window": keys.count("attention.sliding_window", 0) or None,
-        "original_max_position_embeddings": keys.count(
-            "rope.scaling.original_context_length", settings["max_position_embeddings"]
-        ),
-        "partial_rotary_factor": rotated / head,
-        "rope_parameters": parameters,
+        "original_max_position_embeddings": keys.count("rope.scaling.original_context_length", longest),
+        "rope_parameters": _rotation(facts, longest) | rotated,
         "pad_token_id": None,
     }
 
@@ -68,4 +55,4 @@ def _rotation(facts: Facts, longest: int) -> Settings:
     }
 
 
-PHI3 = Family(phi3_settings, NAMES)
+PHI3 = Family("phi3", "Phi3ForCausalLM", phi3_settings, NAMES, factors=frozenset({LONG, SHORT}), head_dim=False)

@@ -108,6 +108,12 @@ def test_other_factors_are_refused(gguf_of: Made) -> None:
         Checkpoint(path)
 
 
+def test_factors_of_another_architecture_are_refused(gguf_of: Made) -> None:
+    _, path = gguf_of("llama", {"rope_parameters": LONGROPE})
+    with pytest.raises(UnsupportedModelError, match=r"'rope_factors_long.weight' is not one of architecture 'llama'"):
+        Checkpoint(path)
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
