@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.gguf.tensor import GgufTensor
+from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
 from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 
+ByteRows = CheckpointTensor | GgufField  # rows of bytes
 Unpack = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # rows of bytes to rows of codes
 
 
@@ -63,31 +64,6 @@ def _interleave(*parts: NDArray[Any]) -> NDArray[np.uint8]:
     for index, part in enumerate(parts):
         codes[..., index] = part
     return codes.reshape(len(codes), -1)
-
-
-class ByteRows(Protocol):
-    """Rows of bytes in a checkpoint: a tensor of uint8, or a field of blocks."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def shard(self) -> str: ...
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    @property
-    def identity(self) -> tuple[int, ...]: ...
-
-    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
-        """Rows [begin, end): uint8[rows, bytes of a row]."""
 
 
 @dataclass(frozen=True, slots=True)

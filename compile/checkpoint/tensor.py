@@ -20,8 +20,8 @@ DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointTensor:
-    """A tensor of a shard; `dtype` is float32, float16 or bfloat16 (or, for what we cannot pack, its name there)."""
+class FileTensor:
+    """A tensor of a file that is open: where it lies, and its bytes."""
 
     stored: StoredTensor
     descriptor: int
@@ -43,14 +43,28 @@ class CheckpointTensor:
         return self.stored.bytes
 
     @property
-    def dtype(self) -> str:
-        """Its element type, in numpy's spelling where numpy has it."""
-        return DTYPE_NAMES.get(self.stored.dtype, self.stored.dtype)
-
-    @property
     def identity(self) -> tuple[int, ...]:
         """Changes when its shard does."""
         return identity_of(self.descriptor)
+
+    def read_bytes(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        """Rows [begin, end) along the first axis as uint8[rows, bytes of a row], whatever their type is."""
+        values = np.empty((end - begin, self.stored.bytes // self.shape[0]), np.uint8)
+        self._read(values, self.stored.offset + begin * values.shape[1])
+        return values
+
+    def _read(self, values: npt.NDArray[Any], offset: int) -> None:
+        read_into(values, self.descriptor, offset, f"{self.shard}: tensor {self.name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTensor(FileTensor):
+    """A tensor of a shard; `dtype` is float32, float16 or bfloat16 (or, for what we cannot pack, its name there)."""
+
+    @property
+    def dtype(self) -> str:
+        """Its element type, in numpy's spelling where numpy has it."""
+        return DTYPE_NAMES.get(self.stored.dtype, self.stored.dtype)
 
     def read(self) -> npt.NDArray[Any]:
         """All of it, in the checkpoint's own type (bfloat16 as uint16)."""
@@ -74,12 +88,6 @@ class CheckpointTensor:
             self._read(values[row], self.stored.offset + (row * columns + begin) * size)
         return values
 
-    def read_bytes(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
-        """Rows [begin, end) along the first axis as uint8[rows, bytes of a row], whatever their type is."""
-        values = np.empty((end - begin, self.stored.bytes // self.shape[0]), np.uint8)
-        self._read(values, self.stored.offset + begin * values.shape[1])
-        return values
-
     def _empty(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         if self.stored.dtype not in ARRAY_TYPES:
             raise CheckpointError(
@@ -87,9 +95,6 @@ class CheckpointTensor:
                 "give the original checkpoint, or one whose config.json says that it is MX"
             )
         return np.empty(shape, ARRAY_TYPES[self.stored.dtype])
-
-    def _read(self, values: npt.NDArray[Any], offset: int) -> None:
-        read_into(values, self.descriptor, offset, f"{self.shard}: tensor {self.name!r}")
 
 
 def read_into(values: npt.NDArray[Any], descriptor: int, offset: int, where: str) -> None:

@@ -200,6 +200,8 @@ BLOCK_TYPES = {  # by ggml's number; bytes of a block: 4, 2, 18, 20, 22, 24, 34,
     39: _type("MXFP4", 32, _mxfp4, ("e", "u1"), ("qs", "u1", 16)),
 }
 
+TYPES_BY_NAME = {kind.name: kind for kind in BLOCK_TYPES.values()}
+
 UNSUPPORTED_TYPES = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
     24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",

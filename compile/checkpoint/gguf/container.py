@@ -24,9 +24,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mxspec.compile.checkpoint.gguf.blocks import BLOCK_TYPES, UNSUPPORTED_TYPES, BlockType
+from mxspec.compile.checkpoint.gguf.blocks import BLOCK_TYPES, UNSUPPORTED_TYPES
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.file_kind import GGUF_MAGIC, what_it_is
+from mxspec.formats.safetensors_file import StoredTensor
 from mxspec.formats.validation import shorten
 
 VERSIONS = (2, 3)
@@ -54,33 +55,15 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBlocks:
-    """Where a tensor lies: `shape` as in numpy (rows first), `offset` from the start of the file."""
-
-    name: str
-    type: BlockType
-    shape: tuple[int, ...]
-    offset: int
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, or of one value of a vector."""
-        values = self.shape[-1] if len(self.shape) > 1 else 1
-        return values // self.type.elements * self.type.bytes
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the tensor."""
-        return math.prod(self.shape) // self.type.elements * self.type.bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Container:
-    """What the header of a file says; values are str, bool, int, float, numpy arrays, or lists of str."""
+    """What the header of a file says; values are str, bool, int, float, numpy arrays, or lists of str.
+
+    A tensor's `dtype` is the name of its block type.
+    """
 
     path: Path
     keys: Mapping[str, Any]
-    tensors: Mapping[str, StoredBlocks]
+    tensors: Mapping[str, StoredTensor]
 
 
 def read_container(path: Path) -> Container:
@@ -222,9 +205,9 @@ def _tensor(cursor: _Cursor) -> _Place:
     return _Place(name, tuple(reversed(sizes)), cursor.number("<I", what), cursor.number("<Q", what))
 
 
-def _placed(path: Path, places: list[_Place], start: int, alignment: int, size: int) -> dict[str, StoredBlocks]:
+def _placed(path: Path, places: list[_Place], start: int, alignment: int, size: int) -> dict[str, StoredTensor]:
     """The tensors by name, each of a known type and in the file, none of them over another."""
-    tensors: dict[str, StoredBlocks] = {}
+    tensors: dict[str, StoredTensor] = {}
     end, before = start, "the header"
     for place in sorted(places, key=lambda place: place.offset):
         what = f"tensor {shorten(place.name)}"
@@ -241,7 +224,8 @@ def _placed(path: Path, places: list[_Place], start: int, alignment: int, size: 
             )
         if place.offset % alignment:
             raise _Fault(f"{what}: offset {place.offset}, expected a multiple of {alignment}")
-        tensor = StoredBlocks(place.name, kind, place.shape, start + place.offset)
+        size_there = math.prod(place.shape) // kind.elements * kind.bytes
+        tensor = StoredTensor(place.name, kind.name, place.shape, start + place.offset, size_there)
         if tensor.offset < end:
             raise _Fault(f"{what} at {tensor.offset} overlaps {before}, which ends at {end}")
         end, before = tensor.offset + tensor.bytes, what

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +18,7 @@ from mxspec.compile.checkpoint.gguf.describe import describe
 from mxspec.compile.checkpoint.gguf.families import FAMILIES
 from mxspec.compile.checkpoint.gguf.families.family import FACTORS, Facts, Family, Settings
 from mxspec.compile.checkpoint.gguf.keys import Keys
-from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
+from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufField, GgufTensor
 from mxspec.compile.checkpoint.gguf.tokenizer import Vocabulary
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, unpack_halves
 from mxspec.compile.checkpoint.tensor import hold_open
@@ -131,13 +131,20 @@ def _sources(shards: list[Container], files: ExitStack) -> dict[str, GgufTensor]
         for name, stored in shard.tensors.items():
             if name in sources:
                 raise CheckpointError(f"tensor {shorten(name)} is in {sources[name].shard} and in {shard.path.name}")
-            sources[name] = GgufTensor(name, stored, descriptor, shard.path.name)
+            sources[name] = tensor = GgufTensor(stored, descriptor, shard.path.name)
+            if tensor.rounded and len(tensor.shape) == 1:
+                raise CheckpointError(
+                    f"tensor {shorten(name)} of {tensor.shard} is a vector of {tensor.origin}, expected "
+                    f"{', '.join(EXACT)}"
+                )
     return sources
 
 
 def _vector(tensor: GgufTensor) -> NDArray[np.float32]:
-    if len(tensor.shape) != 1 or tensor.rounded:
-        raise CheckpointError(f"tensor {tensor.name!r} of {tensor.shard} is {tensor.origin}{list(tensor.shape)}")
+    if len(tensor.shape) != 1:
+        raise CheckpointError(
+            f"tensor {tensor.name!r} of {tensor.shard} has shape {list(tensor.shape)}, expected a vector"
+        )
     return tensor.read_rows(0, tensor.shape[0])
 
 
@@ -161,7 +168,9 @@ def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settin
                 f"{path}: tensor {own!r} has {tensor.shape[0]} rows, expected {interleaved} heads of them"
             )
         shift = 1.0 if family.shifted and len(tensor.shape) == 1 else 0.0
-        tensors[name] = _source(GgufTensor(name, tensor.stored, tensor.descriptor, tensor.shard, interleaved, shift))
+        tensors[name] = _source(
+            replace(tensor, stored=replace(tensor.stored, name=name), heads=interleaved, shift=shift)
+        )
     return tensors
 
 

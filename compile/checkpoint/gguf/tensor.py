@@ -7,41 +7,27 @@ head of d rows, row j * d/2 + i of a checkpoint (j = 0, 1) is row 2 * i + j of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.gguf.container import StoredBlocks
-from mxspec.compile.checkpoint.tensor import identity_of, read_into
+from mxspec.compile.checkpoint.gguf.blocks import TYPES_BY_NAME, BlockType
+from mxspec.compile.checkpoint.tensor import FileTensor
 from mxspec.formats.errors import UnsupportedModelError
 
 EXACT = ("F32", "F16", "BF16")  # types that hold numbers one by one
 
 
 @dataclass(frozen=True, slots=True)
-class GgufTensor:
-    """A tensor under its `name` in a checkpoint; values are read as float32.
+class GgufTensor(FileTensor):
+    """A tensor under its name in a checkpoint; values are read as float32.
 
     `heads` of its rows are interleaved in the file; `shift` was added to every value there.
     """
 
-    name: str
-    stored: StoredBlocks
-    descriptor: int
-    shard: str
     heads: int = 0
     shift: float = 0.0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape, as in a checkpoint."""
-        return self.stored.shape
-
-    @property
-    def bytes(self) -> int:
-        """Its size in the file."""
-        return self.stored.bytes
 
     @property
     def dtype(self) -> str:
@@ -49,46 +35,40 @@ class GgufTensor:
         return "float32"
 
     @property
+    def type(self) -> BlockType:
+        """How its blocks become values."""
+        return TYPES_BY_NAME[self.stored.dtype]
+
+    @property
     def origin(self) -> str:
         """Type of its blocks, such as Q4_K."""
-        return self.stored.type.name
+        return self.stored.dtype
 
     @property
     def rounded(self) -> bool:
         """Whether its values were rounded to blocks."""
         return self.origin not in EXACT
 
-    @property
-    def identity(self) -> tuple[int, ...]:
-        """Changes when its file does."""
-        return identity_of(self.descriptor)
-
     def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
         """Values of rows [begin, end): float32[rows, k], or float32[rows] of a vector."""
-        values = self.stored.type.decode(self.read_blocks(begin, end)).reshape(-1, *self.shape[1:])
+        values = self.type.decode(self.read_blocks(begin, end)).reshape(-1, *self.shape[1:])
         return values - np.float32(self.shift) if self.shift else values
 
     def read_columns(self, begin: int, end: int) -> NoReturn:
         """Only of matrices that are stored transposed, which no supported family has."""
-        raise UnsupportedModelError(f"tensor {self.stored.name!r} of {self.shard} is stored transposed")
+        raise UnsupportedModelError(f"tensor {self.name!r} of {self.shard} is stored transposed")
 
     def read_blocks(self, begin: int, end: int) -> NDArray[np.uint8]:
         """Rows [begin, end) as uint8[rows, bytes of a row]."""
         if not self.heads:
-            return self._read(begin, end)
+            return self.read_bytes(begin, end)
         size = self.shape[0] // self.heads
         first = begin // size * size
         rows = np.arange(begin, end)
         head, half, place = rows // size * size, rows % size // (size // 2), rows % (size // 2)
-        whole = self._read(first, -(-end // size) * size)
+        whole = self.read_bytes(first, -(-end // size) * size)
         interleaved: NDArray[np.uint8] = whole[head + 2 * place + half - first]
         return interleaved
-
-    def _read(self, begin: int, end: int) -> NDArray[np.uint8]:
-        row = self.stored.row_bytes
-        data = np.empty((end - begin, row), np.uint8)
-        read_into(data, self.descriptor, self.stored.offset + begin * row, f"{self.shard}: tensor {self.stored.name!r}")
-        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +93,7 @@ class GgufField:
     @property
     def shape(self) -> tuple[int, ...]:
         rows, k = self.tensor.shape
-        return rows, k // self.tensor.stored.type.elements * self._layout.itemsize
+        return rows, k // self.tensor.type.elements * self.tensor.type.layout[self.field].itemsize
 
     @property
     def bytes(self) -> int:
@@ -126,9 +106,5 @@ class GgufField:
 
     def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
         """The field of all blocks of rows [begin, end): uint8[rows, bytes]."""
-        blocks = self.tensor.read_blocks(begin, end).reshape(-1).view(self.tensor.stored.type.layout)
+        blocks = self.tensor.read_blocks(begin, end).reshape(-1).view(self.tensor.type.layout)
         return np.ascontiguousarray(blocks[self.field]).reshape(end - begin, -1)
-
-    @property
-    def _layout(self) -> np.dtype[Any]:
-        return self.tensor.stored.type.layout[self.field]

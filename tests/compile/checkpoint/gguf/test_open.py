@@ -23,14 +23,19 @@ from tests.compile.checkpoint.gguf.conftest import make_model, tensors_of, write
 Made = Callable[..., tuple[PreTrainedModel, Path]]
 
 
-def write_rounded(path: Path, tokenizer: Tokenizer, kind: gguf.GGMLQuantizationType) -> dict[str, np.ndarray]:
-    """A llama whose matrices are blocks of a type; the values that the package makes of them, by the file's names."""
+def write_rounded(
+    path: Path, tokenizer: Tokenizer, kind: gguf.GGMLQuantizationType, *, vectors: bool = False
+) -> dict[str, np.ndarray]:
+    """A llama whose matrices, with `vectors` its norms too, are blocks of a type.
+
+    Returns the values that the package makes of them, by the file's names.
+    """
     model = make_model("llama")
     kept: dict[str, np.ndarray] = {}
 
     class Rounding(gguf.GGUFWriter):
         def add_tensor(self, name: str, tensor: np.ndarray, **_: object) -> None:  # type: ignore[override]
-            if tensor.ndim == 1:
+            if tensor.ndim == 1 and not vectors:
                 super().add_tensor(name, tensor)
                 return
             data = quantize(tensor, kind)
@@ -66,6 +71,13 @@ def test_mxfp4_is_taken_over_bit_for_bit(tmp_path: Path, small_tokenizer: Tokeni
             expected = kept[f"blk.{layer}.attn_k.weight"].reshape(2, 8, 2, 64).swapaxes(1, 2).reshape(32, 64)
             assert np.array_equal(k.read_rows(3, 29), expected[3:29])
             assert np.array_equal(dequantize_mx(*k.read_codes(0, 32), "e2m1"), expected)
+
+
+def test_a_vector_of_blocks_is_refused(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    path = tmp_path / "m.gguf"
+    write_rounded(path, small_tokenizer, gguf.GGMLQuantizationType.Q8_0, vectors=True)
+    with pytest.raises(CheckpointError, match=r"norm.weight' of m.gguf is a vector of Q8_0, expected F32, F16, BF16"):
+        Checkpoint(path)
 
 
 def test_exact_files_say_nothing(gguf_of: Made) -> None:
