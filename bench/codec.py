@@ -1,4 +1,4 @@
-"""Weights a second that the codec packs, for each instruction set: medians of interleaved repetitions.
+"""Weights a second that the codec packs, for each instruction set: medians of alternating trials.
 
 python bench/codec.py [--rows N] [--columns K] [--threads T] [--repetitions R] [--isa NAME]... [--json] [--record FILE]
 """
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from results import CodecResult, Speed
 
+from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats import pack_values, packed_shape
@@ -58,16 +59,14 @@ def pack_once(case: Case, values: NDArray[np.generic], out: NDArray[np.uint8], t
 
 
 def measure(cases: list[Case], rows: int, columns: int, threads: int, repetitions: int) -> dict[Case, list[Trial]]:
-    """Every repetition, the cases alternating, after one round that touches the pages."""
+    """The trials of each case, after one that touches the pages."""
     sources = make_sources(rows, columns)
     outputs = {name: np.zeros(packed_shape(name, rows, columns), np.uint8) for name in WEIGHT_FORMATS}
-    trials: dict[Case, list[Trial]] = {case: [] for case in cases}
-    for repetition in range(repetitions + 1):
-        for case, made in trials.items():
-            trial = pack_once(case, sources[case.source], outputs[case.weight_format], threads)
-            if repetition:
-                made.append(trial)
-    return trials
+
+    def trial(case: Case) -> Trial:
+        return pack_once(case, sources[case.source], outputs[case.weight_format], threads)
+
+    return trials_of(cases, trial, repetitions, warm=True)
 
 
 def speed(case: Case, weights: int, trials: list[Trial]) -> Speed:

@@ -126,8 +126,8 @@ def by_calls(
     for weights, name in zip(peer_formats, peers, strict=True):
         model = peer_model(work, of_shape, weights)
         runners[name] = lambda point, model=model: shape.peer_seconds(binaries, model, point, threads)
-    trials = shape.measure(runners, shape.POINTS, repetitions)
-    rows = shape.rows_of(trials, shape.POINTS, peers)
+    trials = shape.measure(runners, shape.POINTS, repetitions, CONSOLE.print)
+    rows = tuple(shape.row_of(trials, point, peers) for point in shape.POINTS)
     report(ShapeResult(shape=shape_name, threads=threads, peer=PACKAGE, points=rows), False, record)
 
 

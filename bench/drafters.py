@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +18,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.evaluate.bench.harness import seconds_of
+from mxspec.evaluate.bench.medians import median, percentile
 from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.lookup import LookupText
 from mxspec.runtime.drafters.ngram import NgramText
@@ -62,15 +62,11 @@ def guessers(tokens: Sequence[int], vocab_size: int) -> dict[str, Callable[[], G
 def measure(make: Callable[[], Guess], tokens: list[int], history: int) -> dict[str, float]:
     """One drafter's figures."""
     guess, text = make(), tokens[:history]
-    began = time.perf_counter()
-    guess(text)
-    read = time.perf_counter() - began
+    read = seconds_of(lambda: guess(text))
     rounds = []
     for token in tokens[history:]:
         text.append(token)
-        began = time.perf_counter()
-        guess(text)
-        rounds.append(time.perf_counter() - began)
+        rounds.append(seconds_of(lambda: guess(text)))
     tracemalloc.start()
     again = make()
     again(tokens[:history])
@@ -78,8 +74,8 @@ def measure(make: Callable[[], Guess], tokens: list[int], history: int) -> dict[
     tracemalloc.stop()
     return {
         "history_us_a_token": round(1e6 * read / history, 2),
-        "median_us_a_token": round(1e6 * statistics.median(rounds), 1),
-        "p99_us_a_token": round(1e6 * statistics.quantiles(rounds, n=100)[98], 1),
+        "median_us_a_token": round(1e6 * median(rounds), 1),
+        "p99_us_a_token": round(1e6 * percentile(rounds, 99), 1),
         "bytes_a_token": round(kept / history),
     }
 

@@ -54,7 +54,7 @@ class Imposed:
 
 
 def functions(text: str, count: int) -> list[str]:
-    """So many functions and classes of a file, evenly spread."""
+    """`count` functions and classes of a file, evenly spread."""
     found = [part for part in re.split(r"(?m)^(?=def |class )", text) if SHORTEST < len(part) < LONGEST]
     return found[:: max(len(found) // count, 1)][:count]
 

@@ -2,47 +2,40 @@
 
     python bench/exact_answers.py BUNDLE --record build/records/exact_answers.json
 
-Each held-out function is asked for without speculation and in every way that is named, alternating. Greedily all write
-the same texts. Time is that of whole answers, what
-encoders take included.
+Each held-out function is asked for without speculation and in every other way, alternating. All ways but beams write
+the same texts. The time is that of whole answers, encoders included.
 """
 
 from __future__ import annotations
 
 import runpy
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from results import ExactResult, ExactRow
 
+from mxspec.evaluate.bench.harness import alternate, same_texts
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.options import Run, record_options
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import Command
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.handle import Answer
 from mxspec.runtime.request import Request
 
 SCRIPT = Path(__file__).resolve().parents[1] / "recipes" / "seq2seq" / "train.py"
+PLAIN, BEAMS = "plain", "4 beams"
 WAYS: dict[str, dict[str, Any]] = {
-    "plain": {"k": 0},
+    PLAIN: {"k": 0},
     "draft, K by cost": {"k": "auto"},
     "draft, K = 4": {"k": 4},
     "draft, K = 8": {"k": 8},
     "suffix": {"drafter": "suffix"},
-    "4 beams": {"k": 0, "beams": 4},
+    BEAMS: {"k": 0, "beams": 4},
 }
-
-
-@dataclass(slots=True)
-class Total:
-    """What all answers of a way came to."""
-
-    right: int = 0
-    tokens: int = 0
-    calls: int = 0
-    seconds: float = 0.0
 
 
 def held_out() -> list[tuple[str, str]]:
@@ -51,51 +44,54 @@ def held_out() -> list[tuple[str, str]]:
     return [(function.source, function.text) for function in script["held_out_functions"]()]
 
 
+def writer(engine: Engine, way: str) -> Callable[[tuple[str, str], int], Answer]:
+    """What answers a question in one way."""
+
+    def answer(question: tuple[str, str], repetition: int) -> Answer:
+        source, _ = question
+        return engine.submit(Request(prompt=source, temperature=0, cache_key=f"{way} {source}", **WAYS[way])).result()
+
+    return answer
+
+
+def row_of(way: str, answers: Sequence[Answer], plain: Sequence[Answer], texts: Sequence[str]) -> ExactRow:
+    """One way beside the plain one; `texts` are the right ones, of one repetition."""
+    right = sum(answer.text == texts[number % len(texts)] for number, answer in enumerate(answers))
+    tokens = sum(answer.statistics.emitted - 1 for answer in answers)
+    seconds = seconds_of_repetitions(answers, len(texts))
+    speedups = seconds_of_repetitions(plain, len(texts)) / seconds
+    return ExactRow(
+        way=way,
+        exact=right / len(answers),
+        tokens_a_call=tokens / sum(answer.statistics.rounds - 1 for answer in answers),
+        tokens_per_second=tokens / float(seconds.sum()),
+        speedup=median(speedups),
+        trials_speedup=tuple(speedups.tolist()),
+    )
+
+
+def seconds_of_repetitions(answers: Sequence[Answer], questions: int) -> np.ndarray[Any, Any]:
+    """float64[repetitions] of all answers of a repetition."""
+    seconds = [answer.statistics.prefill_seconds + answer.statistics.decode_seconds for answer in answers]
+    return np.reshape(seconds, (-1, questions)).sum(axis=1)
+
+
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
 @record_options
 def main(bundle: Path, repetitions: int, run: Run) -> None:
     """Answer every held-out function in every way."""
-    questions, totals = held_out(), {way: Total() for way in WAYS}
-    speeds: dict[str, list[float]] = {way: [] for way in WAYS}
+    questions = held_out()
     with Engine(bundle, slots=8) as engine:
-        for _ in range(repetitions):
-            seconds = dict.fromkeys(WAYS, 0.0)
-            for number, (source, text) in enumerate(questions):
-                written: dict[int, str] = {}
-                for way, settings in WAYS.items():
-                    asked = Request(prompt=source, temperature=0, cache_key=f"{way} {number}", **settings)
-                    answer = engine.submit(asked).result()
-                    same = written.setdefault(settings.get("beams", 1), answer.text)
-                    assert answer.text == same, f"{way}: {answer.text!r} is not {same!r}"
-                    total, found = totals[way], answer.statistics
-                    total.right += answer.text == text
-                    total.tokens += found.emitted - 1
-                    total.calls += found.rounds - 1
-                    seconds[way] += found.prefill_seconds + found.decode_seconds
-            for way in WAYS:
-                totals[way].seconds += seconds[way]
-                speeds[way].append(seconds["plain"] / seconds[way])
-    answers = len(questions) * repetitions
-    run.finish(
-        ExactResult(
-            bundle=bundle.name,
-            threads=ops.threads(),
-            questions=len(questions),
-            rows=tuple(
-                ExactRow(
-                    way=way,
-                    exact=total.right / answers,
-                    tokens_a_call=total.tokens / total.calls,
-                    tokens_per_second=total.tokens / total.seconds,
-                    speedup=median(speeds[way]),
-                    trials_speedup=tuple(speeds[way]),
-                )
-                for way, total in totals.items()
-            ),
-        )
-    )
+        turns = alternate([writer(engine, way) for way in WAYS], questions, repetitions)
+        answers = dict(zip(WAYS, zip(*(turn.answers for turn in turns), strict=True), strict=True))
+    texts = {way: [answer.text for answer in found] for way, found in answers.items() if way != BEAMS}
+    for written in texts.values():
+        same_texts(texts[PLAIN], written)
+    right = [text for _, text in questions]
+    rows = tuple(row_of(way, found, answers[PLAIN], right) for way, found in answers.items())
+    run.finish(ExactResult(bundle=bundle.name, threads=ops.threads(), questions=len(questions), rows=rows))
 
 
 if __name__ == "__main__":

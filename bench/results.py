@@ -200,8 +200,8 @@ class ExactResult(Result):
         return [Sheet(f"{self.bundle}, {self.threads} threads, {self.questions} questions", columns, rows)]
 
 
-class HarnessResult(Result):
-    """bench/harness.py: seconds of each repetition of each kind of request, by who answered."""
+class LmEvalResult(Result):
+    """bench/lm_eval_requests.py: seconds of each repetition of each kind of request, by who answered."""
 
     bundle: str
     batch: int

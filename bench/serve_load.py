@@ -28,6 +28,7 @@ from typing import Any
 import click
 from results import LoadResult
 
+from mxspec.evaluate.bench.medians import median, percentile
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.options import Run, record_options
@@ -309,7 +310,7 @@ def main(
 
 def summary(counts: Counts, written: list[ReadAnswer], pool: dict[str, Body]) -> dict[str, Any]:
     """What was counted, by the names of a result's fields."""
-    times = sorted(counts.seconds)
+    times = counts.seconds
     kinds = Counter("greedy" if pool[one.key]["temperature"] == 0 else "sampled" for one in written)
     return {
         "requests": counts.asked,
@@ -322,8 +323,8 @@ def summary(counts: Counts, written: list[ReadAnswer], pool: dict[str, Body]) ->
         "wrong": len(counts.wrong),
         "wrong_ones": counts.wrong[:10],
         "stuck": counts.stuck,
-        "median_seconds": times[len(times) // 2] if times else None,
-        "p95_seconds": times[int(len(times) * 0.95)] if times else None,
+        "median_seconds": median(times) if times else None,
+        "p95_seconds": percentile(times, 95) if times else None,
         "anonymous_bytes": counts.memory,
     }
 

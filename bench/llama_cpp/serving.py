@@ -14,6 +14,7 @@ from llama_cpp.build import PACKAGE
 from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
 from llama_cpp.result import OURS, PEER
 from llama_cpp.server import GREEDY, Server
+from mxspec.evaluate.bench.harness import Progress, trials_of
 from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
@@ -30,7 +31,7 @@ OUR_TARGETS = (Packed("mxfp6_e3m2", "int16"), Packed("mxfp6_e2m3", "int8"))
 WARM_TOKENS = 16
 
 Open = Callable[[], AbstractContextManager[Writer]]
-Progress = Callable[[str], object]
+Name = tuple[str, str]  # program and target
 
 
 class Row(Value):
@@ -104,32 +105,32 @@ def compare(
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         rows=tuple(
-            Row(program=name[0], target=name[1], tokens_per_second=median(t), trials_tokens_per_second=t)
-            for name, t in trials.items()
+            Row(program=program, target=target, tokens_per_second=median(t), trials_tokens_per_second=tuple(t))
+            for (program, target), t in trials.items()
         ),
     )
 
 
 def measure(
-    servers: Mapping[tuple[str, str], Open],
+    servers: Mapping[Name, Open],
     shares: Sequence[Sequence[Sequence[int]]],
     new_tokens: int,
     repetitions: int,
     progress: Progress,
-) -> dict[tuple[str, str], tuple[float, ...]]:
+) -> dict[Name, list[float]]:
     """Tokens a second of all clients, from the first question to the last piece, of each repetition."""
-    found: dict[tuple[str, str], tuple[float, ...]] = dict.fromkeys(servers, ())
-    for repetition in range(repetitions):
-        for name, opened in servers.items():
-            with opened() as writer:
-                ask_at_once(writer, [share[:1] for share in shares], WARM_TOKENS)  # weights are read, costs learned
-                speed = tokens_per_second(ask_at_once(writer, shares, new_tokens), new_tokens)
-            found[name] = (*found[name], speed)
-            progress(f"[{repetition + 1}/{repetitions}] {' '.join(name)}: {speed:.1f} tok/s")
-    return found
+
+    def trial(name: Name) -> float:
+        with servers[name]() as writer:
+            ask_at_once(writer, [share[:1] for share in shares], WARM_TOKENS)  # weights are read, costs learned
+            speed = tokens_per_second(ask_at_once(writer, shares, new_tokens), new_tokens)
+        progress(f"{' '.join(name)}: {speed:.1f} tok/s")
+        return speed
+
+    return trials_of(list(servers), trial, repetitions)
 
 
-def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict[tuple[str, str], Open]:
+def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict[Name, Open]:
     """The peer's, plain and with its draft."""
     target = gguf_file(folder, binaries, pair.target, "target", PEER_TARGET)
     draft = gguf_file(folder, binaries, pair.drafts["demo draft"], "demo-draft", F16)
@@ -142,7 +143,7 @@ def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict
     }
 
 
-def our_servers(folder: Path, pair: Pair, threads: int) -> dict[tuple[str, str], Open]:
+def our_servers(folder: Path, pair: Pair, threads: int) -> dict[Name, Open]:
     """Ours, K by cost."""
 
     def opener(path: Path) -> Open:

@@ -3,21 +3,20 @@ both programs read every byte of every weight once a call."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from llama_cpp.result import PointRow
 from mxspec.evaluate.bench.batch.bench import BatchBench
+from mxspec.evaluate.bench.harness import Progress, trials_of
 from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.bench.model.calls import ModelBench
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
 
-CONSOLE = Console(stderr=True)
 TOOLS = ("llama-bench", "llama-batched-bench")
 
 
@@ -90,37 +89,36 @@ class Ours:
 # --- the comparison ---------------------------------------------------------------------------------------------
 
 
+Trials = Mapping[tuple[Point, str], Sequence[float]]
+"""Seconds of a call, by point and runner."""
+
+
 def measure(
-    runners: dict[str, Callable[[Point], float]], points: tuple[Point, ...], repetitions: int
-) -> dict[str, dict[str, list[float]]]:
-    """Seconds a call for every point and runner, all runners alternating within each repetition."""
-    trials: dict[str, dict[str, list[float]]] = {p.name: {r: [] for r in runners} for p in points}
-    for repetition in range(repetitions):
-        for point in points:
-            for name, run in runners.items():
-                trials[point.name][name].append(run(point))
-            medians = {n: median(t) for n, t in trials[point.name].items()}
-            shown = ", ".join(f"{n} {point.tokens / s:.1f} tok/s" for n, s in medians.items())
-            CONSOLE.print(f"[{repetition + 1}/{repetitions}] {point.name}: {shown}")
-    return trials
+    runners: Mapping[str, Callable[[Point], float]], points: Sequence[Point], repetitions: int, progress: Progress
+) -> Trials:
+    """Time every point with every runner; all runners alternate within each repetition."""
+
+    def trial(case: tuple[Point, str]) -> float:
+        point, name = case
+        seconds = runners[name](point)
+        progress(f"{point.name}, {name}: {point.tokens / seconds:.1f} tok/s")
+        return seconds
+
+    return trials_of(list(itertools.product(points, runners)), trial, repetitions)
 
 
-def rows_of(
-    trials: dict[str, dict[str, list[float]]], points: tuple[Point, ...], peers: list[str]
-) -> tuple[PointRow, ...]:
+def row_of(trials: Trials, point: Point, peers: Sequence[str]) -> PointRow:
     """Medians; `speedup` is ours over each peer, of the trials of one repetition, the median of these ratios."""
-    return tuple(
-        PointRow(
-            point=point.name,
-            tokens=point.tokens,
-            cached=point.cached,
-            tokens_per_second={name: point.tokens / median(seconds) for name, seconds in taken.items()},
-            speedup={
-                name: {peer: median_ratio(taken[peer], seconds) for peer in peers}
-                for name, seconds in taken.items()
-                if name not in peers
-            },
-            trials_seconds={name: tuple(seconds) for name, seconds in taken.items()},
-        )
-        for point, taken in ((point, trials[point.name]) for point in points)
+    taken = {name: tuple(seconds) for (at, name), seconds in trials.items() if at == point}
+    return PointRow(
+        point=point.name,
+        tokens=point.tokens,
+        cached=point.cached,
+        tokens_per_second={name: point.tokens / median(seconds) for name, seconds in taken.items()},
+        speedup={
+            name: {peer: median_ratio(taken[peer], seconds) for peer in peers}
+            for name, seconds in taken.items()
+            if name not in peers
+        },
+        trials_seconds=taken,
     )

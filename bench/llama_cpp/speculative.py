@@ -6,7 +6,7 @@ at another's best. A program is open only while it is timed: an idle one keeps n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
 from llama_cpp.ours import Bundled
 from llama_cpp.result import OURS, PEER, Row, SpeculativeResult, Trial
 from llama_cpp.server import Server
+from mxspec.evaluate.bench.harness import Progress, trials_of
 from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.formats.errors import MxspecError
 
@@ -30,8 +31,6 @@ OUR_TARGETS = (Packed("mxfp6_e3m2", "int16"), Packed("mxfp6_e2m3", "int8"), MXFP
 OUR_DRAFTS = {"demo draft": WHOLE, "68M draft": Packed("mxfp6_e2m3", "int8")}
 OUR_KS: tuple[K, ...] = (2, 3, 4, 6, 8, "auto")
 WARM_TOKENS = 8
-
-Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +169,26 @@ def choose(entry: Entry, prompts: Prompts, progress: Progress) -> Chosen:
 
 def measure(chosen: Sequence[Chosen], prompts: Prompts, repetitions: int, progress: Progress) -> list[list[Trial]]:
     """Of each line all of its answers; the lines alternate within each repetition."""
-    trials: list[list[Trial]] = [[] for _ in chosen]
     plain: dict[tuple[str, str], list[Answer]] = {}  # of the repetition's target alone
-    for repetition in range(repetitions):
-        for line, each in zip(trials, chosen, strict=True):
-            entry = each.entry
-            found = answers(each.opened, prompts.measured, prompts.new_tokens)
-            target = entry.program, entry.target
-            if entry.draft is None:
-                plain[target] = found
-            before = plain[target] if entry.draft else [None] * len(found)
-            line += [trial(i, repetition, *both) for i, both in enumerate(zip(found, before, strict=True))]
-            progress(f"[{repetition + 1}/{repetitions}] {entry.name}: {speed(found):.1f} tok/s")
-    return trials
+
+    def write(line: int) -> list[tuple[Answer, Answer | None]]:
+        """Answers of a line, each beside that of its target alone."""
+        entry = chosen[line].entry
+        found = answers(chosen[line].opened, prompts.measured, prompts.new_tokens)
+        progress(f"{entry.name}: {speed(found):.1f} tok/s")
+        if entry.draft is None:
+            plain[entry.program, entry.target] = found
+            return [(answer, None) for answer in found]
+        return list(zip(found, plain[entry.program, entry.target], strict=True))
+
+    return [
+        [
+            trial(prompt, repetition, *both)
+            for repetition, found in enumerate(lines)
+            for prompt, both in enumerate(found)
+        ]
+        for lines in trials_of(range(len(chosen)), write, repetitions).values()
+    ]
 
 
 def trial(prompt: int, repetition: int, found: Answer, plain: Answer | None) -> Trial:

@@ -22,6 +22,11 @@ def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return median([a / b for a, b in zip(over, under, strict=True)])
 
 
+def percentile(values: Values, percent: float) -> float:
+    """The value that `percent` of 100 values do not exceed."""
+    return float(np.percentile(values, percent))
+
+
 def quartiles(values: Values) -> Quartiles:
     """The two values that the middle half lies between."""
     low, high = np.quantile(values, (0.25, 0.75))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mxspec.evaluate.bench.context import require_context
-from mxspec.evaluate.bench.harness import same_texts
+from mxspec.evaluate.bench.harness import same_texts, seconds_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.speculate.guided import GuidedDrafter, draft_of
 from mxspec.formats.bundle import Bundle
@@ -118,12 +118,7 @@ class BatchBench:
         parts = [Part(slot, past, [1], 1) for slot in range(texts)]
         for slot in range(texts):
             Reader(self.session, slot).append(self.prompts[slot], 1)
-        trials = []
-        for _ in range(20):
-            began = time.perf_counter()
-            self.session.run(parts)
-            trials.append(time.perf_counter() - began)
-        return median(trials)
+        return median([seconds_of(lambda: self.session.run(parts)) for _ in range(20)])
 
     def second_turn(self) -> tuple[float, float]:
         """Seconds to the first token of a second turn, and of the same prompt read from its first token."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import numpy as np
 
 from mxspec.evaluate.bench.batch import bench as texts_bench
 from mxspec.evaluate.bench.batch.bench import TEXTS, BatchBench
 from mxspec.evaluate.bench.batch.result import BatchResult, SecondTurn, Shaping, TextsTimes, Trials
-from mxspec.evaluate.bench.harness import alternate
+from mxspec.evaluate.bench.harness import Progress, alternate, seconds_of, silent
 from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.runtime import ops
 from mxspec.runtime.sampling.settings import Sampling
@@ -27,15 +24,10 @@ def shaping_seconds() -> float:
     logits = (2.0 * rng.standard_normal(VOCABULARY)).astype(np.float32)
     logits[rng.choice(VOCABULARY, NUCLEUS, replace=False)] += 9
     sampling = Sampling(temperature=0.8, top_p=0.9, seed=0)
-    trials = []
-    for _ in range(100):
-        began = time.perf_counter()
-        shape(logits, sampling)
-        trials.append(time.perf_counter() - began)
-    return median(trials)
+    return median([seconds_of(lambda: shape(logits, sampling)) for _ in range(100)])
 
 
-def measure(bench: BatchBench, repetitions: int, progress: Callable[[str], object] = lambda text: None) -> BatchResult:
+def measure(bench: BatchBench, repetitions: int, progress: Progress = silent) -> BatchResult:
     """All numbers of texts, alternating within each repetition; medians, and every trial."""
     trials = {texts: Trials(texts) for texts in TEXTS}
     turns: list[tuple[float, float]] = []
@@ -43,7 +35,7 @@ def measure(bench: BatchBench, repetitions: int, progress: Callable[[str], objec
     for repetition in range(repetitions):
         bench.guided.seed = repetition
         for texts, found in trials.items():
-            progress(f"repetition {repetition + 1} of {repetitions}, {texts} texts")
+            progress(f"repetition {repetition + 1} of {repetitions}: {texts} texts")
             _repeat(bench, found)
         turns.append(bench.second_turn())
         shaping.append(shaping_seconds())

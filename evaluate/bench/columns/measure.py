@@ -14,7 +14,7 @@ from typing import Any
 
 from mxspec.evaluate.bench.columns.result import ColumnResult, ColumnsResult, ColumnTrial
 from mxspec.evaluate.bench.energy import EnergyMeter
-from mxspec.evaluate.bench.harness import alternate
+from mxspec.evaluate.bench.harness import Progress, alternate, silent
 from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model.calls import matrix_bytes
@@ -42,7 +42,7 @@ def measure(
     prompts: Sequence[Sequence[int]],
     settings: dict[str, Any],
     repetitions: int,
-    progress: Callable[[str], object] = lambda text: None,
+    progress: Progress = silent,
 ) -> ColumnsResult:
     """Have all columns answer all prompts, alternating. `settings` are those of a Request, with max_new_tokens."""
     ceilings = [ReadCeiling(pieces_of_file(_weights_file(column))) for column in columns]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
+from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.result import Result
 
 SETTINGS = frozenset({"temperature", "imposed_acceptance"})  # floats that were asked for
@@ -90,7 +90,7 @@ def _walk(path: str, fields: Mapping[str, Any], outer: Mapping[str, Series]) -> 
         yield from _figures(_join(path, name), value, name, trials)
     for name, series in trials.items():  # of no figure
         if len(series.values) > 1:
-            yield Figure(_join(path, f"trials.{name}"), statistics.median(series.values), series)
+            yield Figure(_join(path, f"trials.{name}"), median(series.values), series)
 
 
 def _figures(path: str, value: Any, name: str, trials: dict[str, Series]) -> Iterator[Figure]:

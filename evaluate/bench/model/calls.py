@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.bench.harness import seconds_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling
 from mxspec.formats.bundle import Bundle
@@ -67,9 +68,7 @@ class CallBench:
     def time_call(self, ids: list[int], rows: int) -> float:
         """Seconds of one call, which leaves the cache as long as it was; logits of the last `rows` of the tokens."""
         cached = self.reader.length
-        began = time.perf_counter()
-        self.reader.forward(ids, rows)
-        seconds = time.perf_counter() - began
+        seconds = seconds_of(lambda: self.reader.forward(ids, rows))
         self.reader.rollback(cached)
         return seconds
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mxspec.evaluate.bench.harness import Progress, silent, trials_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model import calls
@@ -19,18 +20,18 @@ PREFILLS = (128, 512)
 Point = tuple[int, int]  # tokens of a call, tokens in the cache before it
 
 
-def measure(bundle: Path, repetitions: int, progress: Callable[[str], object] = lambda text: None) -> ModelResult:
+def measure(bundle: Path, repetitions: int, progress: Progress = silent) -> ModelResult:
     """Time all calls, each beside a plain read of the weights' file; medians and quartiles over all calls."""
     before = anonymous_bytes()
     bench = ModelBench(bundle)
     points = points_within(bench.reader.session.capacity)
     ceiling = ReadCeiling(pieces_of_file(bench.weights_path))
-    trials: dict[Point, list[list[Pair]]] = {point: [] for point in points}
-    for repetition in range(repetitions):
-        progress(f"repetition {repetition + 1} of {repetitions}")
-        for tokens, cached in points:
-            rows = 1 if tokens in PREFILLS else tokens
-            trials[tokens, cached].append(bench.pairs(tokens, cached, rows, ceiling))
+
+    def trial(point: Point) -> list[Pair]:
+        tokens, cached = point
+        return bench.pairs(tokens, cached, 1 if tokens in PREFILLS else tokens, ceiling)
+
+    trials = trials_of(points, trial, repetitions, progress, label=lambda point: "{} tokens after {}".format(*point))
     anonymous = anonymous_bytes() - before
     reads = [pair.read_seconds for found in trials.values() for pairs in found for pair in pairs]
     return ModelResult(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.bench.harness import Progress, silent, trials_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.ops.result import HEAD_SIZE, HEADS, KV_HEADS, AttentionTimes, OpsResult, ProductTimes
 from mxspec.evaluate.bench.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs
@@ -35,6 +37,9 @@ class Case:
     weight_format: str
     activations: Activations  # of fp16_tiles, whose rows stay float32, "int16"
     rows: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows by {self.weight_format}, {self.activations}, {self.isa}"
 
 
 def random_matrices(weight_format: str, n: int, k: int) -> NDArray[np.uint8]:
@@ -73,17 +78,17 @@ def measure(
     activations: Sequence[Activations] = ACTIVATIONS,
     rows: Sequence[int] = ROWS,
     repetitions: int = 5,
-    progress: Callable[[str], object] = lambda text: None,
+    progress: Progress = silent,
 ) -> OpsResult:
     """Time every case, each call beside a plain read; medians and quartiles over all calls."""
     n, k = SHAPE
     values = np.random.default_rng(1).standard_normal((max(rows), k), np.float32)
     ceilings = {name: ReadCeiling(_pieces(random_matrices(name, n, k))) for name in formats}
-    trials: dict[Case, list[list[Pair]]] = {case: [] for case in cases(available(isas), formats, activations, rows)}
-    for repetition in range(repetitions):
-        progress(f"repetition {repetition + 1} of {repetitions}")
-        for case, found in trials.items():
-            found.append(time_product(case, ceilings[case.weight_format], values[: case.rows].copy()))
+
+    def trial(case: Case) -> list[Pair]:
+        return time_product(case, ceilings[case.weight_format], values[: case.rows].copy())
+
+    trials = trials_of(cases(available(isas), formats, activations, rows), trial, repetitions, progress)
     bytes_of = {name: ceiling.pieces[0].nbytes for name, ceiling in ceilings.items()}
     reads = [bytes_of[c.weight_format] / p.read_seconds for c, found in trials.items() for p in itertools.chain(*found)]
     return OpsResult(
@@ -131,7 +136,7 @@ def _describe(case: Case, repetitions: Sequence[Sequence[Pair]], packed_bytes: i
     )
 
 
-def measure_attention(isas: Sequence[str], repetitions: int, progress: Callable[[str], object]) -> list[AttentionTimes]:
+def measure_attention(isas: Sequence[str], repetitions: int, progress: Progress) -> list[AttentionTimes]:
     """Time attention over the caches of so many layers that no cache of the machine holds one when it comes again."""
     values = np.full(BEYOND_CACHES // 2, 0.1, np.float16)
     found: list[AttentionTimes] = []
@@ -139,10 +144,8 @@ def measure_attention(isas: Sequence[str], repetitions: int, progress: Callable[
         progress(f"attention, {rows} rows after {cached}")
         caches = caches_of(values, cached + rows)
         ceiling = ReadCeiling(_pieces(caches.view(np.uint8)))
-        trials: dict[str, list[list[Pair]]] = {isa: [] for isa in available(isas) if isa != "scalar"}
-        for _ in range(repetitions):
-            for isa, pairs in trials.items():
-                pairs.append(time_layers(caches, ceiling, rows, cached, isa))
+        trial = partial(time_layers, caches, ceiling, rows, cached)
+        trials = trials_of([isa for isa in available(isas) if isa != "scalar"], trial, repetitions)
         found += [_over_read(isa, rows, cached, pairs) for isa, pairs in trials.items()]
     return found
 
@@ -162,7 +165,7 @@ def time_layers(caches: NDArray[np.float16], ceiling: ReadCeiling, rows: int, ca
     for piece, layers in enumerate(caches):
         seconds = time_attention(layers, HEADS, rows, cached, isa=isa, repetitions=len(layers))
         assert seconds is not None
-        pairs.append(Pair(float(np.median(seconds)), ceiling.seconds_after(piece) / len(layers)))
+        pairs.append(Pair(median(seconds), ceiling.seconds_after(piece) / len(layers)))
     return pairs
 
 

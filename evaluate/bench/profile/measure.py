@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from mxspec.evaluate.bench.harness import Progress, silent
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.model import calls as model_calls
 from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
@@ -86,7 +87,7 @@ def measure(
     repetitions: int,
     rows: Sequence[int] = (),
     cached: Sequence[int] = (),
-    progress: Callable[[str], object] = lambda text: None,
+    progress: Progress = silent,
 ) -> ProfileResult:
     """Time calls with and without the profiler, after plain reads of the weights' file, and say where the time goes.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 
-from mxspec.evaluate.bench.medians import median, median_ratio
+from mxspec.evaluate.bench.harness import Progress, trials_of
+from mxspec.evaluate.bench.medians import median, median_ratio, percentile
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
 from mxspec.evaluate.bench.serve.clients import (
     ANSWER_SECONDS,
@@ -35,7 +36,7 @@ BEFORE_TOKENS = 24  # of each text, before it asks
 WARM_TOKENS = 32
 STARTS = 3
 
-Progress = Callable[[str], object]
+Asked = tuple[int, str]  # clients, and whom they ask
 
 
 def measure(
@@ -54,15 +55,17 @@ def measure(
         prompts = prompts_of(text, max(CLIENTS) * ANSWERS)
         for writer in writers.values():  # weights are read for the first time, and costs are learned
             ask_at_once(writer, [[prompt] for prompt in prompts[: max(CLIENTS)]], WARM_TOKENS)
-        speeds: dict[tuple[int, str], list[float]] = {}
+
+        def speed(asked: Asked) -> float:
+            clients, name = asked
+            shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(clients)]
+            return tokens_per_second(ask_at_once(writers[name], shares, new_tokens), new_tokens)
+
+        cases = [(clients, name) for clients in CLIENTS for name in writers]
+        label = "{0[0]} clients of the {0[1]}".format
+        speeds = trials_of(cases, speed, repetitions, progress, label=label, both_ways=True)
         joins = []
         for repetition in range(repetitions):
-            for clients in CLIENTS:
-                shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(clients)]
-                for name in sorted(writers, reverse=repetition % 2 == 1):
-                    progress(f"repetition {repetition + 1} of {repetitions}: {clients} clients of the {name}")
-                    heard = ask_at_once(writers[name], shares, new_tokens)
-                    speeds.setdefault((clients, name), []).append(tokens_per_second(heard, new_tokens))
             progress(f"repetition {repetition + 1} of {repetitions}: a long prompt joins")
             joins.append(_join(writers["server"], prompts[: max(CLIENTS)], _long_prompt(text, repetition), new_tokens))
     before, during, first = zip(*joins, strict=True)
@@ -101,7 +104,7 @@ def _long_prompt(text: Sequence[int], number: int) -> list[int]:
     return [int(token) for token in rng.permutation(np.resize(text, JOINING_TOKENS))]
 
 
-def _row(clients: int, speeds: dict[tuple[int, str], list[float]]) -> ClientsRow:
+def _row(clients: int, speeds: Mapping[Asked, Sequence[float]]) -> ClientsRow:
     engine, server = speeds[clients, "engine"], speeds[clients, "server"]
     return ClientsRow(
         clients=clients,
@@ -140,7 +143,7 @@ def _join(
     during = [seconds for at, seconds in gaps if at > joined.asked and at - seconds < first]
     if not (before and during):
         raise MxspecError("--new-tokens: the texts had ended before a long prompt could join them; give more")
-    return float(np.percentile(before, 95)), float(np.percentile(during, 95)), joined.first_seconds
+    return percentile(before, 95), percentile(during, 95), joined.first_seconds
 
 
 class _Announcing:

@@ -11,10 +11,10 @@ the models.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from mxspec.evaluate.bench.harness import alternate
+from mxspec.evaluate.bench.harness import Progress, alternate, silent
 from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.speculate.bench import Run, SpeculateBench
 from mxspec.evaluate.bench.speculate.result import (
@@ -37,7 +37,7 @@ def measure(
     ks: Sequence[K],
     repetitions: int,
     drafters: Sequence[str] = ("model",),
-    progress: Callable[[str], object] = lambda text: None,
+    progress: Progress = silent,
 ) -> SpeculateResult:
     """All drafters and K alternating for each prompt and repetition, plain decoding first; medians over the pairs."""
     choices: list[tuple[str, K]] = [(drafter, k) for drafter in drafters for k in ks]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.evaluate.bench.batch.bench import Answered, write_together
-from mxspec.evaluate.bench.harness import alternate, same_texts
+from mxspec.evaluate.bench.harness import Progress, alternate, same_texts, silent
 from mxspec.evaluate.bench.medians import Percentiles, median
 from mxspec.evaluate.bench.prompts import prompts_of
 from mxspec.evaluate.bench.speculate.bench import Run
@@ -28,7 +28,7 @@ def measure(
     prompts: int,
     new_tokens: int,
     repetitions: int,
-    progress: Callable[[str], object] = lambda text: None,
+    progress: Progress = silent,
 ) -> Iterator[SweepPoint]:
     """Each point as soon as it is measured. Raises MxspecError for a text that is too short."""
     done, threads = 0, ops.threads()

@@ -32,7 +32,7 @@ def test_servers_alternate_and_their_clients_are_counted_together() -> None:
     servers = {("llama.cpp", "Q6_K"): Pretended(0.01).open, ("mxspec", "E2M3"): Pretended(0.005).open}
     said: list[str] = []
     found = measure(servers, [[[1], [2]], [[3], [4]]], 5, 2, said.append)
-    assert [text.split("]")[0] for text in said] == ["[1/2", "[1/2", "[2/2", "[2/2"]
+    assert [text.split(":")[0] for text in said] == ["llama.cpp Q6_K", "mxspec E2M3"] * 2
     assert [len(trials) for trials in found.values()] == [2, 2]
     slow, fast = found.values()
     assert fast[0] > slow[0]

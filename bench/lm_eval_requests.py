@@ -1,6 +1,6 @@
 """Requests a second of the lm-evaluation-harness: the engine against its own transformers model, on the same pair.
 
-    python bench/harness.py my.bundle CHECKPOINT [--draft CHECKPOINT] --text sample.txt --record out.json
+    python bench/lm_eval_requests.py my.bundle CHECKPOINT [--draft CHECKPOINT] --text sample.txt --record out.json
 
 CHECKPOINT is what the bundle was compiled from. Three loads that the harness's tasks are made of, cut from a text:
 answers written until a limit, the choices of questions with one example before them, and whole texts. Both alternate on
@@ -12,8 +12,8 @@ needs `pip install accelerate peft` besides.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from results import HarnessResult
+from results import LmEvalResult
 
+from mxspec.evaluate.bench.harness import seconds_of, trials_of
 from mxspec.evaluate.finish import report
 from mxspec.evaluate.tasks.lm_eval_model import MxspecLM
 
@@ -48,12 +49,10 @@ def make_loads(text: str, count: int, new_tokens: int) -> Loads:
     }
 
 
-def seconds_of(model: Any, kind: str, arguments: list[tuple[Any, ...]]) -> tuple[float, list[Any]]:
-    """Time of a load, and its answers."""
+def seconds_of_load(model: Any, kind: str, arguments: list[tuple[Any, ...]]) -> float:
+    """Seconds that a model takes to answer a load."""
     requests = [Instance(kind, {}, each, number) for number, each in enumerate(arguments)]
-    start = time.perf_counter()
-    answers = getattr(model, kind)(requests, disable_tqdm=True)
-    return time.perf_counter() - start, answers
+    return seconds_of(lambda: getattr(model, kind)(requests, disable_tqdm=True))
 
 
 def parse() -> argparse.Namespace:
@@ -81,19 +80,21 @@ def main() -> None:
     }
     if asked.draft:
         models["transformers, assisted"] = assisted(HFLM(**common, batch_size=1), asked.draft)
-    trials: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in models} for kind in loads}
-    for kind, arguments in loads.items():
-        for model in models.values():  # warm
-            seconds_of(model, kind, arguments[: asked.batch])
-        for turn in range(asked.repetitions):
-            for name in list(models) if turn % 2 == 0 else list(models)[::-1]:
-                trials[kind][name].append(seconds_of(models[name], kind, arguments)[0])
-    finished = HarnessResult(
+
+    def trial(case: tuple[str, str]) -> float:
+        kind, name = case
+        return seconds_of_load(models[name], kind, loads[kind])
+
+    cases = list(itertools.product(loads, models))
+    for kind, name in cases:  # warm
+        seconds_of_load(models[name], kind, loads[kind][: asked.batch])
+    trials = trials_of(cases, trial, asked.repetitions, both_ways=True)
+    finished = LmEvalResult(
         bundle=Path(asked.bundle).name,
         batch=asked.batch,
         new_tokens=asked.new_tokens,
         requests={kind: len(arguments) for kind, arguments in loads.items()},
-        seconds={kind: {name: tuple(seconds) for name, seconds in by_name.items()} for kind, by_name in trials.items()},
+        seconds={kind: {name: tuple(trials[kind, name]) for name in models} for kind in loads},
     )
     report(finished, asked.json, asked.record)
     models["mxspec"].close()
