@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
-from mxspec.compile.check.own_weights import own_error
+from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.pair import Vocabulary, check_kinds, check_pair, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
@@ -82,8 +82,9 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
                 complete = check_model(plan, writer.folder, entry, known[plan.name])
                 if not complete:
                     check_twin(plan, checkpoint.config, models[plan.name], recipe)
-                own = own_error(writer.folder, entry, checkpoint)
-            referee = verdicts[checkpoint].entry.model_copy(update={"own": own})
+                own = check_own_weights(writer.folder, entry, checkpoint)
+            seen = {} if own is None else {"own": own.stored.error, "int8_rows": own.int8_rows}
+            referee = verdicts[checkpoint].entry.model_copy(update=seen)
             made.models[plan.name] = entry.model_copy(update={"referee": referee})
 
         folder = checkpoints["target"].folder

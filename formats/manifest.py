@@ -84,12 +84,14 @@ class RefereeEntry(Strict):
     """How far the graph's logits were from transformers' own in float32, as shares of the largest logit.
 
     `quiet` and `loud`: a small twin of the model with random weights at two scales. `own`: the model itself with the
-    weights that it stores, where they fit in memory.
+    weights that it stores, where they fit in memory. Rows are int16 in all of them; `int8_rows` is what int8 rows
+    change in the last, as a KL divergence in nats a token.
     """
 
     quiet: Annotated[float, Field(ge=0)]
     loud: Annotated[float, Field(ge=0)]
     own: Annotated[float, Field(ge=0)] | None = None
+    int8_rows: Nats | None = None
 
 
 class ProductEntry(Strict):

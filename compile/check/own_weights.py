@@ -1,8 +1,9 @@
 """Compare a compiled model with transformers' float32 forward of the checkpoint that it was made from.
 
 The bundle's weights are unpacked and put into transformers' model, so that packed and fp16 models are compared alike:
-only half-precision caches and rounded activations differ. Each stored tensor must also be near the parameter that
-transformers loaded. This finds an error that a twin cannot show: one tensor in the place of another.
+only half-precision caches and rows of int16 differ. int8_rows.py judges what int8 rows add. Each stored tensor must
+also be near the parameter that transformers loaded. This finds an error that a twin cannot show: one tensor in the
+place of another.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +21,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from mxspec.compile.check.int8_rows import check_divergence, mean_divergence, with_int16_rows
 from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, Text, random_texts, read_texts, shortened
 from mxspec.compile.check.reference import (
     Difference,
@@ -39,7 +42,7 @@ from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime.models.session import Session
 
 MOST_BYTES = 3 << 28  # limit of float32 weights, so that a compile stays within 2 GB
-TOLERANCE = {"int16": 1e-2, "int8": 1e-1}  # by activations: caches of trained models are rounded to half precision
+TOLERANCE = 1e-2  # of the largest logit: caches of trained models are rounded to half precision
 NEAR = 0.5  # relative error of a stored tensor; the coarsest format takes 0.15, another tensor is 1.4 away
 
 Values = npt.NDArray[np.float32]
@@ -47,36 +50,39 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OwnWeights:
-    """Differences of logits from transformers', with the bundle's weights and with the checkpoint's weights."""
+    """The difference of logits from transformers' with the bundle's weights, of a model with int16 rows.
+
+    `int8_rows` is the KL divergence in nats that int8 rows cause, None for a model without int8 rows.
+    """
 
     stored: Difference
-    checkpoint: Difference
+    int8_rows: float | None
+
+    def check(self, entry: ModelEntry) -> None:
+        """Raise CheckFailed unless a model's logits are those of the weights that it stores."""
+        if self.stored.error > TOLERANCE:
+            raise CheckFailed(
+                f"{entry.graph}: differs from transformers with the same weights by {self.stored.error:.1e} of the "
+                f"largest logit ({self.stored.way}), expected at most {TOLERANCE:.0e}: the bundle is wrong"
+            )
+        if self.int8_rows is not None:
+            check_divergence(self.int8_rows, entry)
 
 
-def check_difference(stored: Difference, entry: ModelEntry) -> None:
-    """Raise CheckFailed unless a model's logits agree with the weights that it stores."""
-    tolerance = TOLERANCE[entry.activations]
-    if stored.error > tolerance:
-        raise CheckFailed(
-            f"{entry.graph}: differs from transformers with the same weights by {stored.error:.1e} of the largest "
-            f"logit ({stored.way}), expected at most {tolerance:.0e}: the bundle is wrong"
-        )
+def check_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> OwnWeights | None:
+    """Compare a model with its stored weights on random texts; None if the model is too large to compare.
 
-
-def own_error(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> float | None:
-    """The error of a model's logits with its stored weights, or None if the model is too large to compare.
-
-    Raises CheckFailed if the error is too large, or a tensor differs from the one that transformers loads.
+    Raises CheckFailed if the logits are not those of the stored weights, or a tensor differs from the one that
+    transformers loads.
     """
     needed = sum(math.prod(tensor.shape) * 4 for tensor in checkpoint.tensors.values())
     if needed > min(MOST_BYTES, available_memory() // 3):
         return None
     texts = random_texts(entry.vocab_size, min(LENGTH, entry.context_length), but=pad_of(checkpoint.config))
     comparison = _Comparison.begin(folder, entry, checkpoint, texts)
-    comparison.store(folder, entry, checkpoint)
-    found = comparison.difference()
-    check_difference(found, entry)
-    return found.error
+    found = comparison.with_stored(folder, entry, checkpoint)
+    found.check(entry)
+    return found
 
 
 def available_memory() -> int:
@@ -85,15 +91,18 @@ def available_memory() -> int:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-def compare_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> OwnWeights:
+def compare_own_weights(
+    folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]
+) -> tuple[OwnWeights, Difference]:
     """Read four texts with a model of the bundle in `folder` and with transformers, once with each set of weights.
+
+    The second value is the difference from transformers with the checkpoint's weights.
 
     Raises CheckFailed if a stored tensor differs from the one that transformers loads.
     """
     comparison = _Comparison.begin(folder, entry, checkpoint, texts)
     original = comparison.difference()
-    comparison.store(folder, entry, checkpoint)
-    return OwnWeights(comparison.difference(), original)
+    return comparison.with_stored(folder, entry, checkpoint), original
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,7 @@ class _Comparison:
     """The logits of a bundle's model for texts that begin at a position, and transformers' model to compare with."""
 
     readings: Sequence[Reading]
+    int8_rows: float | None
     first_position: int
     model: PreTrainedModel
 
@@ -108,19 +118,31 @@ class _Comparison:
     def begin(cls, folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> Self:
         """Read the texts, and load transformers' model with the checkpoint's weights."""
         config, length = checkpoint.config, len(texts[0])
-        session = Session(folder, shortened(entry, length), entry.vocab_size, SLOTS)
-        session.first_position = min(first_positions(config, entry.context_length, entry.context_length - length))
-        readings = list(read_texts(session, texts))
-        return cls(readings, session.first_position, load_reference(checkpoint, config))
+        first_position = min(first_positions(config, entry.context_length, entry.context_length - length))
+        read = partial(_read, entry=entry, texts=texts, first_position=first_position)
+        if entry.activations == "int8":
+            with with_int16_rows(folder, entry) as place:
+                readings = read(place)
+            int8_rows = mean_divergence(readings, read(folder))
+        else:
+            readings, int8_rows = read(folder), None
+        return cls(readings, int8_rows, first_position, load_reference(checkpoint, config))
 
-    def store(self, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:
-        """Give transformers' model the weights of the bundle."""
+    def with_stored(self, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> OwnWeights:
+        """Give transformers' model the weights of the bundle, and compare."""
         with torch.no_grad():
             _store_weights(self.model, folder, entry, checkpoint)
+        return OwnWeights(self.difference(), self.int8_rows)
 
     def difference(self) -> Difference:
         """The largest difference, with the current weights of transformers' model."""
         return largest_difference(self.readings, oracle(self.model, self.first_position))
+
+
+def _read(folder: Path, entry: ModelEntry, texts: Sequence[Text], first_position: int) -> list[Reading]:
+    session = Session(folder, shortened(entry, len(texts[0])), entry.vocab_size, SLOTS)
+    session.first_position = first_position
+    return list(read_texts(session, texts))
 
 
 def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:

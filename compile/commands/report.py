@@ -139,7 +139,8 @@ def _first_of(ids: Sequence[object]) -> str:
 def _referee_line(referee: RefereeEntry) -> str:
     own = "" if referee.own is None else f"; by {referee.own:.0e} with the weights above"
     twin = max(referee.quiet, referee.loud)
-    return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}"
+    rows = "" if referee.int8_rows is None else f"; int8 rows change it by {referee.int8_rows:.1e} nats (KL)"
+    return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}{rows}"
 
 
 def _print_rounding(rounding: RoundingEntry, console: Console) -> None:

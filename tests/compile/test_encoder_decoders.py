@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from mxspec.compile.check.own_weights import own_error
+from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.pair import check_kinds
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
@@ -61,9 +61,9 @@ def compiled(tiny_checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFact
         with Checkpoint(path) as checkpoint:
             plan = plan_model("target", checkpoint, target, recipe, CONTEXT)
             entry = write_model(plan, folder, lambda _: None).entry
-            error = own_error(folder, entry, checkpoint)
-        assert error is not None
-        return Compiled(recipe, checkpoint.config, plan, folder, entry, error)
+            found = check_own_weights(folder, entry, checkpoint)
+        assert found is not None
+        return Compiled(recipe, checkpoint.config, plan, folder, entry, found.stored.error)
 
     return compile_it
 
@@ -185,7 +185,7 @@ def test_a_bias_that_is_one_token_off_is_seen(
     (tmp_path / graph).unlink()
     ir.save(model, tmp_path / graph)
     with Checkpoint(tiny_checkpoint("t5")[0]) as checkpoint, pytest.raises(CheckFailed, match="differs from transf"):
-        own_error(tmp_path, right.entry, checkpoint)
+        check_own_weights(tmp_path, right.entry, checkpoint)
 
 
 # --- what is refused ---

@@ -49,7 +49,7 @@ def leave_out_the_referee(setattr: Callable[[object, str, object], None]) -> Non
     """It takes most of the time, and is tested elsewhere."""
     setattr(pipeline, "judge", lambda config, context: Verdict(RefereeEntry(quiet=0, loud=0), ()))
     setattr(pipeline, "check_windows", lambda *arguments: None)
-    setattr(pipeline, "own_error", lambda *arguments: None)
+    setattr(pipeline, "check_own_weights", lambda *arguments: None)
 
 
 @pytest.fixture(autouse=True)

@@ -62,10 +62,10 @@ def test_logits_on_a_text_as_a_table_and_a_record(demo_with_baseline: Path, text
 def test_logits_beyond_the_tolerance_are_a_failed_check(
     demo_with_baseline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_weights, "TOLERANCE", {"int16": 1e-6})
+    monkeypatch.setattr(own_weights, "TOLERANCE", 1e-6)
     result = logits(demo_with_baseline, DEMO / "target")
     assert result.exit_code == 2
-    assert "target: differs from transformers with the same weights by" in result.stderr
+    assert "target.onnx: differs from transformers with the same weights by" in result.stderr
     assert "failed" in result.stderr
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mxspec.compile.check import own_weights
-from mxspec.compile.check.own_weights import compare_own_weights, own_error
+from mxspec.compile.check.own_weights import check_own_weights, compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning.plan import ModelPlan, plan_model
@@ -93,8 +93,8 @@ def test_checkpoints_in_every_form_are_compared(
     save(folder, load_file(checkpoints(name) / "model.safetensors"))
     with Checkpoint(folder, from_pickle=True) as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path / "bundle", "fp16_tiles")
-        found = compare_own_weights(tmp_path / "bundle", entry, checkpoint, random_texts(120))
-    assert 1e-7 < found.stored.error == found.checkpoint.error < 2e-3
+        found, original = compare_own_weights(tmp_path / "bundle", entry, checkpoint, random_texts(120))
+    assert 1e-7 < found.stored.error == original.error < 2e-3
 
 
 def test_a_merged_adapter_is_compared(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_a_merged_adapter_is_compared(checkpoints: Callable[[str], Path], tmp_pa
     write_adapter(adapter, modules, lora_alpha=0.2)  # what it adds is about as large as the weights
     with Checkpoint(checkpoints("llama"), adapter) as merged, Checkpoint(checkpoints("llama")) as plain:
         entry = compile_checkpoint(merged, tmp_path / "bundle", "fp16_tiles")
-        found = compare_own_weights(tmp_path / "bundle", entry, merged, random_texts(120))
+        found, original = compare_own_weights(tmp_path / "bundle", entry, merged, random_texts(120))
         assert found.stored.error < 2e-3
-        assert found.checkpoint.error < 2e-3
+        assert original.error < 2e-3
         with pytest.raises(CheckFailed, match=r"away from model\.layers"):
-            own_error(tmp_path / "bundle", entry, plain)
+            check_own_weights(tmp_path / "bundle", entry, plain)
 
 
 def test_matrices_that_are_mx_are_compared(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_matrices_that_are_mx_are_compared(tmp_path: Path) -> None:
     with Checkpoint(folder) as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path / "bundle", None)
         assert any(tensor.own_codes for tensor in entry.tensors)
-        found = compare_own_weights(tmp_path / "bundle", entry, checkpoint, random_texts(120))
-        assert own_error(tmp_path / "bundle", entry, checkpoint) == found.stored.error
+        found, _ = compare_own_weights(tmp_path / "bundle", entry, checkpoint, random_texts(120))
+        assert check_own_weights(tmp_path / "bundle", entry, checkpoint) == found
     assert found.stored.error < 2e-3
 
 
@@ -130,9 +130,9 @@ def test_the_text_half_is_compared(tmp_path: Path) -> None:
     make_wrapped("mistral3").save_pretrained(tmp_path / "checkpoint")
     with Checkpoint(tmp_path / "checkpoint") as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path / "bundle", "fp16_tiles")
-        error = own_error(tmp_path / "bundle", entry, checkpoint)
-    assert error is not None
-    assert error < 2e-3
+        found = check_own_weights(tmp_path / "bundle", entry, checkpoint)
+    assert found is not None
+    assert found.stored.error < 2e-3
 
 
 @pytest.mark.parametrize(("name", "kind"), [("llama", "mxfp6_e3m2"), ("tied", "mxfp4_e2m1"), ("gpt2", "fp16_tiles")])
@@ -142,13 +142,13 @@ def test_stored_weights_give_the_logits_of_transformers(
     """Packed or not: what is left is a cache in half precision. Of the checkpoint's own weights packed ones are far."""
     with Checkpoint(checkpoints(name)) as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path, kind)
-        found = compare_own_weights(tmp_path, entry, checkpoint, random_texts(120))
-        assert own_error(tmp_path, entry, checkpoint) == found.stored.error
+        found, original = compare_own_weights(tmp_path, entry, checkpoint, random_texts(120))
+        assert check_own_weights(tmp_path, entry, checkpoint) == found
     assert 1e-7 < found.stored.error < 2e-3
     if kind == "fp16_tiles":
-        assert found.checkpoint.error == found.stored.error
+        assert original.error == found.stored.error
     else:
-        assert found.checkpoint.error > 1e-2
+        assert original.error > 1e-2
 
 
 def test_a_tensor_taken_for_another_is_named(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_tensor_taken_for_another_is_named(checkpoints: Callable[[str], Path],
     with Checkpoint(checkpoints("llama")) as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path, "fp16_tiles", swap)
         with pytest.raises(CheckFailed, match=r"o_proj.weight: what the bundle stores is 1\.\d\d away from"):
-            own_error(tmp_path, entry, checkpoint)
+            check_own_weights(tmp_path, entry, checkpoint)
 
 
 def test_a_graph_that_means_something_else_is_refused(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_graph_that_means_something_else_is_refused(checkpoints: Callable[[str
     with Checkpoint(checkpoints("llama")) as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path, "fp16_tiles", wrong_scale)
         with pytest.raises(CheckFailed, match=r"target.onnx: differs from transformers with the same weights by \d"):
-            own_error(tmp_path, entry, checkpoint)
+            check_own_weights(tmp_path, entry, checkpoint)
 
 
 def test_a_head_that_is_not_the_embedding_that_it_is_tied_to(
@@ -190,9 +190,9 @@ def test_a_head_that_is_not_the_embedding_that_it_is_tied_to(
         head = next(tensor for tensor in entry.tensors if tensor.name == "lm_head.weight")
         if head.sources == ("model.embed_tokens.weight",):
             with pytest.raises(CheckFailed, match=r"lm_head.weight: what the bundle stores is 1\.\d\d away from"):
-                own_error(tmp_path / "bundle", entry, checkpoint)
+                check_own_weights(tmp_path / "bundle", entry, checkpoint)
         else:
-            assert own_error(tmp_path / "bundle", entry, checkpoint) is not None
+            assert check_own_weights(tmp_path / "bundle", entry, checkpoint) is not None
 
 
 def test_another_checkpoint(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_another_checkpoint(checkpoints: Callable[[str], Path], tmp_path: Path) 
         Checkpoint(checkpoints("gpt2")) as other,
         pytest.raises(CheckpointError, match=r"was made from 'model.embed_tokens.weight', which .* lacks"),
     ):
-        own_error(tmp_path, entry, other)
+        check_own_weights(tmp_path, entry, other)
 
 
 def test_a_large_model_is_left_to_its_twin(
@@ -210,4 +210,4 @@ def test_a_large_model_is_left_to_its_twin(
 ) -> None:
     monkeypatch.setattr(own_weights, "MOST_BYTES", 1000)
     with Checkpoint(checkpoints("llama")) as checkpoint:
-        assert own_error(tmp_path, compile_checkpoint(checkpoint, tmp_path, "fp16_tiles"), checkpoint) is None
+        assert check_own_weights(tmp_path, compile_checkpoint(checkpoint, tmp_path, "fp16_tiles"), checkpoint) is None

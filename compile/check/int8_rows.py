@@ -1,0 +1,89 @@
+"""What rounding the rows of products to int8 does to a model's logits, and how much of that is right.
+
+A model with int8 rows is judged in two steps. With rows in int16, nearly exact, the same graph must give the logits of
+transformers, as every graph (own_weights.py): what is wrong in it shows there. Then int8 rows may only blur them. The
+largest difference of a logit says little of that, for it is one of millions, and of a deep model that is right it is
+0.2 of the largest logit. The mean KL divergence over all tokens read tells blurred from wrong:
+
+    nats, of random tokens               SmolLM2-135M    demo target    a random llama of 2 layers
+    right                                      0.0097         0.0004                        0.0001
+    wrong in all products:
+      scales 2 % too large                     0.086          0.0037                        0.0010
+      scales 5 % too large                     0.35           0.021                         0.0056
+      zero half a level off                    0.070          0.0025                        0.0011
+      zero four levels off                     3.3            0.12                          0.054
+      two of 256 columns exchanged             0.83           0.17                          0.14
+      two of 32 columns exchanged              7.3            1.8                           0.25
+    wrong in one product:
+      zero 128 levels off                      6.7            1.8                           0.39
+
+Rounding adds up over layers, and a wrong kernel does so faster. The arithmetic itself is what tests of the operator
+compare, with float64 and between instruction sets.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from mxspec.compile.check.readings import Logits, Reading
+from mxspec.formats.errors import CheckFailed
+from mxspec.formats.manifest import ModelEntry
+
+MOST_DIVERGENCE = 0.05  # nats; as much costs a factor of perplexity that nobody who asks for int8 rows expects
+
+
+@contextmanager
+def with_int16_rows(folder: Path, entry: ModelEntry) -> Iterator[Path]:
+    """A folder with a model's graphs, all of whose products make int16 of their rows, over the same weights."""
+    with TemporaryDirectory(prefix="mxspec-rows-") as place:
+        for weights in folder.glob("*.safetensors"):
+            _link(weights, Path(place) / weights.name)
+        for name in entry.graphs:
+            graph = ir.load(folder / name)
+            for node in graph.graph.all_nodes():
+                node.attributes.pop("activations", None)
+            ir.save(graph, Path(place) / name)
+        yield Path(place)
+
+
+def _link(source: Path, copy: Path) -> None:
+    try:
+        os.link(source, copy)
+    except OSError:  # another file system
+        shutil.copyfile(source, copy)
+
+
+def check_divergence(divergence: float, entry: ModelEntry) -> None:
+    """Raise CheckFailed unless int8 rows change a model as little as rounding explains."""
+    if divergence > MOST_DIVERGENCE:
+        raise CheckFailed(
+            f"{entry.graph}: int8 rows change its distributions by a KL divergence of {divergence:.1e} nats, expected "
+            f"at most {MOST_DIVERGENCE:.0e}: compile it with --activations int16"
+        )
+
+
+def mean_divergence(exact: Sequence[Reading], rounded: Sequence[Reading]) -> float:
+    """KL(exact || rounded) in nats, the mean over all rows; infinite where logits are not numbers."""
+    rows = [_divergences(one.logits, other.logits) for one, other in zip(exact, rounded, strict=True)]
+    mean = float(np.concatenate(rows).mean())
+    return mean if np.isfinite(mean) else np.inf
+
+
+def _divergences(exact: Logits, rounded: Logits) -> npt.NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        log_p, log_q = _log_softmax(exact), _log_softmax(rounded)
+        return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=1))
+
+
+def _log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
