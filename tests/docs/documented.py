@@ -18,7 +18,10 @@ from mxspec.serve.specbatch import specbatch
 from mxspec.serve.specserve import specserve
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 COMMANDS: dict[str, click.Command] = {
     "speccompile": speccompile,
     "specrun": specrun,
