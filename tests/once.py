@@ -1,4 +1,4 @@
-"""What is made once a run, and shared by its workers: folders, traced graphs, and verdicts of the referee."""
+"""Folders, traced graphs and verdicts of the referee, made once in a run and shared by its workers."""
 
 from __future__ import annotations
 
