@@ -17,16 +17,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mxspec.serve.errors import ApiError
-from mxspec.serve.exchange import TextRoute
-from mxspec.serve.hosts import Hosts
-from mxspec.serve.keys import Keys
-from mxspec.serve.log import AccessLog, Write, write_line
-from mxspec.serve.respond import send_error
+from mxspec.serve.access.hosts import Hosts
+from mxspec.serve.access.keys import Keys
+from mxspec.serve.access.log import AccessLog, Write, write_line
+from mxspec.serve.engines.service import Service
+from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.respond import send_error
 from mxspec.serve.routes import chat, completions, tokens
+from mxspec.serve.routes.exchange import TextRoute
 from mxspec.serve.routes.models import Reports
 from mxspec.serve.routes.page import page
-from mxspec.serve.service import Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp
 
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.validation import first_problem
+from mxspec.serve.access.keys import read_keys
 from mxspec.serve.app import Access, build_app
-from mxspec.serve.keys import read_keys
-from mxspec.serve.limits import Limits
-from mxspec.serve.service import Service, models_of
+from mxspec.serve.engines.service import Service, models_of
+from mxspec.serve.http.limits import Limits
 
 SESSIONS = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 

@@ -8,7 +8,7 @@ from mxspec.runtime.cli.interrupts import leave_on_interrupt
 def specserve() -> None:
     """Run the command `specserve`."""
     leave_on_interrupt()
-    from mxspec.serve.specserve import specserve as command
+    from mxspec.serve.commands.specserve import specserve as command
 
     command()
 
@@ -16,7 +16,7 @@ def specserve() -> None:
 def specbatch() -> None:
     """Run the command `specbatch`."""
     leave_on_interrupt()
-    from mxspec.serve.specbatch import specbatch as command
+    from mxspec.serve.commands.specbatch import specbatch as command
 
     command()
 

@@ -9,18 +9,18 @@ from typing import Any
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.serve.choice_text import STOP, ChoiceText, Piece, finish_reason
-from mxspec.serve.errors import ApiError, unsupported
-from mxspec.serve.flight import Flight
-from mxspec.serve.generation import Generation, Object
-from mxspec.serve.keys import cache_key
-from mxspec.serve.limits import check_count
+from mxspec.serve.access.keys import cache_key
+from mxspec.serve.engines.flight import Flight
+from mxspec.serve.engines.service import Served, Service
+from mxspec.serve.engines.token_texts import TokenTexts
+from mxspec.serve.http.errors import ApiError, unsupported
+from mxspec.serve.http.limits import check_count
 from mxspec.serve.routes.completions import finite, logprobs_of
 from mxspec.serve.schema.chat import REFUSALS, ChatRequest
 from mxspec.serve.schema.fields import parse_body, refused
-from mxspec.serve.service import Served, Service
-from mxspec.serve.token_texts import TokenTexts
-from mxspec.serve.tools import CallReader, CallStyle, call_style
+from mxspec.serve.texts.choice_text import STOP, ChoiceText, Piece, finish_reason
+from mxspec.serve.texts.generation import Generation, Object
+from mxspec.serve.texts.tools import CallReader, CallStyle, call_style
 
 
 def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Generation:

@@ -11,16 +11,16 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.events import Token
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.serve.choice_text import ChoiceText, Piece, finish_reason
-from mxspec.serve.errors import unsupported
-from mxspec.serve.flight import Flight
-from mxspec.serve.generation import Generation, Object
-from mxspec.serve.keys import cache_key
-from mxspec.serve.limits import check_count, check_prompts
+from mxspec.serve.access.keys import cache_key
+from mxspec.serve.engines.flight import Flight
+from mxspec.serve.engines.scoring import Scores, score
+from mxspec.serve.engines.service import Served, Service
+from mxspec.serve.http.errors import unsupported
+from mxspec.serve.http.limits import check_count, check_prompts
 from mxspec.serve.schema.completion import REFUSALS, CompletionRequest
 from mxspec.serve.schema.fields import parse_body, refused
-from mxspec.serve.scoring import Scores, score
-from mxspec.serve.service import Served, Service
+from mxspec.serve.texts.choice_text import ChoiceText, Piece, finish_reason
+from mxspec.serve.texts.generation import Generation, Object
 
 LEAST = -9999.0  # the log-probability of an impossible token: JSON has no infinity, and clients add these numbers
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mxspec.serve.metrics import CONTENT_TYPE
+from mxspec.serve.engines.metrics import CONTENT_TYPE
+from mxspec.serve.engines.service import Service, describe
 from mxspec.serve.routes.tokens import tokenizer_info
-from mxspec.serve.service import Service, describe
 
 
 class Reports:

@@ -10,13 +10,13 @@ from starlette.types import Receive, Scope, Send
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.tokenizer import check_ids, encode_rendered
-from mxspec.serve.body import read_body
-from mxspec.serve.errors import ApiError
-from mxspec.serve.respond import send_json
+from mxspec.serve.engines.service import Service
+from mxspec.serve.http.body import read_body
+from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.chat import ChatRequest
 from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.schema.tokens import DetokenizeRequest, TokenizeRequest
-from mxspec.serve.service import Service
 
 Answer = Callable[[Service, bytes], dict[str, Any]]
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import Strict
 from mxspec.runtime.sampling.grammar import Grammar
-from mxspec.serve.errors import ApiError, unsupported
+from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest
 
 _NO_HEARING = "is not supported: the models here read and write text alone"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from mxspec.serve.errors import ApiError
+from mxspec.serve.http.errors import ApiError
 from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest
 
 DEFAULT_TOKENS = 16  # OpenAI's default

@@ -16,7 +16,7 @@ from mxspec.runtime.cli.settings import grammar_of
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.beam_settings import EarlyStopping
 from mxspec.runtime.sampling.grammar import Grammar
-from mxspec.serve.errors import ApiError, unsupported
+from mxspec.serve.http.errors import ApiError, unsupported
 
 DEEPEST = 100  # most levels of nested objects and lists
 TOP_LOGPROBS = 20  # the limit of OpenAI's chats

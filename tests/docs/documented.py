@@ -14,8 +14,8 @@ from mxspec.evaluate.bench.cli import main as specbench
 from mxspec.evaluate.speccheck import main as speccheck
 from mxspec.evaluate.tasks.lm_eval_command import main as mxspec_eval
 from mxspec.runtime.commands.specrun import specrun
-from mxspec.serve.specbatch import specbatch
-from mxspec.serve.specserve import specserve
+from mxspec.serve.commands.specbatch import specbatch
+from mxspec.serve.commands.specserve import specserve
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [

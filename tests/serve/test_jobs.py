@@ -17,12 +17,12 @@ from click.testing import CliRunner, Result
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.commands.specrun import specrun
+from mxspec.serve.commands.specbatch import specbatch
 from mxspec.serve.jobs import parts as job_parts
 from mxspec.serve.jobs.cluster import Layout, Messages
 from mxspec.serve.jobs.parts import UNFINISHED, Parts
 from mxspec.serve.jobs.rows import Rows, name_of
 from mxspec.serve.jobs.run import rows_of_a_block
-from mxspec.serve.specbatch import specbatch
 
 ROWS: list[dict[str, Any]] = [
     {"key": "a", "prompt": "ab", "temperature": 0.5},

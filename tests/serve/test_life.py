@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mxspec.serve.specserve import specserve
+from mxspec.serve.commands.specserve import specserve
 
 from .conftest import PATIENCE, Answer, Server, Serving
 

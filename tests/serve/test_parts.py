@@ -12,10 +12,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from mxspec.formats.errors import MxspecError
-from mxspec.serve.hosts import is_loopback
-from mxspec.serve.keys import read_keys
-from mxspec.serve.token_texts import TokenTexts
-from mxspec.serve.tools import CallReader, CallStyle
+from mxspec.serve.access.hosts import is_loopback
+from mxspec.serve.access.keys import read_keys
+from mxspec.serve.engines.token_texts import TokenTexts
+from mxspec.serve.texts.tools import CallReader, CallStyle
 
 CALL = '{"name": "f", "arguments": {"a": [1, "é"]}}'
 NAMED = [("f", {"a": [1, "é"]})]
@@ -92,7 +92,7 @@ def test_names_of_sentencepiece_tokens_keep_their_blanks() -> None:
     assert [texts.bytes_of(token) for token in (1, 2, 3, 4)] == [b"\xe2", b" of", b"f", b" "]
 
 
-@pytest.mark.parametrize("module", ["mxspec.serve.start", "mxspec.serve.app", "mxspec.serve.specserve"])
+@pytest.mark.parametrize("module", ["mxspec.serve.start", "mxspec.serve.app", "mxspec.serve.commands.specserve"])
 def test_the_server_stands_without_the_compiler(module: str) -> None:
     forbidden = (
         "torch",
@@ -111,6 +111,6 @@ def test_the_server_stands_without_the_compiler(module: str) -> None:
 
 def test_the_options_are_known_without_what_runs_models() -> None:
     slow = ("onnxruntime", "tokenizers", "starlette", "uvicorn")
-    code = f"import sys, mxspec.serve.specserve; print([name for name in {slow!r} if name in sys.modules])"
+    code = f"import sys, mxspec.serve.commands.specserve; print([name for name in {slow!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

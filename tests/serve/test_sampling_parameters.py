@@ -15,9 +15,9 @@ from mxspec.runtime.commands.batch_lines import SETTINGS
 from mxspec.runtime.commands.specrun import specrun
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.serve.commands.specbatch import specbatch
 from mxspec.serve.schema import chat, completion
 from mxspec.serve.schema.fields import OF_OPENAI, Own, parse_body
-from mxspec.serve.specbatch import specbatch
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = {"number": 0.5, "integer": 3, "bias": {"7": -1.5}}

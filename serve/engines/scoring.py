@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob
-from mxspec.serve.flight import Flight
-from mxspec.serve.service import Served
+from mxspec.serve.engines.flight import Flight
+from mxspec.serve.engines.service import Served
 
 Scores = list[Logprob | None]  # of each token of a prompt after those before it; None for the first token
 

@@ -12,11 +12,11 @@ from mxspec.runtime.cli.report import statistics_as_json, timings
 from mxspec.runtime.events import Event, Finished, Round, Statistics, Token
 from mxspec.runtime.handle import Handle
 from mxspec.runtime.trace.collect import Collector
-from mxspec.serve.choice_text import ChoiceText, Piece, finish_reason
-from mxspec.serve.flight import Flight
-from mxspec.serve.metrics import Metrics
+from mxspec.serve.engines.flight import Flight
+from mxspec.serve.engines.metrics import Metrics
+from mxspec.serve.engines.service import Served
 from mxspec.serve.schema.fields import GenerationRequest
-from mxspec.serve.service import Served
+from mxspec.serve.texts.choice_text import ChoiceText, Piece, finish_reason
 
 Object = dict[str, Any]
 

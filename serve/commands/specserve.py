@@ -15,10 +15,10 @@ import click
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.option_groups import GroupedCommand, option
-from mxspec.serve.limits import MIB, Limits
+from mxspec.serve.http.limits import MIB, Limits
 
 if TYPE_CHECKING:
-    from mxspec.serve.service import Service
+    from mxspec.serve.engines.service import Service
 
 FILE = click.Path(path_type=Path)
 SEND_BYTES = 128 << 10
@@ -146,11 +146,11 @@ def specserve(
     curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
         -d '{"model": "my", "prompt": "Once upon a time"}'
     """
+    from mxspec.serve.access.hosts import is_loopback
+    from mxspec.serve.access.keys import read_keys
+    from mxspec.serve.access.log import write_line
     from mxspec.serve.app import Access, build_app
-    from mxspec.serve.hosts import is_loopback
-    from mxspec.serve.keys import read_keys
-    from mxspec.serve.log import write_line
-    from mxspec.serve.service import Service, models_of
+    from mxspec.serve.engines.service import Service, models_of
 
     keys = [] if api_key_file is None else read_keys(api_key_file)
     access = Access(

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mxspec.serve.errors import ApiError
-from mxspec.serve.respond import send_error
+from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.respond import send_error
 
 
 def is_loopback(host: str) -> bool:

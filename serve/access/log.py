@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mxspec.serve.errors import SERVER, ApiError
-from mxspec.serve.metrics import Metrics
-from mxspec.serve.respond import send_error
+from mxspec.serve.engines.metrics import Metrics
+from mxspec.serve.http.errors import SERVER, ApiError
+from mxspec.serve.http.respond import send_error
 
 if TYPE_CHECKING:
-    from mxspec.serve.flight import AbortReason
-    from mxspec.serve.generation import Generation
+    from mxspec.serve.engines.flight import AbortReason
+    from mxspec.serve.texts.generation import Generation
 
 _KEY = "mxspec.entry"
 Write = Callable[[dict[str, Any]], None]

@@ -17,11 +17,11 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
 from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
-from mxspec.serve.errors import SERVER, ApiError, busy
-from mxspec.serve.flight import AbortReason, Flight
-from mxspec.serve.limits import Limits
-from mxspec.serve.metrics import Metrics
-from mxspec.serve.token_texts import TokenTexts
+from mxspec.serve.engines.flight import AbortReason, Flight
+from mxspec.serve.engines.metrics import Metrics
+from mxspec.serve.engines.token_texts import TokenTexts
+from mxspec.serve.http.errors import SERVER, ApiError, busy
+from mxspec.serve.http.limits import Limits
 
 SUFFIX = ".bundle"
 BASELINE = "-fp16"  # ending of the id of a bundle's own fp16 target

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import read_text
-from mxspec.serve.errors import AUTHENTICATION, ApiError
-from mxspec.serve.log import entry_of
-from mxspec.serve.respond import send_error
+from mxspec.serve.access.log import entry_of
+from mxspec.serve.http.errors import AUTHENTICATION, ApiError
+from mxspec.serve.http.respond import send_error
 
 OPEN = ("/health", "/")  # open to requests without a key
 SHORTEST = 8  # least number of characters of a key

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from mxspec.runtime.events import Round, Statistics
 
 if TYPE_CHECKING:
-    from mxspec.serve.service import Served
+    from mxspec.serve.engines.service import Served
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _MODEL = "model_name"

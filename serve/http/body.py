@@ -8,8 +8,8 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
-from mxspec.serve.errors import ApiError
-from mxspec.serve.limits import Limits
+from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.limits import Limits
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:

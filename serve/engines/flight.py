@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 from mxspec.runtime.events import Event
 from mxspec.runtime.handle import Handle
-from mxspec.serve.errors import SERVER, ApiError
+from mxspec.serve.http.errors import SERVER, ApiError
 
 if TYPE_CHECKING:
-    from mxspec.serve.service import Served
+    from mxspec.serve.engines.service import Served
 
 
 class AbortReason(Enum):

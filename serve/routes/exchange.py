@@ -11,14 +11,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
-from mxspec.serve.body import read_body
-from mxspec.serve.errors import SERVER, ApiError
-from mxspec.serve.flight import AbortReason, ClientDisconnected, Flight
-from mxspec.serve.generation import Generation
-from mxspec.serve.log import entry_of
-from mxspec.serve.respond import send_json
+from mxspec.serve.access.log import entry_of
+from mxspec.serve.engines.flight import AbortReason, ClientDisconnected, Flight
+from mxspec.serve.engines.service import Service
+from mxspec.serve.http.body import read_body
+from mxspec.serve.http.errors import SERVER, ApiError
+from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.fields import refused
-from mxspec.serve.service import Service
+from mxspec.serve.texts.generation import Generation
 
 Prepare = Callable[[Service, Flight, bytes, str], Generation]
 """From a request's body, and the prefix of its owner's cache keys, to texts that have begun; runs on a thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxspec.serve.errors import ApiError
+from mxspec.serve.http.errors import ApiError
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from mxspec.serve.errors import ApiError
+from mxspec.serve.http.errors import ApiError
 
 
 async def send_json(send: Send, status: int, content: Any, headers: list[tuple[bytes, bytes]] | None = None) -> None:

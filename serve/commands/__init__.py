@@ -1,0 +1,1 @@
+"""The commands `specserve` and `specbatch`."""

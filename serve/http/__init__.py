@@ -1,0 +1,1 @@
+"""Bodies within limits, and answers with their errors."""

@@ -1,0 +1,1 @@
+"""The texts of an answer while they are written."""
