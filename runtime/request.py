@@ -9,8 +9,8 @@ from typing import Any, Literal
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import SamplingParameters
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.sampling.beam_settings import Beams, EarlyStopping
-from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.text.stop import check_stops
 
 K = int | Literal["auto"]

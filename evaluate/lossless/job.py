@@ -11,8 +11,8 @@ from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import DRAWN, PARAMETERS
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import K, Request
-from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 

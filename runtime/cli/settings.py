@@ -13,8 +13,8 @@ from mxspec.runtime.cli.command import read_text
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
+    from mxspec.runtime.grammars.grammar import Grammar
     from mxspec.runtime.request import K, Message, Request
-    from mxspec.runtime.sampling.grammar import Grammar
 
 GRAMMARS = ("json_schema", "regex", "lark")
 
@@ -72,7 +72,7 @@ def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def grammar_of(texts: Mapping[str, Any]) -> Grammar:
     """The grammar that the options give; raises GenerationError if there are several, or if it is invalid."""
-    from mxspec.runtime.sampling.grammar import Grammar
+    from mxspec.runtime.grammars.grammar import Grammar
 
     if len(texts) > 1:
         raise GenerationError(f"grammar: got {' and '.join(texts)}, expected one of them")

@@ -15,10 +15,10 @@ import numpy as np
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.generation import NO_RULES, GenerationRules
+from mxspec.runtime.grammars.mask import TokenMask
+from mxspec.runtime.grammars.matcher import Matcher, fill_masks
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import raw_logprob
-from mxspec.runtime.sampling.mask import TokenMask
-from mxspec.runtime.sampling.matcher import Matcher, fill_masks
 from mxspec.runtime.sampling.processors import History, Repeats
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits, argmax_tokens, check_logits, shape

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import Strict
-from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest
 

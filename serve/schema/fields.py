@@ -13,9 +13,9 @@ from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.formats.sampling import PARAMETERS
 from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten, with_fields
 from mxspec.runtime.cli.settings import grammar_of
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.beam_settings import EarlyStopping
-from mxspec.runtime.sampling.grammar import Grammar
 from mxspec.serve.http.errors import ApiError, unsupported
 
 DEEPEST = 100  # most levels of nested objects and lists

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from mxspec.formats.errors import BundleError, GenerationError, MxspecError
     from mxspec.runtime.engine import Engine
     from mxspec.runtime.events import Finished, Round, Token
+    from mxspec.runtime.grammars.grammar import Grammar
     from mxspec.runtime.handle import Answer, Handle
     from mxspec.runtime.request import Request
-    from mxspec.runtime.sampling.grammar import Grammar
     from mxspec.runtime.scheduling.worker import QueueFullError
 
     __version__: str
@@ -36,7 +36,7 @@ _HOMES = {
     "Engine": "mxspec.runtime.engine",
     "Finished": "mxspec.runtime.events",
     "GenerationError": "mxspec.formats.errors",
-    "Grammar": "mxspec.runtime.sampling.grammar",
+    "Grammar": "mxspec.runtime.grammars.grammar",
     "Handle": "mxspec.runtime.handle",
     "MxspecError": "mxspec.formats.errors",
     "QueueFullError": "mxspec.runtime.scheduling.worker",

@@ -11,7 +11,7 @@ import pytest
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Finished, Round, Token
-from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.runtime.grammars.grammar import Grammar
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.sampling.mask import TokenMask
+from mxspec.runtime.grammars.mask import TokenMask
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer

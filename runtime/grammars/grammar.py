@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.sampling.matcher import Matcher, one_line
+from mxspec.runtime.grammars.matcher import Matcher, one_line
 from mxspec.runtime.text.panics import guarded
 
 if TYPE_CHECKING:

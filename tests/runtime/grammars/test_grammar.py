@@ -18,7 +18,7 @@ import regex
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.sampling.grammar import Grammar
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper, prepare

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.sampling.truncate import Indices
+Logits, Indices = NDArray[np.float32], NDArray[np.int64]
 
 _FEW = 8  # at most one token in 8 is "few": their ids are then cheaper than a row of minus infinities
 
