@@ -1,0 +1,111 @@
+"""Guarded processes that are forked, one a request, from one that holds what they all need.
+
+Requests do not wait for each other, and one that is given up ends its process at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from mxspec.runtime.guarded.process import RefusedError, result_of, start
+from mxspec.runtime.guarded.wire import read_answer, send_request
+
+TICK_SECONDS = 0.02  # time after which a given-up request is seen
+
+GiveUp = Callable[[], bool]
+
+
+class GivenUpError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Forks:
+    """A module that forks a process for each request; safe from any number of threads, `most` of which are answered.
+
+    `beginning` is what the module is told once, when it starts.
+    """
+
+    def __init__(self, module: str, *beginning: Any, most: int) -> None:
+        self._module = module
+        self._beginning = beginning
+        self._room = threading.BoundedSemaphore(most)
+        self._lock = threading.Lock()
+        self._parent: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._owner = 0
+
+    def ask(self, seconds: float, *request: Any, give_up: GiveUp) -> str:
+        """The answer to a request that may take so many seconds of processor time.
+
+        `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError.
+        """
+        with ExitStack() as stack:
+            while not self._room.acquire(timeout=TICK_SECONDS):
+                _check(give_up)
+            stack.callback(self._room.release)
+            end = stack.enter_context(self._fork())
+            stream = stack.enter_context(end.makefile("rwb"))
+            try:
+                send_request(stream, seconds, *request)
+                while not _readable(end):
+                    _check(give_up)
+                answer = read_answer(stream)
+            except OSError:
+                answer = None
+            if answer is None:
+                raise RefusedError("the process that works on it has ended")
+        return result_of(answer)
+
+    def close(self) -> None:
+        """End the process and those forked from it; the next request starts another."""
+        with self._lock:
+            self._end()
+
+    def _fork(self) -> socket.socket:
+        """The connection to a new process."""
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            for control in (self._running(), None):
+                try:
+                    socket.send_fds(control or self._running(), [b"+"], [theirs.fileno()])
+                    return ours
+                except OSError:  # the process has ended since
+                    self._end()
+        ours.close()
+        raise RefusedError("the process that works on it cannot be started")
+
+    def _running(self) -> socket.socket:
+        if self._parent is not None and self._owner == os.getpid() and self._parent[0].poll() is None:
+            return self._parent[1]
+        self._end()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._parent = start(self._module, stdin=theirs), ours
+        self._owner = os.getpid()
+        with ours.makefile("wb") as stream:
+            send_request(stream, 0.0, *self._beginning)
+        return ours
+
+    def _end(self) -> None:
+        found, self._parent = self._parent, None
+        if found is not None:
+            process, control = found
+            control.close()
+            if self._owner == os.getpid():
+                process.wait()
+
+
+def _readable(end: socket.socket) -> bool:
+    import select
+
+    return bool(select.select([end], [], [], TICK_SECONDS)[0])
+
+
+def _check(give_up: GiveUp) -> None:
+    if give_up():
+        raise GivenUpError

@@ -1,0 +1,93 @@
+"""A guarded process that is kept: started with the first request, replaced after it has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from threading import Lock
+from typing import Any, BinaryIO
+
+from mxspec.runtime.guarded.wire import ERROR, LAST, RESULT, read_answer, send_request
+
+
+class RefusedError(Exception):
+    """What a guarded process answers instead of a result, or why it has ended: one line."""
+
+
+class GuardedProcess:
+    """A module that runs as a process, and the pipes to it; safe from any number of threads, which take turns."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._lock = Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def ask(self, seconds: float, *request: Any) -> str:
+        """The answer to a request that may take so many seconds of processor time; raises RefusedError."""
+        with self._lock:
+            child = self._running()
+            answer = None
+            with suppress(BrokenPipeError):
+                send_request(_pipe(child.stdin), seconds, *request)
+                answer = read_answer(_pipe(child.stdout))
+            if answer is None:
+                raise RefusedError(death(self._end(), seconds))
+            if answer.startswith(LAST):
+                self._end()
+        return result_of(answer)
+
+    def close(self) -> None:
+        """End the process; the next request starts another."""
+        with self._lock:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._owner == os.getpid() and self._child.poll() is None:
+            return self._child
+        self._end()
+        self._owner = os.getpid()
+        self._child = start(self._module, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self._child
+
+    def _end(self) -> int:
+        """Close the pipes, which ends the process; its exit status."""
+        child, self._child = self._child, None
+        if child is None or self._owner != os.getpid():  # a child of the process that this one was forked from
+            return 0
+        for pipe in (child.stdin, child.stdout):
+            with suppress(BrokenPipeError):
+                _pipe(pipe).close()
+        return child.wait()
+
+
+def start(module: str, **streams: Any) -> subprocess.Popen[bytes]:
+    """A process that runs a module of ours; it finds what this process finds."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.DEVNULL,
+        **streams,
+    )
+
+
+def result_of(answer: str) -> str:
+    """The result that an answer holds; raises RefusedError where it holds an error."""
+    if answer.startswith((ERROR, LAST)):
+        raise RefusedError(answer[1:])
+    return answer.removeprefix(RESULT)
+
+
+def death(status: int, seconds: float) -> str:
+    """Why a process ended, by its exit status as subprocess has it."""
+    if status == -signal.SIGPROF:
+        return f"more than {seconds:g} seconds"
+    return f"it ended the process that works on it (status {status})"
+
+
+def _pipe(pipe: Any) -> BinaryIO:
+    assert pipe is not None
+    return pipe  # type: ignore[no-any-return]

@@ -1,0 +1,46 @@
+"""What a guarded process and its owner send each other: a length in 8 bytes, then that many bytes.
+
+A request is (seconds, ...) as marshal writes it; an answer is a text whose first letter says what the rest is.
+"""
+
+from __future__ import annotations
+
+import marshal
+from typing import Any, BinaryIO
+
+RESULT, ERROR, LAST = "=", "!", "."  # the last error: its process has ended, or has had too little memory
+
+
+def send_request(to: BinaryIO, seconds: float, *request: Any) -> None:
+    """Send a request that may take so many seconds of processor time."""
+    _send(to, marshal.dumps((seconds, *request)))
+
+
+def send_answer(to: BinaryIO, text: str) -> None:
+    """Send an answer, whose first letter is one of the three."""
+    _send(to, text.encode("utf-8", "surrogatepass"))
+
+
+def read_request(source: BinaryIO) -> tuple[Any, ...] | None:
+    """The next request; None after the last."""
+    found = _read(source)
+    return None if found is None else marshal.loads(found)
+
+
+def read_answer(source: BinaryIO) -> str | None:
+    """The next answer; None where there is none, or none that is whole."""
+    found = _read(source)
+    return found.decode("utf-8", "surrogatepass") if found else None
+
+
+def _send(to: BinaryIO, message: bytes) -> None:
+    to.write(len(message).to_bytes(8) + message)
+    to.flush()
+
+
+def _read(source: BinaryIO) -> bytes | None:
+    size = source.read(8)
+    if not size:
+        return None
+    message = source.read(int.from_bytes(size))
+    return message if len(message) == int.from_bytes(size) else None
