@@ -19,6 +19,8 @@ from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
+from mxspec.runtime.grammars.matcher import Matcher
+from mxspec.runtime.grammars.trial import Trial
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
@@ -79,6 +81,8 @@ class Engine:
         self.model: ModelName = model
         self.target = Session.of(self.bundle, model, slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
+        entry = manifest.tokenizer
+        self.trial = Trial(self.tokenizer, entry.eos_token_ids, entry.vocab_size)  # of requests' grammars
         self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner])
@@ -92,6 +96,7 @@ class Engine:
     def close(self) -> None:
         """End all texts as cancelled; the engine takes no further request."""
         self._close()
+        self.trial.close()
 
     def __enter__(self) -> Self:
         return self
@@ -227,14 +232,16 @@ class Engine:
         ends_by_itself = not request.ignore_eos and request.grammar is None
         limit = min(request.max_new_tokens, room) if ends_by_itself else None
 
-        def shaper() -> Shaper:
+        matchers = self._matchers(request)
+
+        def shaper(matcher: Matcher | None) -> Shaper:
             return Shaper(
                 sampling,
                 prompt,
                 vocab_size=manifest.tokenizer.vocab_size,
                 eos=eos,
                 min_new_tokens=request.min_new_tokens,
-                grammar=self._matcher(request),
+                grammar=matcher,
                 rules=manifest.generation,
                 limit=limit,
             )
@@ -246,11 +253,18 @@ class Engine:
             stops = bool(request.stops)
             forced = len(manifest.tokenizer.decoder_start) - 1 if source and request.decoder_prompt is None else 0
             beams = replace(request.search, counted=forced)
-            return [Search(settings, beams, shaper(), stream, mailbox, self.target, draft, stops=stops)]
+            return [Search(settings, beams, shaper(matchers[0]), stream, mailbox, self.target, draft, stops=stops)]
         return [
-            TextSequence(settings, shaper(), stream(), mailbox, self.target.capacity, sample)
-            for sample in range(request.samples)
+            TextSequence(settings, shaper(matcher), stream(), mailbox, self.target.capacity, sample)
+            for sample, matcher in enumerate(matchers)
         ]
+
+    def _matchers(self, request: Request) -> list[Matcher | None]:
+        """A matcher for each sample, all of one grammar that is compiled once."""
+        if request.grammar is None:
+            return [None] * request.samples
+        first = self.trial.compile(request.grammar)
+        return [first, *(first.copy() for _ in range(request.samples - 1))]
 
     def _check_slots(self, request: Request) -> None:
         if request.beams > self.target.slots:
@@ -306,12 +320,6 @@ class Engine:
             name = "n" if request.n > 1 else "best_of"
             raise GenerationError(f"{name}: got {request.samples} at temperature 0, where all samples are the same")
         return Sampling(**{**defaults, **given}).seeded()
-
-    def _matcher(self, request: Request) -> Any:
-        if request.grammar is None:
-            return None
-        entry = self.bundle.manifest.tokenizer
-        return request.grammar.compile(self.tokenizer, entry.eos_token_ids, entry.vocab_size)
 
 
 def _close(worker: Worker, scheduler: Scheduler, costs: Path | None) -> None:

@@ -51,9 +51,32 @@ class Grammar:
         """A matcher at the beginning of a text; GenerationError if the grammar does not parse or llguidance is missing.
 
         A tokenizer's first grammar takes about a second, a large one as long: call it outside the engine's thread.
+        A stranger's grammar can end the process: Trial (trial.py) tries it first.
         """
-        vocabulary = _vocabulary(tokenizer, frozenset(eos), vocab_size)
-        return Matcher(_machine(self, vocabulary), vocabulary, eos, vocab_size)
+        vocabulary = vocabulary_of(tokenizer, eos, vocab_size)
+        return Matcher(self.machine(vocabulary), vocabulary, eos, vocab_size)
+
+    def machine(self, vocabulary: LLTokenizer) -> LLMatcher:
+        """The machine before its first token; raises GenerationError.
+
+        Texts of several requests each have one. Copies of one share a lexer, and wait for each other.
+        """
+        from llguidance import LLMatcher
+
+        try:
+            match self.kind:
+                case "json_schema":
+                    source = LLMatcher.grammar_from_json_schema(self.text)
+                case "regex":
+                    source = LLMatcher.grammar_from_regex(self.text)
+                case "lark":
+                    source = LLMatcher.grammar_from_lark(self.text)
+            machine = LLMatcher(vocabulary, source, log_level=0)
+        except ValueError as error:  # half a surrogate pair
+            raise GenerationError(f"grammar: {one_line(str(error))}") from error
+        if machine.is_error():
+            raise GenerationError(f"grammar: {one_line(machine.get_error())}")
+        return machine
 
 
 def _text(value: object, what: str) -> str:
@@ -62,39 +85,40 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-def _machine(grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher:
-    """The machine before its first token. Not a copy of another: copies share a lexer, and wait for each other."""
-    from llguidance import LLMatcher
+@dataclass(frozen=True, slots=True)
+class VocabularyParts:
+    """What llguidance makes a vocabulary of, as another process can be told it."""
 
-    try:
-        match grammar.kind:
-            case "json_schema":
-                source = LLMatcher.grammar_from_json_schema(grammar.text)
-            case "regex":
-                source = LLMatcher.grammar_from_regex(grammar.text)
-            case "lark":
-                source = LLMatcher.grammar_from_lark(grammar.text)
-        machine = LLMatcher(vocabulary, source, log_level=0)
-    except ValueError as error:  # half a surrogate pair
-        raise GenerationError(f"grammar: {one_line(str(error))}") from error
-    if machine.is_error():
-        raise GenerationError(f"grammar: {one_line(machine.get_error())}")
-    return machine
+    tokenizer: str  # tokenizer.json
+    size: int
+    ends: list[int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> VocabularyParts:
+        size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
+        ends = sorted(token for token in eos if tokenizer.id_to_token(token) is not None)
+        return cls(_without_limits(tokenizer).to_str(), size, ends)
+
+    def vocabulary(self) -> LLTokenizer:
+        """The text of each token, in a tree; GenerationError if llguidance is missing or cannot read the tokenizer."""
+        try:
+            from llguidance import LLTokenizer
+        except ImportError as error:
+            raise GenerationError(
+                "grammar: needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
+            ) from error
+        with guarded("grammar: this tokenizer is not supported", GenerationError):
+            return LLTokenizer(self.tokenizer, n_vocab=self.size, eos_token=self.ends or None)
+
+
+def vocabulary_of(tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> LLTokenizer:
+    """The tokenizer in the form of llguidance; the first time takes up to a second, without a switch of threads."""
+    return _vocabulary(tokenizer, frozenset(eos), vocab_size)
 
 
 @lru_cache(maxsize=4)
 def _vocabulary(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> LLTokenizer:
-    """The tokenizer in the form of llguidance: the text of each token, in a tree."""
-    try:
-        from llguidance import LLTokenizer
-    except ImportError as error:
-        raise GenerationError(
-            "grammar: needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
-        ) from error
-    size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
-    ends = sorted(token for token in eos if tokenizer.id_to_token(token) is not None)
-    with guarded("grammar: this tokenizer is not supported", GenerationError):
-        return LLTokenizer(_without_limits(tokenizer).to_str(), n_vocab=size, eos_token=ends or None)
+    return VocabularyParts.of(tokenizer, eos, vocab_size).vocabulary()
 
 
 def _without_limits(tokenizer: Tokenizer) -> Tokenizer:

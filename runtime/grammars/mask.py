@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Logits, Indices = NDArray[np.float32], NDArray[np.int64]
+Logits = NDArray[np.float32]
+Indices = NDArray[np.int64]
 
 _FEW = 8  # at most one token in 8 is "few": their ids are then cheaper than a row of minus infinities
 

@@ -33,6 +33,7 @@ class Matcher:
 
     def __init__(self, machine: LLMatcher, vocabulary: LLTokenizer, eos: Collection[int], vocab_size: int) -> None:
         self._machine = machine
+        self._vocabulary = vocabulary
         self._eos = frozenset(eos)
         self._vocab_size = vocab_size
         self._words = -(-vocabulary.vocab_size // 32)
@@ -43,6 +44,12 @@ class Matcher:
         self._fed = 0
         self._masks: dict[int, TokenMask | None] = {}  # by length of the look-ahead
         self._ended = False
+
+    def copy(self) -> Matcher:
+        """Another text at the same place. It shares the lexer: the two wait for each other."""
+        copy = Matcher(self._machine.deep_copy(), self._vocabulary, self._eos, self._vocab_size)
+        copy._path, copy._masks, copy._ended = [*self._path], {**self._masks}, self._ended
+        return copy
 
     @property
     def complete(self) -> bool:

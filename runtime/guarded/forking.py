@@ -12,7 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mxspec.runtime.guarded.child import Answer, answer_requests, ignore_interrupts, limit_memory, limit_stack, used_bytes
+from mxspec.runtime.guarded.child import (
+    Answer,
+    answer_requests,
+    ignore_interrupts,
+    limit_memory,
+    limit_stack,
+    used_bytes,
+)
 from mxspec.runtime.guarded.wire import LAST, read_request, send_answer
 
 NICENESS = 5  # what answers others has precedence
@@ -33,7 +40,7 @@ def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
     """
     ignore_interrupts()
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
-        with control.makefile("rb", buffering=0) as stream:
+        with control.makefile("rb", buffering=0) as stream:  # which leaves what comes after the beginning
             beginning = read_request(stream)
         if beginning is None:
             return

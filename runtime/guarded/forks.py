@@ -6,14 +6,15 @@ Requests do not wait for each other, and one that is given up ends its process a
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
-from mxspec.runtime.guarded.process import RefusedError, result_of, start
+from mxspec.runtime.guarded.process import ProcessEndedError, result_of, start
 from mxspec.runtime.guarded.wire import read_answer, send_request
 
 TICK_SECONDS = 0.02  # time after which a given-up request is seen
@@ -42,23 +43,25 @@ class Forks:
     def ask(self, seconds: float, *request: Any, give_up: GiveUp) -> str:
         """The answer to a request that may take so many seconds of processor time.
 
-        `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError.
+        `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError, and
+        ProcessEndedError where the fault is not the request's.
         """
         with ExitStack() as stack:
             while not self._room.acquire(timeout=TICK_SECONDS):
                 _check(give_up)
             stack.callback(self._room.release)
             end = stack.enter_context(self._fork())
-            stream = stack.enter_context(end.makefile("rwb"))
+            requests, answers = (stack.enter_context(end.makefile(mode)) for mode in ("wb", "rb"))
             try:
-                send_request(stream, seconds, *request)
+                send_request(requests, seconds, *request)
                 while not _readable(end):
                     _check(give_up)
-                answer = read_answer(stream)
+                answer = read_answer(answers)
             except OSError:
                 answer = None
             if answer is None:
-                raise RefusedError("the process that works on it has ended")
+                _check(give_up)
+                raise ProcessEndedError("the process that works on it has ended")
         return result_of(answer)
 
     def close(self) -> None:
@@ -70,14 +73,14 @@ class Forks:
         """The connection to a new process."""
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
-            for control in (self._running(), None):
+            for _ in range(2):
                 try:
-                    socket.send_fds(control or self._running(), [b"+"], [theirs.fileno()])
+                    socket.send_fds(self._running(), [b"+"], [theirs.fileno()])
                     return ours
                 except OSError:  # the process has ended since
                     self._end()
         ours.close()
-        raise RefusedError("the process that works on it cannot be started")
+        raise ProcessEndedError("the process that works on it cannot be started")
 
     def _running(self) -> socket.socket:
         if self._parent is not None and self._owner == os.getpid() and self._parent[0].poll() is None:
@@ -101,8 +104,6 @@ class Forks:
 
 
 def _readable(end: socket.socket) -> bool:
-    import select
-
     return bool(select.select([end], [], [], TICK_SECONDS)[0])
 
 

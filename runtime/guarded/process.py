@@ -17,6 +17,10 @@ class RefusedError(Exception):
     """What a guarded process answers instead of a result, or why it has ended: one line."""
 
 
+class ProcessEndedError(RefusedError):
+    """A guarded process has ended, or cannot be started, for a reason that is not known."""
+
+
 class GuardedProcess:
     """A module that runs as a process, and the pipes to it; safe from any number of threads, which take turns."""
 

@@ -6,41 +6,54 @@ A request is (seconds, ...) as marshal writes it; an answer is a text whose firs
 from __future__ import annotations
 
 import marshal
+from io import BufferedIOBase, RawIOBase
 from typing import Any, BinaryIO
+
+Stream = BinaryIO | BufferedIOBase | RawIOBase
 
 RESULT, ERROR, LAST = "=", "!", "."  # the last error: its process has ended, or has had too little memory
 
 
-def send_request(to: BinaryIO, seconds: float, *request: Any) -> None:
+def send_request(to: Stream, seconds: float, *request: Any) -> None:
     """Send a request that may take so many seconds of processor time."""
     _send(to, marshal.dumps((seconds, *request)))
 
 
-def send_answer(to: BinaryIO, text: str) -> None:
+def send_answer(to: Stream, text: str) -> None:
     """Send an answer, whose first letter is one of the three."""
     _send(to, text.encode("utf-8", "surrogatepass"))
 
 
-def read_request(source: BinaryIO) -> tuple[Any, ...] | None:
+def read_request(source: Stream) -> tuple[Any, ...] | None:
     """The next request; None after the last."""
     found = _read(source)
     return None if found is None else marshal.loads(found)
 
 
-def read_answer(source: BinaryIO) -> str | None:
+def read_answer(source: Stream) -> str | None:
     """The next answer; None where there is none, or none that is whole."""
     found = _read(source)
     return found.decode("utf-8", "surrogatepass") if found else None
 
 
-def _send(to: BinaryIO, message: bytes) -> None:
+def _send(to: Stream, message: bytes) -> None:
     to.write(len(message).to_bytes(8) + message)
     to.flush()
 
 
-def _read(source: BinaryIO) -> bytes | None:
-    size = source.read(8)
-    if not size:
-        return None
-    message = source.read(int.from_bytes(size))
-    return message if len(message) == int.from_bytes(size) else None
+def _read(source: Stream) -> bytes | None:
+    """The next message; None where there is none, or none that is whole."""
+    size = _exactly(source, 8)
+    return None if size is None else _exactly(source, int.from_bytes(size))
+
+
+def _exactly(source: Stream, count: int) -> bytes | None:
+    """So many bytes, also of a stream without a buffer, which gives what is there."""
+    pieces, left = [], count
+    while left:
+        piece = source.read(left)
+        if not piece:
+            return None
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)

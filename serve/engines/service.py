@@ -6,17 +6,19 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import BundleError
+from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.grammars.grammar import Grammar
+from mxspec.runtime.guarded.forks import GivenUpError
 from mxspec.serve.engines.flight import AbortReason, Flight
 from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.token_texts import TokenTexts
@@ -25,7 +27,7 @@ from mxspec.serve.http.limits import Limits
 
 SUFFIX = ".bundle"
 BASELINE = "-fp16"  # ending of the id of a bundle's own fp16 target
-PREPARING = 4  # threads that parse requests, tokenise, and compile grammars
+PREPARING = 4  # threads that parse requests, and tokenise
 
 Result = TypeVar("Result")
 State = Literal["loading", "ready", "draining", "failed"]
@@ -81,6 +83,16 @@ def models_of(bundles: Sequence[Path]) -> list[Model]:
     return list(found.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[Result]):
+    """A request that was understood: the grammar to be tried, and what then begins its texts."""
+
+    served: Served
+    grammar: Grammar | None
+    names: Mapping[str, str]  # of settings that the request has under another name
+    begin: Callable[[], Result]
+
+
 @dataclass(eq=False)
 class Service:
     """Some bundles, made ready to answer requests; all its methods but `load` belong to the event loop."""
@@ -100,6 +112,8 @@ class Service:
         self.flights: set[Flight] = set()
         self._room = threading.Lock()  # guards `under_way`: requests are prepared on threads
         self._preparers = ThreadPoolExecutor(PREPARING, "mxspec-prepare")
+        # Each thread waits for a process that tries a grammar, or for one that is compiled: nobody else waits for it.
+        self._triers = ThreadPoolExecutor(self.slots + self.limits.queue, "mxspec-grammar")
 
     # --- its life ---
 
@@ -126,6 +140,8 @@ class Service:
                 shared_suffixes=self.shared_suffixes,
                 model=model.kind,
             )
+            with suppress(GenerationError):  # llguidance is not installed, or cannot read the tokenizer
+                engine.trial.warm()
             scorer = ThreadPoolExecutor(1, "mxspec-score")
             texts = TokenTexts(engine.tokenizer)
             self.served[model.id] = Served(model, engine, limit, int(time.time()), texts, scorer)
@@ -154,6 +170,7 @@ class Service:
     def close(self) -> None:
         """End the engines; waits for the step that runs."""
         self._preparers.shutdown(wait=False, cancel_futures=True)
+        self._triers.shutdown(wait=False, cancel_futures=True)
         for served in self.served.values():
             served.scorer.shutdown(wait=False, cancel_futures=True)
             served.engine.close()
@@ -208,6 +225,22 @@ class Service:
     async def prepare(self, work: Callable[[], Result]) -> Result:
         """Do work that would block the event loop on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._preparers, work)
+
+    async def begin(self, flight: Flight, prepared: Prepared[Result]) -> Result:
+        """Begin the texts of a request, on a thread, once its grammar was tried; gives up if the flight is aborted."""
+        if prepared.grammar is None:
+            return await self.prepare(prepared.begin)
+
+        def tried() -> Result:
+            assert prepared.grammar is not None
+            prepared.served.engine.trial.check(prepared.grammar, lambda: flight.abort_reason is not None)
+            return prepared.begin()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._triers, tried)
+        except GivenUpError:
+            flight.raise_if_aborted()
+            raise
 
 
 def describe(served: Served) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.serve.access.keys import cache_key
 from mxspec.serve.engines.flight import Flight
-from mxspec.serve.engines.service import Served, Service
+from mxspec.serve.engines.service import Prepared, Served, Service
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.http.limits import check_count
@@ -23,8 +23,8 @@ from mxspec.serve.texts.generation import Generation, Object
 from mxspec.serve.texts.tools import CallReader, CallStyle, call_style
 
 
-def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Generation:
-    """From a body to texts that have begun; raises ApiError."""
+def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:
+    """From a body to what begins the answers; raises ApiError."""
     asked = parse_body(body, ChatRequest, REFUSALS)
     asked.check()
     served = service.find(asked.model)
@@ -33,12 +33,17 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Genera
         why = f"model {served.id} has no chat template; /v1/completions continues a prompt"
         raise ApiError(400, f"messages: {why}", param="messages")
     style = _style(asked, served)
-    service.admit(flight, served, asked.n)
     try:
-        handle = served.engine.submit(_request(asked, served, style, owner))
+        request = _request(asked, served, style, owner)
     except MxspecError as error:
         raise refused(error, asked.names) from None
-    return Generation(served, asked, Chat(served.texts, asked, style), [handle], asked.n)
+    service.admit(flight, served, asked.n)
+
+    def begin() -> Generation:
+        handle = served.engine.submit(request)
+        return Generation(served, asked, Chat(served.texts, asked, style), [handle], asked.n)
+
+    return Prepared(served, request.grammar, asked.names, begin)
 
 
 def _style(asked: ChatRequest, served: Served) -> CallStyle | None:

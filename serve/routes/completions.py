@@ -9,12 +9,13 @@ from typing import Any
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.events import Token
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.serve.access.keys import cache_key
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.scoring import Scores, score
-from mxspec.serve.engines.service import Served, Service
+from mxspec.serve.engines.service import Prepared, Served, Service
 from mxspec.serve.http.errors import unsupported
 from mxspec.serve.http.limits import check_count, check_prompts
 from mxspec.serve.schema.completion import REFUSALS, CompletionRequest
@@ -25,8 +26,8 @@ from mxspec.serve.texts.generation import Generation, Object
 LEAST = -9999.0  # the log-probability of an impossible token: JSON has no infinity, and clients add these numbers
 
 
-def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Generation:
-    """From a body to texts that have begun; raises ApiError."""
+def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:
+    """From a body to what begins its texts; raises ApiError."""
     asked = parse_body(body, CompletionRequest, REFUSALS)
     asked.check()
     served = service.find(asked.model)
@@ -40,12 +41,17 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Genera
     check_count("best_of", samples, service.limits.n)
     service.admit(flight, served, len(asked.prompt) * samples)
     try:
-        prompts = [_prompt(served, given) for given in asked.prompt]
-        handles = served.engine.submit_all(_requests(asked, prompts, owner)) if asked.max_tokens else []
+        grammar = asked.mxspec.grammar()
     except MxspecError as error:
         raise refused(error, asked.names) from None
-    tokens = None if handles else sum(len(prompt.ids) for prompt in prompts)
-    return Generation(served, asked, Completion(served, asked, prompts, samples), handles, samples, tokens)
+
+    def begin() -> Generation:
+        prompts = [_prompt(served, given) for given in asked.prompt]
+        handles = served.engine.submit_all(_requests(asked, prompts, grammar, owner)) if asked.max_tokens else []
+        tokens = None if handles else sum(len(prompt.ids) for prompt in prompts)
+        return Generation(served, asked, Completion(served, asked, prompts, samples), handles, samples, tokens)
+
+    return Prepared(served, grammar, asked.names, begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,12 @@ def _prompt(served: Served, given: str | list[int]) -> Prompt:
     return Prompt(served.engine.check(given))
 
 
-def _requests(asked: CompletionRequest, prompts: Sequence[Prompt], owner: str) -> list[Request]:
+def _requests(
+    asked: CompletionRequest, prompts: Sequence[Prompt], grammar: Grammar | None, owner: str
+) -> list[Request]:
     settings = {
         **asked.settings(cache_key(owner, asked.mxspec.cache_key)),
-        "grammar": asked.mxspec.grammar(),
+        "grammar": grammar,
         "max_new_tokens": asked.max_tokens,
         "logprobs": asked.logprobs,
         "best_of": asked.best_of,

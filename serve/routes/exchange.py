@@ -13,15 +13,15 @@ from starlette.types import Receive, Scope, Send
 from mxspec.formats.errors import MxspecError
 from mxspec.serve.access.log import entry_of
 from mxspec.serve.engines.flight import AbortReason, ClientDisconnected, Flight
-from mxspec.serve.engines.service import Service
+from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.http.body import read_body
 from mxspec.serve.http.errors import SERVER, ApiError
 from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.fields import refused
 from mxspec.serve.texts.generation import Generation
 
-Prepare = Callable[[Service, Flight, bytes, str], Generation]
-"""From a request's body, and the prefix of its owner's cache keys, to texts that have begun; runs on a thread."""
+Prepare = Callable[[Service, Flight, bytes, str], Prepared[Generation]]
+"""From a request's body, and the prefix of its owner's cache keys, to what begins its texts; runs on a thread."""
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -44,7 +44,7 @@ class TextRoute:
                 body = await read_body(scope, receive, service.limits)
                 watcher = asyncio.create_task(_watch(receive, flight))
                 try:
-                    generation = await service.prepare(lambda: self._prepare(service, flight, body, entry.owner))
+                    generation = await self._begin(flight, body, entry.owner)
                     entry.generation = generation
                     flight.begin(generation.handles)
                     await self._answer(generation, flight, send)
@@ -54,6 +54,15 @@ class TextRoute:
                 entry.abort_reason = AbortReason.DISCONNECTED if flight.abort_reason is None else flight.abort_reason
             else:
                 entry.abort_reason = flight.abort_reason
+
+    async def _begin(self, flight: Flight, body: bytes, owner: str) -> Generation:
+        """The request's texts, begun; raises ApiError."""
+        service = self._service
+        prepared = await service.prepare(lambda: self._prepare(service, flight, body, owner))
+        try:
+            return await service.begin(flight, prepared)
+        except MxspecError as error:
+            raise refused(error, prepared.names) from None
 
     async def _answer(self, generation: Generation, flight: Flight, send: Send) -> None:
         await generation.dialect.begin(flight)

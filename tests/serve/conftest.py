@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -113,6 +114,40 @@ class Answer:
         assert all(line.startswith("data: ") for line in lines)
         data = [line.removeprefix("data: ") for line in lines]
         return [one if one == "[DONE]" else json.loads(one) for one in data]
+
+
+class Raw:
+    """A client that sends a request and then does as it likes."""
+
+    def __init__(
+        self,
+        server: Server,
+        body: dict[str, Any],
+        *,
+        path: str = "/v1/completions",
+        headers: Mapping[str, str] | None = None,
+        receive_bytes: int | None = None,
+    ) -> None:
+        self.socket = socket.socket()
+        if receive_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect((server.host, server.port))
+        data = json.dumps(body).encode()
+        given = {
+            "Host": "localhost",
+            "Content-Type": "application/json",
+            "Content-Length": len(data),
+            **(headers or {}),
+        }
+        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+        self.socket.sendall("\r\n".join([*lines, "", ""]).encode() + data)
+
+    def __enter__(self) -> socket.socket:
+        return self.socket
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
 
 
 Serving = Callable[..., AbstractContextManager[Server]]

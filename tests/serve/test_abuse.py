@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import PATIENCE, Answer, Server, Serving
+from .conftest import PATIENCE, Answer, Raw, Server, Serving
 
 KEYS = ("first-secret-key", "second-secret-key")
 STALL = 1.0
@@ -67,31 +67,10 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-class Raw:
-    """A client that sends a request and then does as it likes."""
-
-    def __init__(self, server: Server, body: dict[str, Any], receive_bytes: int | None = None) -> None:
-        self.socket = socket.socket()
-        if receive_bytes is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(PATIENCE)
-        self.socket.connect((server.host, server.port))
-        data = json.dumps(body).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEYS[0]}\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-        self.socket.sendall(head.encode() + data)
-
-    def __enter__(self) -> socket.socket:
-        return self.socket
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-
 @pytest.mark.parametrize("streamed", [True, False])
 def test_who_goes_away_gives_the_slot_back(server: Server, streamed: bool) -> None:
     wait_until(server, lambda texts: texts == 0)
-    with Raw(server, LONG | {"stream": streamed}) as client:
+    with Raw(server, LONG | {"stream": streamed}, headers=bearer()) as client:
         if streamed:
             client.recv(1)
         wait_until(server, lambda texts: texts == 1)
@@ -115,7 +94,7 @@ def test_beyond_the_queue_the_answer_is_later(server: Server) -> None:
 
 def test_a_client_that_reads_nothing_is_left(server: Server) -> None:
     wait_until(server, lambda texts: texts == 0)
-    with Raw(server, LONG | {"stream": True, "logprobs": 20}, receive_bytes=2048) as client:
+    with Raw(server, LONG | {"stream": True, "logprobs": 20}, receive_bytes=2048, headers=bearer()) as client:
         wait_until(server, lambda texts: texts == 1)
         assert held_by(server, client)
         wait_for(lambda: any(entry.get("cut") == "stalled" for entry in server.log()))

@@ -1,0 +1,94 @@
+"""Grammars are tried by processes of their own before they are compiled here.
+
+A stranger's grammar can take minutes, all memory, or more stack than there is, which ends a process. So one that has
+limits (trial_child.py) compiles it first and takes some steps in it. What was found good is compiled again here, in
+threads that have at least twice that stack (Rust's have 2 MiB, others usually 8).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Collection
+
+from tokenizers import Tokenizer
+
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary_of
+from mxspec.runtime.grammars.matcher import Matcher
+from mxspec.runtime.guarded.forks import Forks, GiveUp
+from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
+
+LONGEST = 1 << 19  # bytes of a grammar
+SECONDS = 1.0  # of processor time; a schema of 500 fields takes 0.015, an enum of 20,000 texts 0.18
+PROCESSES = 12  # that try grammars at the same time
+COMPILING = 2  # grammars that are compiled here at the same time: texts that are written need the processor, too
+KEPT = 1024  # verdicts
+
+
+class Trial:
+    """Tries the grammars of one tokenizer, and compiles the good ones; from any number of threads."""
+
+    def __init__(self, tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._eos = eos
+        self._vocab_size = vocab_size
+        self._verdicts: OrderedDict[bytes, str] = OrderedDict()  # by the grammar's hash: its error, empty if good
+        self._lock = threading.Lock()
+        self._compiling = threading.BoundedSemaphore(COMPILING)
+        self._forks: Forks | None = None
+        self.close = weakref.finalize(self, list)
+
+    def warm(self) -> None:
+        """Make what all grammars need; raises GenerationError. It takes up to a second and stops other threads."""
+        vocabulary_of(self._tokenizer, self._eos, self._vocab_size)
+
+    def compile(self, grammar: Grammar, give_up: GiveUp = lambda: False) -> Matcher:
+        """A matcher at the beginning of a text, whose first mask is known; raises GenerationError.
+
+        `give_up` is called now and then; once it is true, GivenUpError is raised.
+        """
+        self.check(grammar, give_up)
+        with self._compiling:
+            matcher = grammar.compile(self._tokenizer, self._eos, self._vocab_size)
+            matcher.mask(())
+        return matcher
+
+    def check(self, grammar: Grammar, give_up: GiveUp = lambda: False) -> None:
+        """Raise GenerationError for a grammar that is invalid, too large, or takes too much to be used."""
+        text = grammar.text.encode("utf-8", "surrogatepass")
+        if len(text) > LONGEST:
+            raise GenerationError(f"grammar: got {len(text):,} bytes, expected at most {LONGEST:,}")
+        key = hashlib.sha256(grammar.kind.encode() + b"\0" + text).digest()
+        with self._lock:
+            verdict = self._verdicts.get(key)
+        if verdict is None:
+            verdict = self._try(grammar, give_up)
+            with self._lock:
+                self._verdicts[key] = verdict
+                while len(self._verdicts) > KEPT:
+                    self._verdicts.popitem(last=False)
+        if verdict:
+            raise GenerationError(f"grammar: {verdict}")
+
+    def _try(self, grammar: Grammar, give_up: GiveUp) -> str:
+        """The error of a grammar, empty if it is good."""
+        try:
+            return self._processes().ask(SECONDS, grammar.kind, grammar.text, give_up=give_up)
+        except ProcessEndedError as error:  # which says nothing of the grammar
+            raise GenerationError(f"grammar: {error}") from None
+        except RefusedError as error:
+            return str(error).removeprefix("grammar: ")
+
+    def _processes(self) -> Forks:
+        self.warm()  # raises here what would end a process
+        with self._lock:
+            if self._forks is None:
+                parts = VocabularyParts.of(self._tokenizer, self._eos, self._vocab_size)
+                child = "mxspec.runtime.grammars.trial_child"
+                self._forks = Forks(child, parts.tokenizer, parts.size, parts.ends, most=PROCESSES)
+                self.close.detach()
+                self.close = weakref.finalize(self, self._forks.close)
+            return self._forks
