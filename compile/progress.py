@@ -11,6 +11,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
@@ -36,45 +37,27 @@ class Stages:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """A stage of unknown length."""
-        columns = (SpinnerColumn(finished_text="✓"), TextColumn(_NAME), TimeElapsedColumn())
-        with self._timed(name), Progress(*columns, console=self._console) as progress:
-            task = progress.add_task(name, total=None)
+        with self._shown(name, None):
             yield
-            progress.update(task, total=1, completed=1)
 
     @contextmanager
     def bytes(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
         """A stage over `total` bytes; call what it gives with the bytes done."""
-        columns = (
-            SpinnerColumn(finished_text="✓"),
-            TextColumn(_NAME),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeElapsedColumn(),
-        )
-        with self._timed(name), Progress(*columns, console=self._console) as progress:
-            task = progress.add_task(name, total=total)
-            yield lambda count: progress.advance(task, count)
+        with self._shown(name, total, BarColumn(), DownloadColumn(), TransferSpeedColumn()) as advance:
+            yield advance
 
     @contextmanager
     def work(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
         """A stage of `total` units of work; call what it gives with the units done. It shows the time that is left."""
-        columns = (
-            SpinnerColumn(finished_text="✓"),
-            TextColumn(_NAME),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            TimeElapsedColumn(),
-        )
-        with self._timed(name), Progress(*columns, console=self._console, speed_estimate_period=600) as progress:
-            task = progress.add_task(name, total=total)
-            yield lambda count: progress.advance(task, count)
-            progress.update(task, completed=total)
+        with self._shown(name, total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as advance:
+            yield advance
 
     @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
+    def _shown(self, name: str, total: int | None, *middle: ProgressColumn) -> Iterator[Callable[[int], object]]:
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn(_NAME), *middle, TimeElapsedColumn())
         began = time.perf_counter()
-        yield
+        with Progress(*columns, console=self._console, speed_estimate_period=600) as progress:
+            task = progress.add_task(name, total=total)
+            yield lambda count: progress.advance(task, count)
+            progress.update(task, total=total or 1, completed=total or 1)
         self.seconds[name] = time.perf_counter() - began

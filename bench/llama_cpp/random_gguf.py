@@ -10,6 +10,7 @@ import numpy as np
 
 from llama_cpp.build import source_of
 from mxspec.evaluate.bench.shapes.known import Shape
+from mxspec.evaluate.bench.shapes.random_weights import random_halves
 
 # One Q6_K block: 256 weights in 210 bytes (ggml-common.h, block_q6_K): 128 low and 64 high bits, 16 scales, an fp16.
 Q6_K_WEIGHTS, Q6_K_BYTES = 256, 210
@@ -20,10 +21,6 @@ def random_q6_k(rng: np.random.Generator, n: int, k: int) -> np.ndarray[Any, Any
     blocks = rng.integers(0, 256, (n, k // Q6_K_WEIGHTS, Q6_K_BYTES), dtype=np.uint8)
     blocks[..., -2:] = np.frombuffer(np.float16(1e-5).tobytes(), dtype=np.uint8)
     return blocks.reshape(n, -1)
-
-
-def random_f16(rng: np.random.Generator, n: int, k: int) -> np.ndarray[Any, Any]:
-    return (rng.standard_normal((n, k), dtype=np.float32) * 0.02).astype(np.float16)
 
 
 def write_gguf(path: Path, shape: Shape, gguf: Any, weights: str) -> None:
@@ -45,7 +42,7 @@ def write_gguf(path: Path, shape: Shape, gguf: Any, weights: str) -> None:
         if weights == "q6_k":
             writer.add_tensor(name, random_q6_k(rng, n, k), raw_dtype=gguf.GGMLQuantizationType.Q6_K)
         else:
-            writer.add_tensor(name, random_f16(rng, n, k))
+            writer.add_tensor(name, random_halves((n, k), rng))
 
     hidden, inner = shape.hidden_size, shape.intermediate_size
     kv = hidden // shape.heads * shape.kv_heads

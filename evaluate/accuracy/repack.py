@@ -1,15 +1,13 @@
 """The target in another format: the matrices of the bundle's fp16 baseline, rounded to nearest and packed again.
 
-Matrices and embeddings that the target keeps in fp16 stay in fp16. For a checkpoint in fp16, the result equals what
-`speccompile --target-format NAME` writes, byte for byte.
+So a user sees what another format would cost without a second compilation, which needs the checkpoint, minutes and the
+disk space of a second bundle. Matrices and embeddings that the target keeps in fp16 stay in fp16. For a checkpoint in
+fp16, the result equals what `speccompile --target-format NAME` writes, byte for byte.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,10 +41,10 @@ class Wanted:
         except ValueError as error:
             raise MxspecError(f"--format {error}") from None
         taken = taken_activations(weight_format)
-        activations = next((each for each in taken if each == (asked or taken[0])), None)
-        if activations is None:
-            raise MxspecError(f"--format {text}: got activations {asked!r}, {name} takes {' or '.join(taken)}")
-        return cls(weight_format, activations)
+        for activations in taken:
+            if activations == (asked or taken[0]):
+                return cls(weight_format, activations)
+        raise MxspecError(f"--format {text}: got activations {asked!r}, {name} takes {' or '.join(taken)}")
 
 
 def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
@@ -67,9 +65,13 @@ def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
         for tensor in baseline.tensors:
             if tensor.format == FP16_TILES and not kept & set(tensor.sources):
                 _repack_matrix(graph, tensor, wanted, lookups=lookups)
-    _require_space(folder, graphs.values())
-    for name, graph in graphs.items():
-        ir.save(graph, folder / name, external_data=f"{name}.weights", alignment=_PAGE, align_threshold=0)
+    try:
+        for name, graph in graphs.items():
+            ir.save(graph, folder / name, external_data=f"{name}.weights", alignment=_PAGE, align_threshold=0)
+    except OSError as error:
+        raise MxspecError(
+            f"--format: {folder} cannot hold the model: {error.strerror or error}; set TMPDIR to a larger disk"
+        ) from None
     return baseline.model_copy(update={"format": wanted.weight_format, "activations": wanted.activations})
 
 
@@ -82,8 +84,13 @@ def _repack_matrix(graph: ir.Model, matrix: TensorEntry, wanted: Wanted, *, look
         return  # the matrix belongs to the model's other graph
     stored = before.const_value
     assert stored is not None
+
+    def pack() -> ir.TensorProtocol:
+        values = unpack_fp16(np.ascontiguousarray(stored.numpy()), *matrix.shape)
+        return ir.tensor(pack_values(values, wanted.weight_format).data)
+
     shape, dtype = ir.Shape(packed_shape(wanted.weight_format, *matrix.shape)), ir.DataType.UINT8
-    value = ir.LazyTensor(partial(_pack, stored, matrix, wanted.weight_format), dtype, shape)
+    value = ir.LazyTensor(pack, dtype, shape)
     packed = ir.Value(name=f"{matrix.name}.packed", shape=shape, type=ir.TensorType(dtype), const_value=value)
     graph.graph.initializers.add(packed)
     for node, index in before.uses():
@@ -96,18 +103,3 @@ def _repack_matrix(graph: ir.Model, matrix: TensorEntry, wanted: Wanted, *, look
     for matrix_value in (before, packed):
         if not matrix_value.uses():
             del graph.graph.initializers[str(matrix_value.name)]
-
-
-def _pack(stored: ir.TensorProtocol, matrix: TensorEntry, weight_format: str) -> ir.TensorProtocol:
-    import onnx_ir as ir
-
-    values = unpack_fp16(np.ascontiguousarray(stored.numpy()), *matrix.shape)
-    return ir.tensor(pack_values(values, weight_format).data)
-
-
-def _require_space(folder: Path, graphs: Iterable[ir.Model]) -> None:
-    values = [value for graph in graphs for value in graph.graph.initializers.values()]
-    needed = sum(value.const_value.nbytes for value in values if value.const_value is not None)
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise MxspecError(f"--format: {folder} has {free >> 20} MiB free, {needed >> 20} are needed: set TMPDIR")

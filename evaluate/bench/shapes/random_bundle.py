@@ -64,8 +64,8 @@ def random_bundle(
     wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
     with BundleWriter(path) as writer:
         made = Publication(writer)
-        for name in shapes:
-            plan = plan_random(name, shapes[name], wanted[name], recipe)
+        for name, of in shapes.items():
+            plan = plan_without_weights(name, config_of(of), wanted[name], recipe, of.context_length)
             made.add_model(name, write_random_model(plan, writer.folder))
         write_tokenizer(writer.folder / TOKENIZER, shape.vocab_size)
         made.add_file(TOKENIZER)
@@ -76,10 +76,6 @@ def random_bundle(
         )
         writer.publish(made.manifest(recipe, tokenizer))
     return path
-
-
-def plan_random(name: ModelName, shape: Shape | SourceShape, wanted: TargetRecipe, recipe: Recipe) -> ModelPlan:
-    return plan_without_weights(name, config_of(shape), wanted, recipe, shape.context_length)
 
 
 def config_of(shape: Shape | SourceShape) -> PreTrainedConfig:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from click.testing import CliRunner, Result
 from scipy.special import log_softmax
@@ -250,6 +251,17 @@ def test_mistakes_take_one_line(demo_with_baseline: Path, options: list[str], me
     result = accuracy(demo_with_baseline, *options)
     assert result.exit_code == 1, result.output
     assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_full_disk_takes_one_line(demo_with_baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("4096 requested and 0 written")
+
+    monkeypatch.setattr(ir, "save", full)
+    result = accuracy(demo_with_baseline, "--format", "mxfp4_e2m1")
+    assert result.exit_code == 1
+    assert "cannot hold the model: 4096 requested and 0 written; set TMPDIR" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
