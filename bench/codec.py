@@ -28,7 +28,7 @@ SOURCES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that the compiler does to a matrix, on one instruction set."""
+    """One conversion of a matrix on one instruction set."""
 
     isa: str
     weight_format: str
@@ -36,7 +36,7 @@ class Case:
 
 
 def make_sources(rows: int, columns: int) -> dict[str, NDArray[np.generic]]:
-    """The same normal weights in each type; bfloat16 as bit patterns."""
+    """The same normally distributed weights in each type; bfloat16 as bit patterns."""
     values = np.random.default_rng(0).standard_normal((rows, columns), np.float32) * np.float32(0.02)
     bfloat16 = (values.view(np.uint32) >> 16).astype(np.uint16)
     return {"float32": values, "float16": values.astype(np.float16), "bfloat16": bfloat16}
@@ -44,14 +44,14 @@ def make_sources(rows: int, columns: int) -> dict[str, NDArray[np.generic]]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a case. The time on the cores shows what a busy machine took away from the time on the clock."""
+    """One run of a case. On a busy machine the clock runs on while the cores do other work, so both times are kept."""
 
     seconds: float
     core_seconds: float
 
 
 def pack_once(case: Case, values: NDArray[np.generic], out: NDArray[np.uint8], threads: int) -> Trial:
-    """Quantise and pack the matrix into a buffer that is reused, as a streaming compiler has it."""
+    """Quantise and pack the matrix into a buffer that is reused, as the streaming compiler does."""
     os.environ["MXSPEC_ISA"] = case.isa
     start, core_start = time.perf_counter(), time.process_time()
     pack_values(values, case.weight_format, dtype=case.source, out=out, threads=threads)
@@ -70,7 +70,7 @@ def measure(cases: list[Case], rows: int, columns: int, threads: int, repetition
 
 
 def speed(case: Case, weights: int, trials: list[Trial]) -> Speed:
-    """Medians of a case, and its trials."""
+    """The medians of a case, and its trials."""
     seconds, core_seconds = [trial.seconds for trial in trials], [trial.core_seconds for trial in trials]
     return Speed(
         isa=case.isa,

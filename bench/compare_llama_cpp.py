@@ -6,11 +6,11 @@
     python bench/compare_llama_cpp.py --serving --record build/records/llama_cpp_serving.json
 
 The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it), for the instruction
-set that mxspec uses. Without --speculative, single calls are timed, of a model of random weights: values do not matter
-for speed, both read every byte of every weight once a call. With --speculative, greedy answers are timed, plain and
-with a draft, of the demo pair grown to the size of users' models (`specbench grow`), whose acceptance is real: as gguf
-files made by the peer's own converter and quantiser, and as bundles. With --serving, servers of both, with that pair,
-have eight clients at once.
+set that mxspec uses. Without --speculative, single calls of a model of random weights are timed: values do not matter
+for speed, because both programs read every byte of every weight once a call. With --speculative, greedy answers are
+timed, plain and with a draft. The pair is the demo pair grown to the size of users' models (`specbench grow`), whose
+acceptance is real: as gguf files made by the peer's own converter and quantiser, and as bundles. With --serving, both
+programs serve that pair to eight clients at once.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--speculative", "speculate", is_flag=True, help="Plain and speculative answers of a real pair instead.")
 @click.option("--serving", is_flag=True, help="Servers with 8 clients at once instead, of the same pair.")
-@click.option("--target", type=FOLDER, help="Its target. [the demo's, grown into the work folder]")
-@click.option("--draft", type=FOLDER, help="Its large draft. [the demo's, grown likewise]")
-@click.option("--text", type=FILE, help="What prompts are cut from. [held-out source]")
-@click.option("--calibrate", type=FILE, help="Text that our four bits are rounded by, too. [rounded to nearest alone]")
+@click.option("--target", type=FOLDER, help="Target of the pair. [the demo's, grown into the work folder]")
+@click.option("--draft", type=FOLDER, help="Large draft of the pair. [the demo's, grown into the work folder]")
+@click.option("--text", type=FILE, help="Text to cut prompts from. [held-out source]")
+@click.option("--calibrate", type=FILE, help="Text to round one more target of four bits by. [none]")
 @click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--prompt-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
-@click.option("--windows", type=click.IntRange(min=2), default=20, show_default=True, help="Of text, for perplexity.")
+@click.option("--windows", type=click.IntRange(min=2), default=20, show_default=True, help="Windows for perplexity.")
 def main(
     shape_name: str,
     ours: tuple[str, ...],

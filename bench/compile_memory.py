@@ -155,7 +155,7 @@ def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, wo
         report, peak = watch([speccompile, str(recipe), "-o", str(bundle), "--force", "--json"], group)
     shutil.rmtree(bundle)
     stages = report["stage_seconds"]
-    whole_seconds = None  # the head's share counts too often
+    whole_seconds = None  # an upper bound: it counts the head once for each layer
     if gptq is not None:
         whole_seconds = stages["round target"] * whole.layers / cut.layers
     run.finish(

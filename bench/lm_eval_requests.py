@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# The harness asks the hub for nothing here; said before it is imported.
+# Set before the import: the harness needs nothing from the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from lm_eval.api.instance import Instance

@@ -1,4 +1,4 @@
-"""What the scripts of this folder find."""
+"""The results of the scripts in this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxspec.evaluate.sheet import Column, Sheet
 
 
 class FormatResult(Result):
-    """speccheck accuracy, as the records of the demo pair's formats hold it."""
+    """speccheck accuracy in the records of the demo pair's formats."""
 
     format: str
     rounding: str
@@ -51,7 +51,7 @@ class FormatResult(Result):
 
 
 class Speed(Value):
-    """What one instruction set packs of one source into one format, and the seconds of every trial."""
+    """Weights a second of one instruction set from one source into one format, and the seconds of every trial."""
 
     isa: str
     format: str
@@ -92,7 +92,7 @@ class CodecResult(Result):
 
 
 class CompileResult(Result):
-    """bench/compile_memory.py: a pair of random weights, compiled in a process that was watched."""
+    """bench/compile_memory.py: the memory and time of compiling a pair of random weights."""
 
     shape: str
     layers: int
@@ -170,7 +170,7 @@ class EditsResult(Result):
 
 
 class ExactRow(Value):
-    """All answers of one way to write: the share that is right to the last character, and speeds."""
+    """All answers of one way: the share that is right to the last character, and speeds."""
 
     way: str
     exact: float

@@ -1,11 +1,11 @@
-"""Many clients of one server, some of which go away, make mistakes or read slowly: is anything wrong, stuck or lost?
+"""Many clients of one server, some of which disconnect, make mistakes or read slowly: is any answer wrong or lost?
 
     python bench/serve_load.py build/demo.bundle --record build/records/serve_load.json
 
 specserve runs in a process of its own. Clients ask one request after another over the loopback address: a tenth close
-the connection amid the answer, a tenth send what is no request, a tenth read a few bytes at a time. Afterwards every
-answer is compared with the one that `specrun --prompts` writes for the same settings: greedy ones, and sampled ones of
-which a seed means one text. The server's anonymous memory is read all the while.
+the connection during the answer, a tenth send an invalid request, a tenth read a few bytes at a time. Afterwards every
+answer is compared with the one that `specrun --prompts` writes for the same settings: greedy answers, and sampled ones
+that a seed determines. The server's anonymous memory is read all the time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from mxspec.runtime.cli.command import Command
 
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
 CANCELLED, MALFORMED, SLOW = 0.1, 0.1, 0.1  # shares of the requests
-PATIENCE = 120.0  # seconds without an answer, after which a request is stuck
-SLOW_BYTES, SLOW_SECONDS = 256, 0.002  # what a slow reader takes at a time, and how long it then sleeps
+PATIENCE = 120.0  # a request without an answer for these seconds counts as stuck
+SLOW_BYTES, SLOW_SECONDS = 256, 0.002  # a slow reader reads so few bytes at a time, and then sleeps
 Body = dict[str, Any]
 
 
@@ -49,11 +49,11 @@ class Counts:
     asked: int = 0
     whole: int = 0
     cancelled: int = 0
-    malformed: int = 0  # and refused, as they should be
-    later: int = 0  # times that the queue was full, and the client asked again
+    malformed: int = 0  # malformed requests that were refused, as they should be
+    later: int = 0  # how often the queue was full, and a client tried again
     stuck: int = 0
     wrong: list[str] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # of whole answers that were read at once
+    seconds: list[float] = field(default_factory=list)  # of whole answers to clients that are not slow
     memory: list[tuple[float, int]] = field(default_factory=list)  # seconds since the start, anonymous bytes
 
 
@@ -67,7 +67,7 @@ class ReadAnswer:
 
 
 def request_pool(count: int, seed: int, longest: int) -> dict[str, Body]:
-    """So many requests by a key of their own, in the fields of specrun's batch lines."""
+    """`count` requests by their keys, with the fields of specrun's batch lines."""
     rng = random.Random(seed)
     pool: dict[str, Body] = {}
     for number in range(count):
@@ -84,14 +84,14 @@ def request_pool(count: int, seed: int, longest: int) -> dict[str, Body]:
 
 
 def as_asked(body: Body, *, stream: bool) -> Body:
-    """The same as a request of /v1/completions."""
+    """A batch line as a request of /v1/completions."""
     own = {name: body[name] for name in ("k", "verifier") if name in body}
     same = {name: body[name] for name in ("prompt", "temperature", "top_p", "seed", "stop") if name in body}
     return {**same, "max_tokens": body["max_new_tokens"], "stream": stream, "mxspec": own}
 
 
 def spoil(data: bytes, rng: random.Random) -> bytes:
-    """A body that no server may accept."""
+    """A request body that the server must refuse."""
     mistakes: list[Body] = [{"k": 1}, {"prompt": []}, {"max_tokens": -1}, {"model": "none"}, {"mxspec": {"k": 999}}]
     if rng.random() < 0.3:
         return data[: rng.randrange(len(data) - 1)]
@@ -108,7 +108,7 @@ class Client:
         self.written: list[ReadAnswer] = []
 
     async def ask(self, key: str, body: Body) -> None:
-        """One request in one of the ways that clients have."""
+        """Send one request, and behave well, slowly or badly."""
         rng, counts = self._rng, self._counts
         counts.asked += 1
         way = rng.random()
@@ -189,7 +189,7 @@ async def _pieces(reader: asyncio.StreamReader, slow: bool) -> AsyncIterator[byt
 
 
 def _parse(answer: bytes) -> tuple[int, bytes]:
-    """Status and body of an answer, put together where it came in chunks."""
+    """Status and body of an answer; chunks are joined."""
     head, _, rest = answer.partition(b"\r\n\r\n")
     status = int(head.split(b" ", 2)[1])
     if b"transfer-encoding: chunked" not in head.lower():
@@ -214,7 +214,7 @@ def _written(key: str, body: bytes) -> ReadAnswer:
 
 
 async def load(address: tuple[str, int], process: int, pool: dict[str, Body], requests: int, clients: int) -> Any:
-    """The outcome of the requests, and the answers."""
+    """The counts, the answers, and the seconds of all requests."""
     counts = Counts()
     began = time.perf_counter()
     keys = iter(random.Random(1).choices(list(pool), k=requests))
@@ -236,7 +236,7 @@ async def load(address: tuple[str, int], process: int, pool: dict[str, Body], re
 
 
 def expected_texts(bundle: Path, pool: dict[str, Body], used: set[str]) -> dict[str, tuple[str, str]]:
-    """Text and reason of each request as specrun writes it, alone in a process."""
+    """Text and finish reason of each request, as specrun writes it in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder, "lines.jsonl")
         answers = Path(folder, "answers.jsonl")
@@ -248,7 +248,7 @@ def expected_texts(bundle: Path, pool: dict[str, Body], used: set[str]) -> dict[
 
 
 def wait_until_idle(address: tuple[str, int]) -> float:
-    """Texts that run and wait when all clients have gone; waits a few seconds for none."""
+    """Texts that still run or wait after all clients have gone, and after at most 10 seconds."""
     deadline = time.monotonic() + 10
     while True:
         with socket.create_connection(address) as connection:
@@ -309,7 +309,7 @@ def main(
 
 
 def summary(counts: Counts, written: list[ReadAnswer], pool: dict[str, Body]) -> dict[str, Any]:
-    """What was counted, by the names of a result's fields."""
+    """The counts under the names of the result's fields."""
     times = counts.seconds
     kinds = Counter("greedy" if pool[one.key]["temperature"] == 0 else "sampled" for one in written)
     return {

@@ -1,9 +1,9 @@
-"""Many random requests, cancels and bad ones among them: is anything lost or wrong, and does memory stay flat?
+"""Many random requests, some cancelled or invalid: is any answer lost or wrong, and does memory stay constant?
 
     python bench/soak.py build/demo.bundle --record build/records/soak.json
 
-Some threads ask, at random times, for texts of random lengths and settings. Every answer is compared with the one that
-an engine of one slot writes alone; a cancelled one must be the beginning of it.
+Threads request texts of random lengths and settings at random times. Every answer is compared with the answer of an
+engine with one slot; a cancelled answer must be a prefix of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mxspec.runtime.cli.command import Command
 THREADS = 12
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
 CANCELLED, BAD = 0.1, 0.1  # shares of the requests
-PREFIX = "import sys\n\n\ndef main(argv):\n    "  # every other prompt begins so: their slots share what they read
+PREFIX = "import sys\n\n\ndef main(argv):\n    "  # of every other prompt: slots reuse what was read
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Counts:
 
 
 def random_request(rng: random.Random) -> dict[str, Any]:
-    """The fields of a request that is fine."""
+    """The fields of a valid request."""
     prompt = (PREFIX if rng.random() < 0.5 else "") + "".join(rng.choices(PIECES, k=rng.randrange(1, 40)))
     fields: dict[str, Any] = {"prompt": prompt, "max_new_tokens": rng.randrange(1, 60)}
     if rng.random() < 0.5:
@@ -61,13 +61,13 @@ def random_request(rng: random.Random) -> dict[str, Any]:
 
 
 def spoil(fields: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """The same with a mistake."""
+    """The fields with a mistake in one of them."""
     mistakes: list[dict[str, Any]] = [{"k": 99}, {"prompt": ""}, {"prompt": [10**9]}, {"top_k": -1}, {"stop": ""}]
     return fields | rng.choice(mistakes)
 
 
 def ask(engine: Engine, alone: Engine, seed: int, requests: int, counts: Counts, gate: threading.Lock) -> None:
-    """What one thread does."""
+    """The requests of one thread."""
     rng = random.Random(seed)
     for _ in range(requests):
         fields = random_request(rng)
@@ -100,7 +100,7 @@ def ask(engine: Engine, alone: Engine, seed: int, requests: int, counts: Counts,
 
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--requests", default=1000, show_default=True, help="In all; a multiple of the threads is asked.")
+@click.option("--requests", default=1000, show_default=True, help="Requests in all, at least.")
 @click.option("--slots", default=8, show_default=True)
 @click.option("--rounds", default=5, show_default=True, help="Number of times that the requests are repeated.")
 @record_options

@@ -5,7 +5,7 @@
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; TABLES says which records make it. A picture stands
 between `<!-- picture: NAME -->` and `<!-- end -->`, as a link to docs/images/bench/NAME.svg; PICTURES says which record
-makes it, and which of its pictures it is.
+makes the picture, and which of the record's pictures it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench"))  # which is no package
+sys.path.insert(0, str(ROOT / "bench"))  # bench is not a package
 
 import results  # noqa: E402, F401  # the kinds of results that records may hold
 from llama_cpp import result, serving  # noqa: E402, F401
@@ -31,27 +31,27 @@ from mxspec.evaluate.bench.records import Record, read_record  # noqa: E402
 from mxspec.evaluate.render import markdown  # noqa: E402
 from mxspec.evaluate.sheet import joined  # noqa: E402
 
-RECORDS = ROOT / "bench" / "records"  # those that depend on the machine in a folder for each instruction set
+RECORDS = ROOT / "bench" / "records"  # records that depend on the machine are in a folder for its instruction set
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 DRAWN = ROOT / "docs" / "images" / "bench"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Sheets of records: those of one, by their numbers, or the same one of several as a single table."""
+    """Sheets of records: several sheets of one record by number, or one sheet of several records as one table."""
 
     records: tuple[str, ...]
     sheets: tuple[int, ...] = (0,)
 
     def markdown(self) -> str:
-        """The table, and where it comes from."""
+        """The table, and the source of its figures."""
         found = [read_record(RECORDS / f"{name}.json") for name in self.records]
         shown = [joined([record.result.sheets()[number] for record in found]) for number in self.sheets]
         return "\n\n".join([*map(markdown, shown), source(found)])
 
 
 def source(records: Sequence[Record]) -> str:
-    """Where the figures come from: commands, machine, commit."""
+    """The source of figures: commands, machine, commit."""
     first = records[0]
     commands = "; ".join(f"`{record.command}`" for record in records)
     return f"From {commands} on {first.where}."
@@ -59,14 +59,14 @@ def source(records: Sequence[Record]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture of a record, and what a reader reads who does not see it."""
+    """One picture of a record, with its text for readers who cannot see it."""
 
     record: str
     name: str
     shows: str
 
     def draw(self, path: Path) -> None:
-        """As an SVG file."""
+        """Write the picture as an SVG file."""
         found = read_record(RECORDS / f"{self.record}.json")
         save(path, found, pictures_of(found.result)[self.name], ("svg",))
 
@@ -111,7 +111,7 @@ PICTURES: dict[str, Picture] = {
 
 
 def render(text: str, document: Path) -> str:
-    """The text with every table made anew, and links to its pictures."""
+    """The text with all tables and links to pictures made again."""
 
     def replace(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
@@ -127,7 +127,7 @@ def link(name: str, document: Path) -> str:
 
 
 def stale_pictures(shown: Sequence[str], check: bool) -> bool:
-    """Draw the pictures that the documents show; whether one was not what its record says, or is shown nowhere."""
+    """Draw the pictures that the documents show; returns whether one was out of date, or is not shown any more."""
     stale = False
     with tempfile.TemporaryDirectory() as folder:
         for name in shown:

@@ -1,4 +1,4 @@
-"""What both programs are asked for, and what they answer."""
+"""Requests to both programs, and their answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-K = int | Literal["auto"]  # tokens drafted in a round; "auto" is chosen for each round by what it costs, which is ours
+K = int | Literal["auto"]  # tokens drafted in a round; only mxspec has "auto", chosen for each round by cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,18 +15,18 @@ class Answer:
     """A greedy answer to one prompt."""
 
     tokens: tuple[int, ...]
-    seconds: float  # from the first token to the last
+    seconds: float  # from the first token to the last one
     drafted: int = 0
     accepted: int = 0
 
 
 class Writer(Protocol):
-    """A model that is open."""
+    """An open model."""
 
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Answer: ...
 
 
 class Program(Protocol):
-    """A model with or without a draft, as one of the two programs runs it; opened for as long as it is timed."""
+    """A model with or without a draft in one of the two programs; it is open only while it is timed."""
 
     def open(self) -> AbstractContextManager[Writer]: ...

@@ -22,9 +22,9 @@ BUILD_OPTIONS = {"avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON"
 
 
 def build_peer(folder: Path, isa: str | None, tools: Sequence[str]) -> Path:
-    """The folder of the peer's programs, of which `tools` are built from the sdist if they are not there yet.
+    """The folder of the peer's programs; missing `tools` are built from the sdist.
 
-    They use what the machine has, or AVX2 where mxspec was made to use that.
+    They use the machine's best instruction set, or AVX2 if mxspec was told to use AVX2.
     """
     build = folder / (f"build-{isa}" if isa in BUILD_OPTIONS else "build")
     binaries = build / "bin"
@@ -37,7 +37,7 @@ def build_peer(folder: Path, isa: str | None, tools: Sequence[str]) -> Path:
 
 
 def source_of(folder: Path) -> Path:
-    """The peer's source below a folder, fetched from the package index if it is not there yet."""
+    """The peer's source below a folder; a missing source is fetched from the package index."""
     return _found(folder) or _fetched(folder)
 
 

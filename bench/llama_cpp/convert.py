@@ -1,4 +1,4 @@
-"""The peer's converter with the one thing said that it cannot find out: how the text is cut before BPE.
+"""The peer's converter, told how the text is split before BPE, which it cannot find out.
 
     python bench/llama_cpp/convert.py LLAMA_CPP CHECKPOINT OUTPUT.gguf [TYPE]
 

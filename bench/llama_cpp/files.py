@@ -19,7 +19,7 @@ TARGET_SHAPE, DRAFT_SHAPE = "tinyllama-1.1b", "draft-68m"
 F16 = "F16"
 CONTEXT = 1024  # tokens: what the demo pair knows
 K_MAX = 8
-CALIBRATION_TOKENS = 4096  # a grown model holds the same weights many times, and its forward pass is what takes long
+CALIBRATION_TOKENS = 4096  # few, because a grown model repeats its weights and its forward pass is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Pair:
 
 
 def grown_pair(folder: Path, target: Path | None, draft: Path | None) -> Pair:
-    """The demo pair at the size of users' models: what is not given is grown below `folder`, unless it is there.
+    """The demo pair at the size of users' models; a model that is not given is grown below `folder` if it is missing.
 
-    Two drafts: the demo's own, which costs nearly nothing, and one that costs what users' drafts cost.
+    There are two drafts: the demo's own, which costs nearly nothing, and one that costs what users' drafts cost.
     """
     target = target or _grown(DEMO / "target", TARGET_SHAPE, folder / "target")
     draft = draft or _grown(DEMO / "draft", DRAFT_SHAPE, folder / "draft")
@@ -79,11 +79,11 @@ def gguf_file(folder: Path, binaries: Path, checkpoint: Path, name: str, weights
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """How a model of ours is stored."""
+    """How one of our models is stored."""
 
     format: str  # as `speccompile --target-format` takes it
     activations: Activations
-    calibrate: Path | None = None  # a text to round by, with gptq; to nearest without
+    calibrate: Path | None = None  # a text to round by with gptq; None rounds to nearest
 
     def __str__(self) -> str:
         activations = "" if self.format == "fp16" else f", {self.activations} rows"
@@ -115,7 +115,7 @@ def _command(name: str) -> Path:
 
 
 def _run(command: Sequence[str | Path]) -> None:
-    """Run a program that says why where it fails; raises MxspecError."""
+    """Run a program, which prints its own errors; raises MxspecError if it fails."""
     code = subprocess.run(command, stdout=sys.stderr).returncode
     if code:
         raise MxspecError(f"{Path(command[0]).name} ended with {code}: {shlex.join(map(str, command))}")

@@ -16,7 +16,7 @@ from mxspec.runtime.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """What to open; K = 0 is plain decoding."""
+    """A bundle to open; K = 0 is plain decoding."""
 
     bundle: Path
     threads: int
@@ -36,7 +36,7 @@ class Opened:
     k: K
 
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Answer:
-        """The caller's clock: from the first token, which came from reading the prompt, to the last."""
+        """An answer, timed by the caller: from the first token, which reading the prompt gives, to the last one."""
         request = Request(
             prompt=list(prompt),
             temperature=0,

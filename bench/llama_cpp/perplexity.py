@@ -1,7 +1,7 @@
 """Perplexity of both programs over the same windows of the same text, as the peer's own tool cuts them.
 
-llama-perplexity cuts a text into windows of WINDOW tokens without overlap, and of each judges what comes after its
-first half, the last SCORED tokens. No window begins with a BOS, which the demo's tokenizer does not add.
+llama-perplexity cuts a text into windows of WINDOW tokens without overlap, and scores the last SCORED tokens of each
+window, its second half. No window begins with a BOS, because the demo's tokenizer does not add one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHUNK = 128  # tokens a call
 
 
 def of_peer(binaries: Path, model: Path, text: Path, windows: int, threads: int) -> float:
-    """As llama-perplexity says it. Raises MxspecError where it says none."""
+    """The perplexity that llama-perplexity prints. Raises MxspecError if it prints none."""
     asked = ["-f", str(text), "-c", str(WINDOW), "--chunks", str(windows), "-t", str(threads)]
     ran = subprocess.run([binaries / "llama-perplexity", "-m", model, *asked], capture_output=True, text=True)
     said = ran.stdout + ran.stderr
@@ -41,13 +41,13 @@ def of_peer(binaries: Path, model: Path, text: Path, windows: int, threads: int)
 
 
 def of_bundle(path: Path, token_ids: Sequence[int], windows: int, threads: int) -> float:
-    """The same of a bundle's target; `token_ids` are those of the whole text."""
+    """The perplexity of a bundle's target; `token_ids` are those of the whole text."""
     ops.set_threads(threads)
     return of_model(BundleModel(Reader(Session.of(Bundle.open(path), "target", 1))), token_ids, windows)
 
 
 def of_model(model: Model, token_ids: Sequence[int], windows: int) -> float:
-    """The same of whatever gives logits. Raises MxspecError where the text is too short."""
+    """The perplexity of any model that gives logits. Raises MxspecError if the text is too short."""
     if len(token_ids) < windows * WINDOW:
         raise MxspecError(f"text: got {len(token_ids)} tokens, expected {windows * WINDOW} for perplexity")
     cut = [tuple(token_ids[begin : begin + WINDOW]) for begin in range(0, windows * WINDOW, WINDOW)]

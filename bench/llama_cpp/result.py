@@ -1,4 +1,4 @@
-"""What the comparison with speculation found."""
+"""The results of the comparison with llama.cpp."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Trial(Value):
     prompt: int
     repetition: int
     tokens: int  # after the first
-    seconds: float  # that these took
+    seconds: float  # of these tokens
     drafted: int
     accepted: int
-    same_text: bool | None  # as the same target writes without speculation; None where there is none
+    same_text: bool | None  # whether the target alone writes the same; None for the target alone
 
 
 class Row(Value):
-    """One target of one program, with a draft or without, and all of its answers."""
+    """One target of one program, with or without a draft, and all of its answers."""
 
     program: str
     target: str
@@ -53,7 +53,7 @@ class Row(Value):
 
     @property
     def kept(self) -> float | None:
-        """Accepted tokens over drafted ones, of which those after the first that is rejected are never looked at."""
+        """Accepted tokens over drafted ones; drafted tokens after a rejected one are never evaluated."""
         drafted = sum(trial.drafted for trial in self.trials)
         return sum(trial.accepted for trial in self.trials) / drafted if drafted else None
 
@@ -80,7 +80,7 @@ class SpeculativeResult(Result):
 
     @property
     def references(self) -> dict[str, Row]:
-        """What ours are compared with: the peer at its whole precision without speculation, and each target at best."""
+        """The rows to compare ours with: the peer in 16 bits, with and without speculation, and each target at best."""
         found: dict[str, Row] = {}
         for row in self.rows:
             if row.program == PEER:
@@ -92,7 +92,7 @@ class SpeculativeResult(Result):
 
     @staticmethod
     def _at_best(found: dict[str, Row]) -> dict[str, Row]:
-        """Of each packed target the faster of plain and speculative."""
+        """For each packed target, the faster of plain and speculative."""
         best: dict[str, Row] = {}
         for row in found.values():
             name = f"{row.target} at best"

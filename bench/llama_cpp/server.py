@@ -24,7 +24,7 @@ GREEDY = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What to start; `k` tokens are drafted in a round."""
+    """A server to start; `k` tokens are drafted in a round."""
 
     binaries: Path
     model: Path
@@ -35,7 +35,7 @@ class Server:
     slots: int = 1  # texts at a time
 
     def command(self, port: int) -> list[str]:
-        """Without what keeps prompts from one request to the next: each is read anew."""
+        """The command line; no prompt is kept from one request to the next."""
         threads = str(self.threads)
         place = ["--host", "127.0.0.1", "--port", str(port), "--offline", "--no-ui", "--cache-ram", "0"]
         target = ["-m", str(self.model), "-c", str(self.slots * CONTEXT), "-np", str(self.slots)]
@@ -46,7 +46,7 @@ class Server:
 
     @contextmanager
     def open(self) -> Iterator[Running]:
-        """Start it and wait until it answers. Raises MxspecError where it ends or does not."""
+        """Start the server and wait until it is ready. Raises MxspecError if it ends or does not become ready."""
         port = _free_port()
         with self.log.open("wb") as log:
             process = subprocess.Popen(self.command(port), stdout=log, stderr=log)
@@ -64,12 +64,12 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that answers."""
+    """A server that is ready."""
 
     port: int
 
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Answer:
-        """Its own clock: from the first token to the last, which came from reading the prompt."""
+        """An answer, timed by the server: from the first token, which reading the prompt gives, to the last one."""
         asked = {"prompt": list(prompt), "n_predict": new_tokens, "ignore_eos": True, "cache_prompt": False}
         found = self.post("/completion", {**asked, **GREEDY, "return_tokens": True})
         timings = found["timings"]
@@ -85,7 +85,7 @@ class Running:
         return list(self.post("/tokenize", {"content": text, "add_special": True})["tokens"])
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """What it says to a request; raises MxspecError where it refuses, ends or says nothing."""
+        """The JSON answer to a request; raises MxspecError if the server refuses, ends or gives no JSON."""
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.address.url + path, json.dumps(body).encode(), headers)
         try:

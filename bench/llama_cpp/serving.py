@@ -1,4 +1,4 @@
-"""Server against server: many clients at once, each of which asks for one greedy text after the other.
+"""Server against server: many clients at once, each of which requests one greedy text after another.
 
 A server is open only while it is timed, and the servers alternate within each repetition.
 """
@@ -118,11 +118,11 @@ def measure(
     repetitions: int,
     progress: Progress,
 ) -> dict[Name, list[float]]:
-    """Tokens a second of all clients, from the first question to the last piece, of each repetition."""
+    """Tokens a second of all clients together in each repetition, from the first request to the last piece."""
 
     def trial(name: Name) -> float:
         with servers[name]() as writer:
-            ask_at_once(writer, [share[:1] for share in shares], WARM_TOKENS)  # weights are read, costs learned
+            ask_at_once(writer, [share[:1] for share in shares], WARM_TOKENS)  # reads the weights, learns costs
             speed = tokens_per_second(ask_at_once(writer, shares, new_tokens), new_tokens)
         progress(f"{' '.join(name)}: {speed:.1f} tok/s")
         return speed
@@ -131,7 +131,7 @@ def measure(
 
 
 def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict[Name, Open]:
-    """The peer's, plain and with its draft."""
+    """The peer's servers, plain and with its draft."""
     target = gguf_file(folder, binaries, pair.target, "target", PEER_TARGET)
     draft = gguf_file(folder, binaries, pair.drafts["demo draft"], "demo-draft", F16)
     log = folder / "llama-server.log"
@@ -144,7 +144,7 @@ def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict
 
 
 def our_servers(folder: Path, pair: Pair, threads: int) -> dict[Name, Open]:
-    """Ours, K by cost."""
+    """Our servers, with K chosen by cost."""
 
     def opener(path: Path) -> Open:
         return lambda: _of_ours(path, threads)

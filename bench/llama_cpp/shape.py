@@ -22,7 +22,7 @@ TOOLS = ("llama-bench", "llama-batched-bench")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to time: `tokens` in one call after `cached` tokens; of one text, or one of each of several."""
+    """One call to time: `tokens` tokens after `cached`; of one text, or one token of each of several texts."""
 
     name: str
     tokens: int
@@ -38,7 +38,7 @@ POINTS = (
     Point("prefill 128", 128, 0),
     Point("decode, 8 texts", 8, 128, texts=8),
 )
-BATCH_TOKENS = 32  # written of each text, where there are several
+BATCH_TOKENS = 32  # tokens of each text, if there are several
 
 
 # --- the peer ---------------------------------------------------------------------------------------------------

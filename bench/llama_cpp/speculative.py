@@ -1,7 +1,7 @@
 """Speculation against speculation: one pair, the same prompts, all programs alternating within each repetition.
 
-Each draft is tried at several K on prompts that are not measured, and measured at the fastest, so that no program runs
-at another's best. A program is open only while it is timed: an idle one keeps no core and no memory.
+Each draft is tried at several K on prompts that are not measured, and measured at the fastest, so that each program
+runs at its own best. A program is open only while it is timed: an idle one keeps no core and no memory.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ WARM_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the table before it is measured: what is tried for it is one program in several settings."""
+    """A line of the table before it is measured: one program in the settings to try."""
 
     program: str
     target: str
     weight_bytes: int
     draft: str | None
-    tried: Mapping[tuple[str, K], Program]  # by the draft's format and K; of a target alone there is one
+    tried: Mapping[tuple[str, K], Program]  # by the draft's format and K; one for a target alone
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Stretches of held-out text, evenly spread: those that settings are chosen by, and those that are measured."""
+    """Stretches of held-out text, spread evenly: some to choose settings by, others to measure."""
 
     tuning: list[list[int]]
     measured: list[list[int]]
@@ -102,7 +102,7 @@ def peer_entries(folder: Path, binaries: Path, pair: Pair, threads: int) -> list
 
 
 def our_entries(folder: Path, pair: Pair, threads: int, calibrate: Path | None) -> list[Entry]:
-    """The 16-bit target alone, and the packed ones alone and with each draft; four bits calibrated, too, by a text."""
+    """The 16-bit target alone; packed targets alone and with each draft; with `calibrate`, another in four bits."""
     whole = bundle(folder, pair, WHOLE, "demo draft", WHOLE)
     entries = [Entry(OURS, str(WHOLE), _target_bytes(whole), None, {("", 0): Bundled(whole, threads)})]
     calibrated = (replace(MXFP4, calibrate=calibrate),) if calibrate else ()
@@ -140,7 +140,7 @@ def speed(found: Sequence[Answer]) -> float:
 
 
 def choose(entry: Entry, prompts: Prompts, progress: Progress) -> Chosen:
-    """The fastest setting: the draft's format at one K first, then a smaller or larger K as long as it is faster."""
+    """The fastest setting: first the best format at one K, then larger or smaller K while they are faster."""
     settings = list(entry.tried)
     if len(settings) == 1:
         return Chosen(entry, *settings[0])
@@ -168,7 +168,7 @@ def choose(entry: Entry, prompts: Prompts, progress: Progress) -> Chosen:
 
 
 def measure(chosen: Sequence[Chosen], prompts: Prompts, repetitions: int, progress: Progress) -> list[list[Trial]]:
-    """Of each line all of its answers; the lines alternate within each repetition."""
+    """All answers of each line; the lines alternate within each repetition."""
     plain: dict[tuple[str, str], list[Answer]] = {}  # of the repetition's target alone
 
     def write(line: int) -> list[tuple[Answer, Answer | None]]:
@@ -204,7 +204,7 @@ def trial(prompt: int, repetition: int, found: Answer, plain: Answer | None) -> 
 
 
 def check_tokens(entries: Sequence[Entry], text: str, ours: Sequence[int]) -> None:
-    """Both programs must read the same tokens. Raises MxspecError at the first that differs."""
+    """Check that both programs read the same tokens. Raises MxspecError at the first difference."""
     server = next(program for program in entries[0].tried.values())
     assert isinstance(server, Server)
     with server.open() as running:
@@ -219,7 +219,7 @@ def check_tokens(entries: Sequence[Entry], text: str, ours: Sequence[int]) -> No
 def perplexities(
     entries: Sequence[Entry], binaries: Path, text: Path, ids: Sequence[int], windows: int, progress: Progress
 ) -> dict[tuple[str, str], float]:
-    """By program and target."""
+    """The perplexities by program and target."""
     found = {}
     for entry in entries:
         if entry.draft is None:
@@ -246,7 +246,7 @@ def compare(
     calibrate: Path | None,
     progress: Progress,
 ) -> SpeculativeResult:
-    """All of it: files, the check of tokens, perplexities, settings, speeds."""
+    """The whole comparison: files, the check of tokens, perplexities, settings, speeds."""
     prompt_count, prompt_tokens, new_tokens = shape
     peers, ours = peer_entries(folder, binaries, pair, threads), our_entries(folder, pair, threads, calibrate)
     ids = read_tokens(bundle(folder, pair, WHOLE, "demo draft", WHOLE), text, prompt_count)

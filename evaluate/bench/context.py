@@ -7,7 +7,7 @@ from mxspec.formats.errors import MxspecError
 
 
 def require_context(bundle: Bundle, prompt_tokens: int, new_tokens: int) -> None:
-    """Raises MxspecError where target or draft cannot hold so many tokens; where encoders read prompts, answers."""
+    """Raises MxspecError if target or draft cannot hold prompt and answer; with an encoder, only the answer counts."""
     for name, entry in bundle.manifest.models.items():
         before = prompt_tokens if entry.encoder is None else len(bundle.manifest.tokenizer.decoder_start)
         most = entry.context_length - before

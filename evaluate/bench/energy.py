@@ -1,4 +1,4 @@
-"""Energy that the processors took, where the machine tells: Running Average Power Limit, by Linux's powercap."""
+"""Energy that the processors used, if the machine tells: Running Average Power Limit, by Linux's powercap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MICROJOULES = 1e6
 
 
 class EnergyMeter:
-    """Joules of all processor packages together since it was made; None where nobody may read them."""
+    """Joules of all processor packages since the meter was made; None if they cannot be read."""
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         self._packages = sorted(powercap.glob("intel-rapl:[0-9]"))  # also AMD's; parts of a package are named a:b
@@ -31,7 +31,7 @@ class EnergyMeter:
 
     @staticmethod
     def _between(package: Path, before: int, after: int) -> int:
-        """A counter begins again at its range."""
+        """The counter's increase; a counter starts again at 0 after its range."""
         return (
             after - before if after >= before else after - before + int((package / "max_energy_range_uj").read_text())
         )

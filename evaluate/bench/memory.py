@@ -1,4 +1,4 @@
-"""Memory of a process that no file backs: what a bundle costs beyond its mapped pages."""
+"""Anonymous memory of a process: what a bundle costs beyond its mapped pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 def anonymous_bytes(process: int | None = None) -> int:
     """Bytes of anonymous memory that a process, by default this one, has resident now (RssAnon of proc(5)).
 
-    0 where the system does not tell, or the process is gone.
+    0 if the system does not tell, or the process has ended.
     """
     try:
         lines = Path("/proc", str(process or "self"), "status").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Options that the commands of specbench share, each bundle of them handed on as one object."""
+"""Options that the commands of specbench share; related options reach a command as one object."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ work_option = click.option(
 )
 
 
-SPEAKING = tuple(name for name in drafters.NAMES if name != "none")  # drafters that propose anything
+SPEAKING = tuple(name for name in drafters.NAMES if name != "none")  # drafters that propose tokens
 VERIFIERS = ("auto", *verifiers.NAMES)
 
 
 def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[K, ...]:
-    """Each a number of tokens, or auto."""
+    """Parse each value of --k: a number of tokens, or auto."""
     found = tuple(k for value in values if (k := parse_k(context, parameter, value)) is not None)
     if 0 in found:
         raise click.BadParameter("got 0: plain decoding is measured beside every point")
@@ -46,7 +46,7 @@ def repetitions_option(default: int) -> Callable[[Callable[..., Any]], Callable[
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The bundle to measure: one that is there, or one of random weights of a known shape."""
+    """The bundle to measure: a given one, or one with random weights of a known shape."""
 
     bundle: Path | None
     shape: str | None
@@ -55,7 +55,7 @@ class Choice:
     work: Path
 
     def path(self) -> Path:
-        """Of the bundle, made if it is not there yet, which one line on standard error says. Raises MxspecError."""
+        """The bundle's path. A missing random bundle is made, with one line on standard error. Raises MxspecError."""
         if (self.bundle is None) == (self.shape is None):
             raise MxspecError("expected either BUNDLE or --shape")
         if self.bundle is None:

@@ -1,4 +1,4 @@
-"""What benchmarks have texts go on from: stretches of a text, or of random tokens; lines of a text for encoders."""
+"""Prompts of benchmarks: stretches of a text or of random tokens; for encoders, lines of a text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PROMPT_TOKENS = 64
 def read_prompts(
     bundle: Path, text_file: Path | None, count: int, source_tokens: int = PROMPT_TOKENS
 ) -> list[list[int]]:
-    """Up to `count` prompts: stretches of the text, or sources of models with encoders, which are lines of it.
+    """Up to `count` prompts: stretches of the text or, for models with encoders, lines of it.
 
-    Without a text they are random ids, of sources `source_tokens`, as far as their encoder can hold so many.
+    Without a text the prompts are random ids; sources have `source_tokens` of them, or as many as the encoder holds.
     """
     opened = Bundle.open(bundle)
     encoder = opened.manifest.models["target"].encoder
@@ -45,7 +45,7 @@ def read_prompts(
 
 
 def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:
-    """Tokens of the text; of random ids where there is none."""
+    """Tokens of the text, or random ids without a text."""
     opened = Bundle.open(bundle)
     if text_file is None:
         ids = np.random.default_rng(0).integers(0, opened.manifest.tokenizer.vocab_size, prompts * PROMPT_TOKENS)
@@ -54,7 +54,7 @@ def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]
 
 
 def prompts_of(token_ids: Sequence[int], count: int, length: int = PROMPT_TOKENS) -> list[list[int]]:
-    """`count` stretches of a text, each of `length` tokens, evenly spread."""
+    """`count` stretches of a text, each of `length` tokens, spread evenly."""
     step = max((len(token_ids) - length) // count, 1)
     found = [list(token_ids[i * step : i * step + length]) for i in range(count)]
     return [prompt for prompt in found if prompt]

@@ -1,8 +1,8 @@
-"""What the memory gives to a loop that does nothing but read: the ceiling that everything that reads is judged by.
+"""The speed of a loop that does nothing but read memory: the ceiling for every other reader.
 
-It is one only where it reads the same memory on as many threads in the same moment (a shared machine changes its speed
-by half within seconds), about as many bytes between two looks at the clock (a median of short trials leaves
-interruptions out, one long trial has them all), and by whichever loop is fastest here.
+For a fair ceiling, the loop reads the same memory on as many threads at the same moment (a shared machine's speed
+changes by half within seconds), reads about as many bytes between two looks at the clock (a median of short trials
+leaves interruptions out, one long trial includes them), and is the fastest of several loops on this machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mxspec.evaluate.result import Value
 from mxspec.runtime.ops.timing import read_loops, time_read
 
 PIECE_BYTES = 8 << 20  # about a matrix of a model of a billion weights
-PASSES = 2  # over all pieces by every loop, before one is chosen
+PASSES = 2  # of every loop over all pieces, before the fastest loop is chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Seconds of some work, and of reading as many bytes directly after it."""
+    """Seconds of some work, and of reading as many bytes right after it."""
 
     seconds: float
     read_seconds: float
@@ -35,24 +35,24 @@ class Pair:
 
 
 class ReadCeiling:
-    """The fastest plain loop over uint8[pieces, bytes], which are read one after the other."""
+    """The fastest plain loop over uint8[pieces, bytes]; it reads the pieces one after another."""
 
     def __init__(self, pieces: NDArray[np.uint8]) -> None:
         self.pieces = pieces
         loops = read_loops()
         trials: dict[str, list[float]] = {loop: [] for loop in loops}
         for turn in range(PASSES * len(loops)):
-            for piece in range(len(pieces)):  # the loops alternate, so that a change of speed is one for all
+            for piece in range(len(pieces)):  # the loops alternate, so that a change of speed meets all of them
                 loop = loops[(piece + turn) % len(loops)]
                 trials[loop].append(self._seconds(piece, loop))
         self.loop = min(loops, key=lambda loop: median(trials[loop]))
 
     def seconds_after(self, piece: int) -> float:
-        """Seconds of reading another piece than this one, which no cache holds where all are worked on one by one."""
+        """Seconds of reading a piece far from `piece`, which no cache still holds when the pieces are used in order."""
         return self._seconds((piece + len(self.pieces) // 2) % len(self.pieces), self.loop)
 
     def bytes_per_second(self) -> float:
-        """Of reading all pieces once."""
+        """Speed of reading all pieces once."""
         return self.pieces.nbytes / sum(self._seconds(piece, self.loop) for piece in range(len(self.pieces)))
 
     def _seconds(self, piece: int, loop: str) -> float:
@@ -67,7 +67,7 @@ def pieces_of_file(path: Path) -> NDArray[np.uint8]:
 
 
 class PairedTimes(Value):
-    """Pairs of all repetitions: medians, quartiles, and the median of each repetition."""
+    """Medians and quartiles over the pairs of all repetitions, and the medians of each repetition."""
 
     seconds: float
     seconds_quartiles: Quartiles

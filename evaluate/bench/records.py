@@ -1,4 +1,4 @@
-"""Records of benchmarks, read back as the results that they are."""
+"""Records of benchmarks, read back as results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mxspec.formats.errors import MxspecError
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A result, and what it was measured with."""
+    """A result, with the command, machine and versions that it was measured with."""
 
     name: str  # of the file, without its folder
     command: str
@@ -27,14 +27,14 @@ class Record:
 
     @property
     def where(self) -> str:
-        """Machine and commit; the oldest records do not say the instruction set."""
+        """Machine and commit; the oldest records lack the instruction set."""
         isa = self.machine.get("instruction_set")
         cpu = self.machine["cpu"] + (f" ({isa})" if isa else "")
         return f"{cpu}, {self.machine['cores']} cores, commit {self.commit}"
 
 
 def read_record(path: Path) -> Record:
-    """A record that specbench wrote. Raises MxspecError for any other file, or one of another version."""
+    """Read a record that specbench wrote. Raises MxspecError for another file, or a record of another version."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -50,7 +50,7 @@ def read_record(path: Path) -> Record:
 
 
 def result_of(result: Any) -> Result | None:
-    """As the one type that it validates as; None where there is none."""
+    """The result as the first type that accepts it; None if no type does."""
     for kind in _kinds(Result):
         try:
             return kind.model_validate(result)
@@ -60,7 +60,7 @@ def result_of(result: Any) -> Result | None:
 
 
 def _kinds(base: type[Result]) -> Iterator[type[Result]]:
-    """All results that are known in this process: the command line imports those of all benchmarks."""
+    """All types of results that are imported; the command line imports those of all benchmarks."""
     for kind in base.__subclasses__():
         yield kind
         yield from _kinds(kind)

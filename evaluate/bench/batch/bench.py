@@ -31,17 +31,17 @@ TURN = (1000, 32)  # tokens of a first turn and of the second
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Some texts that were written together: wall seconds, tokens, and the seconds in the models."""
+    """Texts that were written together: wall seconds, tokens, and seconds in the models."""
 
     seconds: float
     model_seconds: float
     tokens: int
     texts: list[list[int]]
-    rounds: list[list[Round]]  # of each text, the one that gives its first token among them
+    rounds: list[list[Round]]  # of each text, including the round that gives its first token
 
     @property
     def longest(self) -> list[Round]:
-        """The rounds of the text that took most of them: whose steps all others share."""
+        """The rounds of the text with the most rounds; all other texts share its steps."""
         return max(self.rounds, key=len)
 
     @property
@@ -52,7 +52,7 @@ class Answered:
 def write_together(
     engine: Engine, prompts: Sequence[Sequence[int]], texts: int, settings: Mapping[str, Any]
 ) -> Answered:
-    """Write the first `texts` of some prompts together; all prompts, but for the last token, have been read before."""
+    """Write texts for the first `texts` prompts together, after reading all prompts except for their last tokens."""
     reading = {**settings, "max_new_tokens": 1}
     for handle in engine.submit_all([Request(prompt=prompt, **reading) for prompt in prompts]):
         handle.result()
@@ -70,7 +70,7 @@ class BatchBench:
     """An engine with a slot for each text, prompts of random ids, and an acceptance to impose."""
 
     def __init__(self, bundle: Path, new_tokens: int, acceptance: float, threads: int | None = None) -> None:
-        """Raises MxspecError for a bundle without a draft, or a context that is too short for so many new tokens."""
+        """Raises MxspecError for a bundle without a draft, or a context too short for the new tokens."""
         self.engine = Engine(bundle, slots=max(TEXTS), threads=threads)
         if self.engine.target.encoder is not None:
             raise MxspecError(f"bundle {bundle}: its models have encoders, which specbench batch does not time")
@@ -90,21 +90,21 @@ class BatchBench:
         return write_together(self.engine, self.prompts, texts, {"max_new_tokens": self.new_tokens, **shared})
 
     def plain(self, texts: int) -> Answered:
-        """Without drafting; what was written is what a guided drafter guesses."""
+        """Write without drafting, and keep the texts for the guided drafter to guess."""
         done = self.write(texts)
         for prompt, answer in zip(self.prompts, done.texts, strict=False):
             self._plain[tuple(prompt)] = [*prompt, *answer]
         return done
 
     def speculative(self, texts: int, k: K) -> Answered:
-        """With the imposed acceptance."""
+        """Write with the imposed acceptance."""
         done = self.write(texts, k, drafter=None if k == 0 else self.guided)
         for prompt, answer in zip(self.prompts, done.texts, strict=False):
             same_texts(self._plain[tuple(prompt)], [*prompt, *answer])
         return done
 
     def loop(self) -> float:
-        """Tokens a second of the plainest loop there is: a call, its likeliest token, the next call."""
+        """Tokens a second of a bare loop: a call, its likeliest token, the next call."""
         reader = Reader(self.session)
         reader.append(self.prompts[0][:-1], 1)
         token, began = self.prompts[0][-1], time.perf_counter()
@@ -113,7 +113,7 @@ class BatchBench:
         return self.new_tokens / (time.perf_counter() - began)
 
     def call_seconds(self, texts: int) -> float:
-        """Median seconds of a call of one token of each text, in the middle of what is written."""
+        """Median seconds of a call with one token of each text, halfway through the texts."""
         past = CACHED + self.new_tokens // 2
         parts = [Part(slot, past, [1], 1) for slot in range(texts)]
         for slot in range(texts):
@@ -126,7 +126,7 @@ class BatchBench:
         first, more = (rng.integers(0, self.session.real_vocab, count).tolist() for count in TURN)
         self.engine.generate(first, max_new_tokens=1, k=0).result()
         seconds = []
-        for key in ("", "another"):  # what was read is not shared with another key
+        for key in ("", "another"):  # another key reuses nothing that was read
             handle = self.engine.generate([*first, *more], max_new_tokens=1, k=0, cache_key=key)
             seconds.append(handle.result().statistics.prefill_seconds)
         return seconds[0], seconds[1]

@@ -1,4 +1,4 @@
-"""Many texts at once: what a step of the engine gives beside what its calls allow, and what a second turn saves."""
+"""Many texts at once: the engine's speed beside what its calls allow, and the time that a second turn saves."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
 
 KS = (0, 1, 2, 3, 4)
-NUCLEUS, VOCABULARY = 1000, 152_064  # of the row that shaping is timed on
-PAIRS = 3  # of a bare loop and the engine, in a repetition
+NUCLEUS, VOCABULARY = 1000, 152_064  # entries of the row that is shaped
+PAIRS = 3  # a repetition times the bare loop and the engine this many times
 
 
 def shaping_seconds() -> float:
@@ -65,7 +65,7 @@ def measure(bench: BatchBench, repetitions: int, progress: Progress = silent) ->
 def _repeat(bench: BatchBench, found: Trials) -> None:
     found.call_seconds.append(bench.call_seconds(found.texts))
     done = bench.plain(found.texts)
-    if found.texts == 1:  # each between two of the other, as the machine's speed moves
+    if found.texts == 1:  # they alternate, because the machine's speed changes
         rates = (lambda texts, _: bench.loop(), lambda texts, _: bench.plain(texts).tokens_per_second)
         loop, engine = zip(*(turn.answers for turn in alternate(rates, [1], PAIRS)), strict=True)
         found.time_over_plain_loop.append(median_ratio(loop, engine))

@@ -11,19 +11,19 @@ from mxspec.evaluate.sheet import Column, Sheet
 
 @dataclass(slots=True)
 class Trials:
-    """Every repetition's figures of one number of texts."""
+    """The figures of every repetition, for one number of texts."""
 
     texts: int
-    call_seconds: list[float] = field(default_factory=list)  # of a call of one token of each
+    call_seconds: list[float] = field(default_factory=list)  # a call with one token of each text
     tokens_per_second: list[float] = field(default_factory=list)  # without drafting
-    outside_models: list[float] = field(default_factory=list)  # share of the time outside the models
+    outside_models: list[float] = field(default_factory=list)  # share of the time spent outside the models
     outside_models_sampled: list[float] = field(default_factory=list)
-    time_over_plain_loop: list[float] = field(default_factory=list)  # of one text
-    tokens_per_second_by_k: dict[str, list[float]] = field(default_factory=dict)  # acceptance imposed
+    time_over_plain_loop: list[float] = field(default_factory=list)  # for one text only
+    tokens_per_second_by_k: dict[str, list[float]] = field(default_factory=dict)  # with the imposed acceptance
 
 
 class TextsTimes(Value):
-    """So many texts at once; medians over the repetitions."""
+    """Medians over the repetitions, for `texts` texts at once."""
 
     texts: int
     call_seconds: float
@@ -32,7 +32,7 @@ class TextsTimes(Value):
     of_what_the_call_allows: float
     outside_models: float
     outside_models_sampled: float
-    time_over_plain_loop: float | None  # one text's
+    time_over_plain_loop: float | None  # for one text only
     best_k: int
     tokens_per_second_by_k: dict[str, float]
     by_load_over_best_k: float
@@ -41,7 +41,7 @@ class TextsTimes(Value):
 
 
 class SecondTurn(Value):
-    """The first token of a second turn, and of the same prompt read from its first token."""
+    """Seconds to the first token of a second turn, and of the same prompt read from its beginning."""
 
     tokens: tuple[int, int]
     seconds: float
@@ -51,7 +51,7 @@ class SecondTurn(Value):
 
 
 class Shaping(Value):
-    """What shaping a row of logits to a nucleus takes, and of eight of them as a share of a call."""
+    """The time to shape a row of logits to a nucleus; for eight rows, also as a share of a call."""
 
     vocabulary: int
     nucleus: int
@@ -60,7 +60,7 @@ class Shaping(Value):
 
 
 class BatchResult(Result):
-    """Many texts at once, each of so many new tokens after as many in the cache."""
+    """Many texts at once; each has `new_tokens` tokens after `cached` tokens in the cache."""
 
     bundle: str
     threads: int
@@ -103,7 +103,7 @@ class BatchResult(Result):
 
 
 def single_figures(result: BatchResult) -> str:
-    """What does not depend on the number of texts."""
+    """The figures that do not depend on the number of texts, in words."""
     turn, shaping = result.second_turn, result.shaping
     first, more = turn.tokens
     return (

@@ -1,7 +1,7 @@
 """fp16 without speculation, the packed target without, and with: the comparison that mxspec is for, measured.
 
 One bundle (`speccompile --with-baseline`) and one run. The columns alternate for every prompt, so that a slow minute of
-the machine meets all of them, and each is compared with the first by pairs.
+the machine meets all of them, and each answer is compared with the first column's answer to the same prompt.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mxspec.runtime.columns import Column, Recording, write_column
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.request import Request
 
-READS = 3  # of a model's weights, after each answer
+READS = 3  # plain reads of a model's weights after each answer
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An answer, and what it took beside time."""
+    """An answer, its energy, and the machine's read speed right after it."""
 
     recording: Recording
     joules: float | None
@@ -44,7 +44,7 @@ def measure(
     repetitions: int,
     progress: Progress = silent,
 ) -> ColumnsResult:
-    """Have all columns answer all prompts, alternating. `settings` are those of a Request, with max_new_tokens."""
+    """Have all columns answer all prompts, alternating. `settings` are fields of a Request, with max_new_tokens."""
     ceilings = [ReadCeiling(pieces_of_file(_weights_file(column))) for column in columns]
 
     def variant(column: Column, ceiling: ReadCeiling) -> Callable[[Sequence[int], int], Trial]:
@@ -139,5 +139,5 @@ def _weights_file(column: Column) -> Path:
 
 
 def _matrix_bytes(session: Session | None) -> int:
-    """Of the matrices that a call reads once."""
+    """Bytes of the matrices that a call reads."""
     return 0 if session is None else matrix_bytes(session.entry)

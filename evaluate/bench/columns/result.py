@@ -1,4 +1,4 @@
-"""What the columns did: their figures, and the table that shows them."""
+"""The figures of the columns, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class ColumnTrial(Value):
 
 
 class ColumnResult(Value):
-    """What one column did."""
+    """The figures of one column."""
 
     column: str
-    weights_bytes: int  # of the matrices that it reads, a draft's among them
+    weights_bytes: int  # matrices that the column reads, including a draft's
     tokens_per_second: float  # median over the answers
-    over_first: float  # tokens a second over those of the first column: median over pairs
+    over_first: float  # speed over the first column's: median over pairs of answers
     first_token_seconds: Percentiles
-    token_seconds: Percentiles  # of a token: its round's time shared by the tokens of the round
-    answer_seconds: Percentiles  # of ANSWER_TOKENS tokens
+    token_seconds: Percentiles  # a round's seconds divided by its tokens
+    answer_seconds: Percentiles  # for ANSWER_TOKENS tokens
     acceptance: float | None
     tokens_per_round: float
-    bytes_per_second: float  # of matrices
+    bytes_per_second: float  # matrices read
     share_of_read: float
     joules_per_token: float | None
     trials: list[ColumnTrial]
@@ -67,9 +67,9 @@ class ColumnsResult(Result):
     k: int | str
     drafter: str
     verifier: str
-    read_bytes_per_second: float  # of the packed weights, by a loop that does nothing else
-    anonymous_bytes: int  # of the process with all columns open
-    same_texts: int  # answers of the last column that are those of the column before
+    read_bytes_per_second: float  # a plain read of the packed weights
+    anonymous_bytes: int  # the process's, with all columns open
+    same_texts: int  # answers that are equal in the last two columns
     columns: list[ColumnResult]
 
     def sheets(self) -> Sequence[Sheet]:

@@ -22,7 +22,7 @@ from mxspec.runtime.drafters import NAMES
 @click.command("columns", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
-    "--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts of."
+    "--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts from."
 )
 @click.option("--prompts", default=4, show_default=True, type=click.IntRange(min=1))
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))

@@ -16,7 +16,7 @@ from mxspec.runtime.cli.command import Command
 
 @click.command("serve", cls=Command)
 @choice_options
-@click.option("--text", type=click.Path(path_type=Path), help="UTF-8 text to take prompts of. [random tokens]")
+@click.option("--text", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from. [random tokens]")
 @click.option("--new-tokens", default=64, show_default=True, type=click.IntRange(min=2), help="Length of each text.")
 @repetitions_option(3)
 @run_options

@@ -24,7 +24,7 @@ from mxspec.runtime.request import K
 @click.command("sweep", cls=Command)
 @click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="BUNDLE...")
 @click.option(
-    "--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts of."
+    "--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts from."
 )
 @click.option("--k", multiple=True, callback=parse_ks, default=("4",), show_default=True, metavar="INTEGER|auto")
 @click.option("--temperature", multiple=True, default=(0.0,), show_default=True, type=click.FloatRange(min=0))

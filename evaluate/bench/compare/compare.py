@@ -14,9 +14,9 @@ from mxspec.formats.errors import MxspecError
 
 
 def compare(old: Record, new: Record, least_move: float) -> CompareResult:
-    """Every figure that both have. A move of less than `least_move` (0.02: 2 %) is noise, whatever the trials say.
+    """Compare every figure that both records have. A move below `least_move` (0.02: 2 %) counts as noise.
 
-    Raises MxspecError where the records are not of one benchmark.
+    Raises MxspecError if the records are of different benchmarks.
     """
     kinds = type(old.result), type(new.result)
     if kinds[0] is not kinds[1]:
@@ -67,7 +67,7 @@ def _verdict(old: Figure, new: Figure, move: Move | None, p: float | None, least
 
 
 def _differences(old: Record, new: Record) -> Iterator[str]:
-    """What was not the same: machine, packages, and what was measured with."""
+    """Differences of machine, packages and settings."""
     for what, before, after in (
         ("machine", old.machine, new.machine),
         ("version", old.versions, new.versions),

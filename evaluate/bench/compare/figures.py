@@ -1,8 +1,8 @@
-"""The figures of any result, each with its trials: by the names of the fields alone, so that a new benchmark has them.
+"""The figures of any result with their trials, found by field names alone, so that new benchmarks need no code here.
 
 A figure is a float, or a number of bytes. Its trials stand beside it: in `trials_NAME`, or in `trials`, whose items
-have a field or a property NAME. Trials that belong to no figure are figures themselves, with their median. What is a
-setting, not a figure, is in the name of the figures below it: `products[mxfp6_e3m2, int16, rows 8].seconds`.
+have a field or a property NAME. Trials that belong to no figure become a figure, their median. Settings are part of the
+names of the figures below them: `products[mxfp6_e3m2, int16, rows 8].seconds`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pydantic import BaseModel
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.result import Result
 
-SETTINGS = frozenset({"temperature", "imposed_acceptance"})  # floats that were asked for
-OUTCOMES = frozenset({"best_k", "same_texts", "nodes", "read_loop", "read_loops"})  # found, but no figures
-FASTER_IF_MORE = (  # in its name; looked for first
+SETTINGS = frozenset({"temperature", "imposed_acceptance"})  # floats that the user chose
+OUTCOMES = frozenset({"best_k", "same_texts", "nodes", "read_loop", "read_loops"})  # results that are not figures
+FASTER_IF_MORE = (  # words in a figure's name; they are tried first
     "per_second",
     "speedup",
     "share_of_read",
@@ -41,12 +41,12 @@ FASTER_IF_LESS = (
     "over_read",
     "over_one_token",
 )
-FASTER_IF_LESS_WHOLE = ("c", "v", "ratio")  # its whole name
+FASTER_IF_LESS_WHOLE = ("c", "v", "ratio")  # a figure's whole name
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Trials; keys say which prompt and repetition each is of, where the record does."""
+    """Trials; `keys` are the prompt and repetition of each trial, if the record says them."""
 
     values: tuple[float, ...]
     keys: tuple[tuple[int, ...], ...] | None = None
@@ -62,7 +62,7 @@ class Figure:
 
     @property
     def faster_if_more(self) -> bool | None:
-        """Whether more of it is faster; None where its name does not tell."""
+        """Whether a larger value is faster; None if the name does not say."""
         for part in reversed(self.name.split(".")):
             if any(word in part for word in FASTER_IF_MORE):
                 return True
@@ -72,7 +72,7 @@ class Figure:
 
 
 def settings_of(result: Result) -> dict[str, Any]:
-    """What the whole of it was measured with."""
+    """The settings of the whole measurement."""
     return {name: value for name, value in result if _is_setting(name, value)}
 
 
@@ -82,13 +82,13 @@ def figures_of(result: Result) -> dict[str, Figure]:
 
 
 def _walk(path: str, fields: Mapping[str, Any], outer: Mapping[str, Series]) -> Iterator[Figure]:
-    """Figures of a value, and of the values in it. `outer` are trials that were found beside it."""
+    """The figures of a value and of the values in it. `outer` are trials that stand beside the value."""
     trials = {**outer, **_trials(fields)}
     for name, value in fields.items():
         if name.startswith("trials") or name.endswith("_quartiles") or _is_setting(name, value) or name in OUTCOMES:
             continue
         yield from _figures(_join(path, name), value, name, trials)
-    for name, series in trials.items():  # of no figure
+    for name, series in trials.items():  # those that belong to no figure
         if len(series.values) > 1:
             yield Figure(_join(path, f"trials.{name}"), median(series.values), series)
 
@@ -130,7 +130,7 @@ def _trials(fields: Mapping[str, Any]) -> dict[str, Series]:
 
 
 def _series_of_items(items: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
-    """Of trials that are values themselves: what all of them have. Counts are no trials of a speed."""
+    """The fields that all trials have, where trials are values. Counts are left out: they are not speeds."""
     if not items:
         return {}
     every = set(items[0]).intersection(*items)
@@ -141,7 +141,7 @@ def _series_of_items(items: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Numbers, and lists of numbers, of a value however deep."""
+    """The numbers and lists of numbers in a value, at any depth."""
     if isinstance(value, int | float) or _is_numbers(value):
         yield path, value
     elif isinstance(value, list | tuple):
@@ -157,7 +157,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Of a value, a dataclass or a dictionary; of a value its properties, too."""
+    """The fields of a value, a dataclass or a dictionary; for a value also its properties."""
     if isinstance(value, dict):
         return {str(name): part for name, part in value.items()}
     if dataclasses.is_dataclass(value):
@@ -175,7 +175,7 @@ def _is_setting(name: str, value: Any) -> bool:
 
 
 def _label(fields: Mapping[str, Any]) -> str:
-    """`mxfp6_e3m2, rows 8`, by the settings of a value."""
+    """The settings of a value, such as `mxfp6_e3m2, rows 8`."""
     settings = {name: value for name, value in fields.items() if _is_setting(name, value) and value is not None}
     return ", ".join(value if isinstance(value, str) else f"{name} {value}" for name, value in settings.items())
 

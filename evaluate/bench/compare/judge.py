@@ -1,9 +1,9 @@
 """Whether trials moved beyond their noise.
 
 Welch's t-test of the logarithms of the trials, two-sided: speeds differ by factors, and a test by ranks cannot tell 3
-trials from 3 others (its least p is 0.1). Trials of the same prompts and repetitions are compared by pairs, which takes
-out what prompts differ by. Holm's correction holds the chance that any of all figures is called moved by chance to 5 %.
-Two runs differ by more than the trials within one tell, so that a move is called one from a given size on only.
+trials from 3 others (its least p is 0.1). Trials of the same prompts and repetitions are compared by pairs, which
+removes the differences between prompts. Holm's correction keeps the chance that any figure is called moved by mistake
+to 5 %. Two runs differ more than the trials of one run show, so a move must also reach a given size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Move:
 
 
 def move_of(old: Series, new: Series) -> Move | None:
-    """None where there are fewer than LEAST_TRIALS of either, or a trial that is not positive."""
+    """None if either series has fewer than LEAST_TRIALS trials, or a trial that is not positive."""
     if min(old.values + new.values) <= 0 or min(len(old.values), len(new.values)) < LEAST_TRIALS:
         return None
     before, after = ([math.log(value) for value in series.values] for series in (old, new))

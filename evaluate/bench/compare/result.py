@@ -12,7 +12,7 @@ Verdict = Literal["faster", "slower", "changed", "within noise", "cannot tell", 
 
 
 class ComparedFigure(Value):
-    """One figure of both records; `ratio` is the new over the old: of the trials where there are any."""
+    """One figure of both records; `ratio` is new over old, by the trials if there are any."""
 
     figure: str
     old: float

@@ -22,16 +22,16 @@ from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 
 CACHED = (128, 1000)
-SOURCE = 512  # tokens that an encoder has read
+SOURCE = 512  # tokens of the source that an encoder reads
 CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes their median
 
 
-# An encoder's, and those of the decoder's layers that make keys and values of what it read: its graph alone reads them.
+# Only the encoder's graph reads these: its own matrices, and those that make the decoder's keys and values of a source.
 _OF_ENCODER = re.compile(r"(^|\.)encoder\.|\.(EncDecAttention|encoder_attn)\.[kv]")
 
 
 def matrix_bytes(entry: ModelEntry) -> int:
-    """Bytes of the matrices that every call reads once; not those of an encoder."""
+    """Bytes of the matrices that every call reads once, without an encoder's."""
     packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS]
     if entry.encoder is not None:
         packed = [tensor for tensor in packed if not _OF_ENCODER.search(tensor.name)]
@@ -60,32 +60,32 @@ class CallBench:
         return 2 * entry.layers * entry.kv_heads * entry.head_size * cached * itemsize
 
     def fill(self, cached: int) -> None:
-        """Have exactly `cached` tokens in the cache."""
+        """Fill or cut the cache to exactly `cached` tokens."""
         if self.reader.length < cached:
             self.reader.append(self.random_ids(cached - self.reader.length), 1)
         self.reader.rollback(cached)
 
     def time_call(self, ids: list[int], rows: int) -> float:
-        """Seconds of one call, which leaves the cache as long as it was; logits of the last `rows` of the tokens."""
+        """Seconds of one call with logits of its last `rows` tokens; the cache keeps its length."""
         cached = self.reader.length
         seconds = seconds_of(lambda: self.reader.forward(ids, rows))
         self.reader.rollback(cached)
         return seconds
 
     def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
-        """Median seconds of calls of `tokens` tokens after `cached`, with logits of the last `rows`, or of all."""
+        """Median seconds of calls of `tokens` tokens after `cached`, with logits of the last `rows` (default: all)."""
         self.fill(cached)
         ids = self.random_ids(tokens)
         return median([self.time_call(ids, rows or tokens) for _ in repeated()])
 
     def pairs(self, tokens: int, cached: int, rows: int, ceiling: ReadCeiling) -> list[Pair]:
-        """Calls of `tokens` tokens after `cached`, each beside a read of as many bytes; logits of the last `rows`."""
+        """Calls of `tokens` tokens after `cached`, logits of the last `rows`, each beside a read of as many bytes."""
         self.fill(cached)
         ids = self.random_ids(tokens)
         return [Pair(self.time_call(ids, rows), self.weight_bytes / ceiling.bytes_per_second()) for _ in repeated(2)]
 
     def random_ids(self, count: int) -> list[int]:
-        """Tokens of a text that means nothing, which takes no other time."""
+        """Random tokens: a call takes as long for them as for a real text."""
         return [int(token) for token in self._rng.integers(0, self.entry.vocab_size, count)]
 
 
@@ -104,7 +104,7 @@ class ModelBench(CallBench):
 
 
 def repeated(calls: int = 1, most: int | None = None) -> Iterator[int]:
-    """Count trials of `calls` calls each for CALL_SECONDS a call: at least 3, and at most `most`."""
+    """Count trials for CALL_SECONDS times `calls`: at least 3 trials, and at most `most`."""
     ended = time.perf_counter() + calls * CALL_SECONDS
     for count in itertools.count():
         if count == most or (count >= 3 and time.perf_counter() >= ended):

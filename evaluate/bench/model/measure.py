@@ -1,4 +1,4 @@
-"""A whole target: the time of its calls, of opening it, and the memory that it takes."""
+"""A whole target: the times of its calls and of opening it, and its memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mxspec.evaluate.bench.model.result import CallTimes, ModelResult
 from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, pieces_of_file
 from mxspec.runtime import ops
 
-STEPS = (1, 2, 4, 8, 16)  # tokens a call, of decoding and scoring
+STEPS = (1, 2, 4, 8, 16)  # tokens of a call when decoding or scoring
 PREFILLS = (128, 512)
 
-Point = tuple[int, int]  # tokens of a call, tokens in the cache before it
+Point = tuple[int, int]  # tokens of a call, and tokens in the cache before the call
 
 
 def measure(bundle: Path, repetitions: int, progress: Progress = silent) -> ModelResult:

@@ -10,7 +10,7 @@ from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
 
 
 class CallTimes(PairedTimes):
-    """A call of `tokens` tokens after `cached`; over_one_token: over a call of one token after as many."""
+    """A call of `tokens` tokens after `cached`; over_one_token is its time over that of a call of one token."""
 
     tokens: int
     cached: int
@@ -20,7 +20,7 @@ class CallTimes(PairedTimes):
 
 
 class ModelResult(Result):
-    """A target's calls, beside a plain read of its weights; and what opening it took."""
+    """A target's calls beside a plain read of its weights, and the cost of opening the target."""
 
     bundle: str
     threads: int

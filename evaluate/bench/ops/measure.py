@@ -22,7 +22,7 @@ from mxspec.runtime.ops.timing import time_attention, time_matmul
 
 FORMATS = tuple(WEIGHT_FORMATS)
 ROWS = (1, 2, 4, 8, 16, 128, 512)
-BEYOND_CACHES = 256 << 20  # bytes of what is worked on alternately, so that nothing is still in a cache
+BEYOND_CACHES = 256 << 20  # bytes that calls work on alternately: more than the caches hold
 SHAPE = (5632, 2048)  # n, k of TinyLlama-1.1B's gate projection
 CACHED = (128, 1000)
 ATTENTION_ROWS = (1, 8)
@@ -35,7 +35,7 @@ class Case:
 
     isa: str
     weight_format: str
-    activations: Activations  # of fp16_tiles, whose rows stay float32, "int16"
+    activations: Activations  # "int16" for fp16_tiles, whose rows stay float32
     rows: int
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Case:
 
 
 def random_matrices(weight_format: str, n: int, k: int) -> NDArray[np.uint8]:
-    """uint8[matrices, n_tiles, row_tile_bytes] of random weights, of the size that trained ones have."""
+    """uint8[matrices, n_tiles, row_tile_bytes] of random weights, about as large as trained ones."""
     shape = packed_shape(weight_format, n, k)
     count = -(-BEYOND_CACHES // int(np.prod(shape)))
     rng = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def cases(
     activations: Sequence[Activations],
     rows: Sequence[int],
 ) -> list[Case]:
-    """Every product to time; the scalar reference only for one row, since it is there to be right."""
+    """Every product to time; the scalar reference only for one row, because it is there to be correct, not fast."""
     return [
         Case(isa, name, kind, m)
         for name in formats
@@ -68,7 +68,7 @@ def cases(
 
 
 def available(isas: Sequence[str]) -> list[str]:
-    """Those of the instruction sets that this machine has."""
+    """The instruction sets among `isas` that this machine has."""
     return [isa for isa in isas if isa in ops.available_isas()]
 
 
@@ -103,7 +103,7 @@ def measure(
 
 
 def time_product(case: Case, ceiling: ReadCeiling, values: NDArray[np.float32]) -> list[Pair]:
-    """Products with every matrix (with three where that takes long enough), each beside a read of another one."""
+    """Products with every matrix (with three if that takes long enough), each beside a read of another matrix."""
     n, k = SHAPE
     shape = packed_shape(case.weight_format, n, k)
     slow = case.rows >= PREFILL_ROWS or case.isa == "scalar"
@@ -137,7 +137,7 @@ def _describe(case: Case, repetitions: Sequence[Sequence[Pair]], packed_bytes: i
 
 
 def measure_attention(isas: Sequence[str], repetitions: int, progress: Progress) -> list[AttentionTimes]:
-    """Time attention over the caches of so many layers that no cache of the machine holds one when it comes again."""
+    """Time attention over the caches of many layers, more than the machine's own caches hold."""
     values = np.full(BEYOND_CACHES // 2, 0.1, np.float16)
     found: list[AttentionTimes] = []
     for rows, cached in itertools.product(ATTENTION_ROWS, CACHED):
@@ -160,7 +160,7 @@ def caches_of(values: NDArray[np.float16], tokens: int) -> NDArray[np.float16]:
 
 
 def time_layers(caches: NDArray[np.float16], ceiling: ReadCeiling, rows: int, cached: int, isa: str) -> list[Pair]:
-    """Median seconds of a layer of each piece, and of reading as many bytes."""
+    """For each piece, the median seconds of a layer, and the seconds of reading as many bytes."""
     pairs = []
     for piece, layers in enumerate(caches):
         seconds = time_attention(layers, HEADS, rows, cached, isa=isa, repetitions=len(layers))

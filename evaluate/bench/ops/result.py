@@ -1,4 +1,4 @@
-"""What `specbench ops` found: medians, and between which two values the middle half lies."""
+"""What `specbench ops` found: medians and quartiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProductTimes(PairedTimes):
 
 
 class AttentionTimes(PairedTimes):
-    """Attention of `rows` tokens after `cached`, on one instruction set; over_read: over reading the cache."""
+    """Attention of `rows` tokens after `cached` on one instruction set; over_read is its time over that of a read."""
 
     isa: str
     rows: int
@@ -35,7 +35,7 @@ class AttentionTimes(PairedTimes):
 
 
 class OpsResult(Result):
-    """Products of n x k weights, by format, activations, instruction set and rows; and attention."""
+    """Products of n x k weights by format, activations, instruction set and rows; and attention."""
 
     threads: int
     n: int
@@ -46,7 +46,7 @@ class OpsResult(Result):
     attention: tuple[AttentionTimes, ...]
 
     def sheets(self) -> Sequence[Sheet]:
-        """Of each instruction set times and rates of the products, and attention."""
+        """For each instruction set: times of the products, their rates, and attention."""
         isas = dict.fromkeys([*(p.isa for p in self.products), *(a.isa for a in self.attention)])
         return [
             sheet for isa in isas for sheet in (*products_sheets(self, isa), attention_sheet(self, isa)) if sheet.rows

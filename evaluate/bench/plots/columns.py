@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bars(result: ColumnsResult, axes: Axes) -> None:
-    """Tokens a second, from the first column down, each with how many times the first it is."""
+    """Tokens a second of each column, the first at the top, with the factor over the first."""
     names = [column.column for column in result.columns][::-1]
     speeds = [column.tokens_per_second for column in result.columns][::-1]
     low, high = middle_halves([[trial.tokens_per_second for trial in column.trials] for column in result.columns[::-1]])

@@ -1,4 +1,4 @@
-"""Which pictures a record has, and how they get on disk."""
+"""The pictures of a record, and how they are written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
-    """By name; none where nothing of the result makes a picture."""
+    """The pictures of a result by name; empty if it has none."""
     if isinstance(result, SweepResult):
         return sweep.pictures(result)
     if isinstance(result, SpeculateResult):
@@ -35,7 +35,7 @@ def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
 
 
 def draw_all(record: Record, folder: Path, kinds: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-    """Every picture of a record, as RECORD-PICTURE.png and .svg. Raises MxspecError where it has none."""
+    """Write every picture of a record as RECORD-PICTURE.png and .svg. Raises MxspecError if it has none."""
     require_matplotlib()
     pictures = pictures_of(record.result)
     if not pictures:

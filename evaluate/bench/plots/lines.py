@@ -1,4 +1,4 @@
-"""Lines over what a sweep or a run over K varies, with what the middle half of the trials spans."""
+"""Lines over a varied setting, with a band for the middle half of the trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A named series; `low` and `high` bound a band around it, and `theory` is what a formula says."""
+    """A named series; `low` and `high` bound its band, and `theory` is what a formula predicts."""
 
     name: str
     x: Sequence[float]
@@ -23,20 +23,20 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     theory: Sequence[float] | None = None
-    quiet: bool = False  # what the others are compared with
+    quiet: bool = False  # whether the other lines are compared with this one
 
 
 def middle_halves(trials: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Between which two values the middle half of each lies."""
+    """The lower and upper quartiles of each point."""
     low, high = zip(*map(quartiles, trials), strict=True)
     return list(low), list(high)
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, title: str) -> None:
-    """All lines, from 0 on, in the colours of the style."""
+    """Draw all lines in the colours of the style; the axis begins at 0."""
     loud, quiet = [line for line in lines if not line.quiet], [line for line in lines if line.quiet]
     colours = {id(line): COLOURS[number % len(COLOURS)] for number, line in enumerate(loud)}
-    if len(quiet) > 1:  # one for each of the others
+    if len(quiet) > 1:  # a quiet line for each of the others
         colours |= {id(line): COLOURS[number % len(COLOURS)] for number, line in enumerate(quiet)}
     for line in lines:
         colour = colours.get(id(line), QUIET)
@@ -54,5 +54,5 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, ti
 
 
 def draw_one(axes: Axes) -> None:
-    """Where plain decoding lies."""
+    """Draw a line at plain decoding."""
     axes.axhline(1, color=QUIET, linewidth=0.9, zorder=0.5)

@@ -37,7 +37,7 @@ def answer_seconds(result: SpeculateResult, plain: Percentiles, axes: Axes) -> N
 
 
 def pictures(result: SpeculateResult) -> dict[str, Callable[[Axes], None]]:
-    """Those that the result has figures for."""
+    """The pictures that the result has figures for."""
     found: dict[str, Callable[[Axes], None]] = {"speedup": partial(speedup, result)}
     if result.plain.answer_seconds is not None:
         found["answer"] = partial(answer_seconds, result, result.plain.answer_seconds)

@@ -43,12 +43,12 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "path",
     "svg.hashsalt": "mxspec",
 }
-SIZE, DOTS = (8.0, 4.5), 120  # inches, and dots in each: 960 pixels, somewhat more than GitHub shows
-CAPTION = 150  # characters a line
+SIZE, DOTS = (8.0, 4.5), 120  # inches, and dots an inch: 960 pixels, a little more than GitHub shows
+CAPTION = 150  # characters of a line
 
 
 def require_matplotlib() -> None:
-    """Raises MxspecError where it is not installed."""
+    """Raises MxspecError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Pictures of `specbench sweep`: one for each thing that varies in it, a line for each of the rest."""
+"""Pictures of `specbench sweep`: one for each varied setting, with a line for each combination of the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = {"k": "K = {}", "context": "{:,} prompt tokens", "batch": "texts: {}", "
 
 
 def pictures(result: SweepResult) -> dict[str, Callable[[Axes], None]]:
-    """Those that the sweep has points for."""
+    """The pictures that the sweep has points for."""
     found: dict[str, Callable[[Axes], None]] = {}
     if _varies(result.points, "k"):
         found |= {"speedup": partial(speedup, result), "answer": partial(answer_seconds, result)}
@@ -41,7 +41,7 @@ def speedup(result: SweepResult, axes: Axes) -> None:
 
 
 def answer_seconds(result: SweepResult, axes: Axes) -> None:
-    """With the 90th and 99th percentile as the upper end of a band."""
+    """Seconds for an answer, with the 90th and 99th percentiles as upper ends of a band."""
     lines, plain = [], []
     for name, points in _groups(result.points, "k").items():
         seconds = [point.answer_seconds for point in points]
@@ -55,7 +55,7 @@ def answer_seconds(result: SweepResult, axes: Axes) -> None:
 
 
 def positions(result: SweepResult, axes: Axes) -> None:
-    """Of the drafted tokens that were evaluated at a position, the share that was kept; of the largest K."""
+    """The share of evaluated tokens that was kept at each position, for the largest K."""
     lines = []
     for name, points in _groups(result.points, "k").items():
         point = points[-1]
@@ -84,7 +84,7 @@ def _varies(points: Sequence[SweepPoint], axis: str) -> bool:
 
 
 def _groups(points: Sequence[SweepPoint], axis: str) -> dict[str, list[SweepPoint]]:
-    """Points that differ in `axis` alone, in its order, by what they differ in from others; K by cost is no number."""
+    """Points that differ only in `axis`, sorted by it, under a label of their other settings; K by cost is left out."""
     rest = [name for name in Point.model_fields if name != axis and len({getattr(p, name) for p in points}) > 1]
     found: dict[str, list[SweepPoint]] = {}
     for point in sorted((p for p in points if getattr(p, axis) != "auto"), key=lambda p: getattr(p, axis)):

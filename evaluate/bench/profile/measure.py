@@ -1,7 +1,7 @@
-"""Where the time of a call goes: kinds of nodes by ONNX Runtime's profiler, and what lies between and outside them.
+"""Where the time of a call goes: kinds of nodes, the time between nodes, and the time outside the session.
 
-The profiler slows every node a little, so the same calls are timed without it, alternating. Beside each line
-stands what its time is beyond reading its bytes.
+ONNX Runtime's profiler slows every node a little, so the same calls are also timed without it, alternating. Each line
+also says how long its time is beyond reading its bytes.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits
 
-ROWS = (1, 8)  # tokens a call: decoding, scoring
-READS = 3  # of the weights' file, before the calls of each point
-MOST_CALLS = 200  # profiled in one trial: the profiler keeps some 700 bytes of every node of every call
+ROWS = (1, 8)  # tokens of a call when decoding and when scoring
+READS = 3  # plain reads of the weights' file before the calls of each point
+MOST_CALLS = 200  # of one trial: the profiler keeps about 700 bytes for every node of every call
 
-Point = tuple[int, int]  # tokens of a call, tokens in the cache before it
+Point = tuple[int, int]  # tokens of a call, and tokens in the cache before the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ProfiledReader(Reader):
         return logits
 
     def end(self) -> list[ProfiledCall]:
-        """Every call so far; no more are profiled. Raises MxspecError where ONNX Runtime did not keep them all."""
+        """End the profile; returns every call. Raises MxspecError if ONNX Runtime did not keep all of them."""
         runs = read_runs(Path(self.session.session.end_profiling()))
         if len(runs) != len(self._forwards):  # it keeps a million events
             raise MxspecError(
@@ -120,7 +120,7 @@ def measure(
 
 
 def choose_points(rows: Sequence[int], cached: Sequence[int], context: int) -> list[Point]:
-    """All numbers of tokens after all lengths of the cache. Raises MxspecError where one asked for does not fit."""
+    """All combinations of `rows` and `cached`. Raises MxspecError if one that was asked for does not fit."""
     wanted = [(s, c) for c in cached or model_calls.CACHED for s in rows or ROWS]
     fitting = [(s, c) for s, c in wanted if s + c <= context]
     if not fitting or ((rows or cached) and fitting != wanted):
@@ -173,7 +173,7 @@ def _line(part: BreakdownItem, profiled_seconds: float, bandwidth: float) -> Lin
 
 
 def middle_half(trials: Sequence[float]) -> list[int]:
-    """Indices of all but the shortest and the longest quarter: like a median, but the means of their parts add up."""
+    """Indices without the shortest and longest quarters. Robust like a median, but the means of parts add up."""
     quarter = len(trials) // 4
     return [int(i) for i in np.argsort(trials)[quarter : len(trials) - quarter]]
 
@@ -192,7 +192,7 @@ class BreakdownItem:
 
 
 def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], cache_bytes: int) -> list[BreakdownItem]:
-    """Each kind of node, what lies between the nodes, and what outside the session."""
+    """The parts of a call: each kind of node, the time between nodes, and the time outside the session."""
     found: dict[Kind, list[NodeRun]] = {}
     assert len({len(call.run.nodes) for call in calls}) == 1, "every run of a session runs the same nodes"
     for call in calls:
@@ -218,7 +218,7 @@ def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], c
 
 
 def cheapest_node_seconds(calls: Sequence[ProfiledCall]) -> float:
-    """Mean seconds of the node that takes least: no more than this is the profiler's part within any node."""
+    """Mean seconds of the cheapest node: the profiler cannot cost more than this within a node."""
     return float(np.mean([[node.seconds for node in call.run.nodes] for call in calls], axis=0).min())
 
 

@@ -1,7 +1,7 @@
 """What a node of a compiled graph is for: which product, attention, a norm, a gate, or something else.
 
 The profiler names a product's shape and not its weight, so products are told apart by shape [n, k], and called by the
-names that the bundle's matrices of this shape have. That holds for every architecture; matrices that share a shape
+names of the bundle's matrices of this shape. This works for every architecture; matrices of one shape
 share a line.
 """
 
@@ -23,7 +23,7 @@ from mxspec.formats.weight_format import WEIGHT_FORMATS
 Group = Literal["product", "attention", "norms", "gates", "other"]
 MatrixShape = tuple[int, int]
 GROUPS: tuple[Group, ...] = ("product", "attention", "norms", "gates", "other")
-"""In the order of a table."""
+"""The groups in the order of the table."""
 OURS: Mapping[str, Group] = {
     PACKED_MATMUL.name: "product",
     ATTENTION.name: "attention",
@@ -31,12 +31,12 @@ OURS: Mapping[str, Group] = {
     SWIGLU.name: "gates",
     GEGLU.name: "gates",
 }
-"""Our operators; norms, ours and others, have Norm in their names."""
+"""The groups of our operators. Norms, ours and ONNX's, are known by Norm in their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Nodes that are counted together; a product has a name and its matrix a shape [n, k]."""
+    """Nodes that are counted together; a product also has a name and the shape [n, k] of its matrix."""
 
     group: Group
     name: str = ""
@@ -44,7 +44,7 @@ class Kind:
 
 
 def matrix_names(entry: ModelEntry) -> dict[MatrixShape, str]:
-    """What the packed matrices of each shape are called: `down_proj`, or `mlp.c_proj` where there is `attn.c_proj`."""
+    """Names of the packed matrices by shape: `down_proj`, or `mlp.c_proj` if there is also `attn.c_proj`."""
     names: dict[MatrixShape, set[str]] = {}
     for tensor in entry.tensors:
         if tensor.format in WEIGHT_FORMATS:
@@ -68,6 +68,6 @@ def kind_of(node: NodeRun, names: Mapping[MatrixShape, str]) -> Kind:
 
 
 def matrix_bytes(nodes: Iterable[NodeRun]) -> int:
-    """Bytes of the packed matrices that products read, their only inputs of bytes; a lookup reads little of its own."""
+    """Bytes of the packed matrices that products read: their only inputs of uint8. A lookup reads only some rows."""
     products = (node for node in nodes if OURS.get(node.op) == "product")
     return sum(int(np.prod(shape)) for node in products for kind, shape in node.inputs if kind == "uint8")

@@ -28,14 +28,14 @@ class NodeRun:
 
 @dataclass(frozen=True, slots=True)
 class SessionRun:
-    """One run of the session, and its nodes in the order that they ran in."""
+    """One run of the session, with its nodes in the order in which they ran."""
 
     seconds: float
     nodes: tuple[NodeRun, ...]
 
 
 def read_runs(path: Path) -> list[SessionRun]:
-    """All runs of the session that a profile was taken of, in order."""
+    """All runs of the profiled session, in order."""
     runs: list[SessionRun] = []
     nodes: list[NodeRun] = []
     with path.open(encoding="utf-8") as file:
@@ -50,7 +50,7 @@ def read_runs(path: Path) -> list[SessionRun]:
 
 
 def _keep_little(event: dict[str, Any]) -> Any:
-    """An event as soon as it is parsed, for a profile holds many: a node, a run (yet without nodes), or what it was."""
+    """Shrink an event as soon as it is parsed, because a profile holds many: to a node, or to a run without nodes."""
     if event.get("cat") == "Node" and "op_name" in event["args"]:
         args = event["args"]
         shapes = _shapes(args["input_type_shape"]), _shapes(args["output_type_shape"])

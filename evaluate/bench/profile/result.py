@@ -1,4 +1,4 @@
-"""What `specbench profile` found: a table a call, a line for each kind of node."""
+"""What `specbench profile` found: a table for each call, with a line for each kind of node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mxspec.evaluate.sheet import Cell, Column, Sheet
 
 
 class Line(Value):
-    """Nodes of one kind, what lies between nodes, or outside the session; seconds and bytes of one call."""
+    """One part of a call: nodes of one kind, the time between nodes, or the time outside the session."""
 
     group: str
     name: str
@@ -24,7 +24,7 @@ class Line(Value):
 
 
 class CallProfile(Value):
-    """Calls of `tokens` tokens after `cached`, with the profiler and without."""
+    """Calls of `tokens` tokens after `cached`, with and without the profiler."""
 
     tokens: int
     cached: int

@@ -1,1 +1,1 @@
-"""The server: what it costs beside the engine in the same process, and what texts notice of each other."""
+"""The server beside the engine in the same process, and how a long prompt delays other texts."""

@@ -1,4 +1,4 @@
-"""Clients that ask for texts all the time: of the engine in this process, or of a server."""
+"""Clients that request one text after another, from the engine in this process or from a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 600.0
 
 
 class Writer(Protocol):
-    """A source of answers: each item is a piece of the text, as it comes."""
+    """A source of answers; each item is a piece of the text, as it arrives."""
 
     def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]: ...
 
@@ -34,7 +34,7 @@ class InProcess:
         self._keys = itertools.count()
 
     def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
-        """A greedy text of so many tokens, whose prompt is read anew; without drafting where it is plain."""
+        """A greedy text of `new_tokens` tokens; its prompt reuses no cache. With `plain`, without drafting."""
         request = Request(
             prompt=prompt,
             max_new_tokens=new_tokens,
@@ -47,13 +47,13 @@ class InProcess:
 
 
 class Streamed:
-    """A server whose answers are streams of `data:` lines; `body` is what it is asked for."""
+    """A server whose answers are streams of `data:` lines; `body` makes the request."""
 
     def __init__(self, address: Address, path: str, body: Callable[[Sequence[int], int, bool], dict[str, Any]]) -> None:
         self._address, self._path, self._body = address, path, body
 
     def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
-        """The pieces of an answer; raises MxspecError for an error in its place."""
+        """The pieces of an answer; raises MxspecError if the server answers with an error."""
         connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=ANSWER_SECONDS)
         try:
             headers = {"Content-Type": "application/json"}
@@ -86,7 +86,7 @@ def of_specserve(address: Address) -> Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One answer, as its client heard it: perf_counter when it was asked for, and at each of its pieces."""
+    """One answer as its client heard it: perf_counter at the request, and at each piece."""
 
     asked: float
     pieces: tuple[float, ...]
@@ -97,12 +97,12 @@ class Heard:
 
     @property
     def gaps(self) -> list[tuple[float, float]]:
-        """When a piece came, and how many seconds after the one before."""
+        """When each piece came, and its seconds after the previous piece."""
         return [(after, after - before) for before, after in itertools.pairwise(self.pieces)]
 
 
 def hear(writer: Writer, prompt: Sequence[int], new_tokens: int, *, plain: bool = False) -> Heard:
-    """Ask, and read to the end."""
+    """Request one text, and read it to its end."""
     asked = time.perf_counter()
     return Heard(asked, tuple(time.perf_counter() for _ in writer.write(prompt, new_tokens, plain=plain)))
 
@@ -110,7 +110,7 @@ def hear(writer: Writer, prompt: Sequence[int], new_tokens: int, *, plain: bool 
 def ask_at_once(
     writer: Writer, prompts: Sequence[Sequence[Sequence[int]]], new_tokens: int, *, plain: bool = False
 ) -> list[list[Heard]]:
-    """A client for each of some lists of prompts, which asks for one after the other; raises what any of them met."""
+    """One client for each list of prompts, which requests them one after another; raises a client's first error."""
     heard: list[list[Heard]] = [[] for _ in prompts]
     errors: list[BaseException] = []
 
@@ -132,7 +132,7 @@ def ask_at_once(
 
 
 def tokens_per_second(heard: Sequence[Sequence[Heard]], new_tokens: int) -> float:
-    """Of all clients, from the first question to the last piece."""
+    """Speed of all clients together, from the first request to the last piece."""
     answers = [answer for client in heard for answer in client]
     began, ended = min(answer.asked for answer in answers), max(answer.pieces[-1] for answer in answers)
     return len(answers) * new_tokens / (ended - began)

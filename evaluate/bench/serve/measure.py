@@ -29,14 +29,14 @@ from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
 
 CLIENTS = (1, 8)
-ANSWERS = 2  # of each client, one after the other
+ANSWERS = 2  # that each client requests, one after another
 JOINING_TOKENS = 1000
-JOINED_TOKENS = 16  # that the joining client asks for
-BEFORE_TOKENS = 24  # of each text, before it asks
+JOINED_TOKENS = 16  # that the joining client requests
+BEFORE_TOKENS = 24  # that each text has before the client joins
 WARM_TOKENS = 32
 STARTS = 3
 
-Asked = tuple[int, str]  # clients, and whom they ask
+Asked = tuple[int, str]  # number of clients, and the writer that they ask
 
 
 def measure(
@@ -53,7 +53,7 @@ def measure(
         ready.append(server.ready_seconds)
         writers: dict[str, Writer] = {"engine": InProcess(engine), "server": of_specserve(server.address)}
         prompts = prompts_of(text, max(CLIENTS) * ANSWERS)
-        for writer in writers.values():  # weights are read for the first time, and costs are learned
+        for writer in writers.values():  # reads the weights for the first time, and learns costs
             ask_at_once(writer, [[prompt] for prompt in prompts[: max(CLIENTS)]], WARM_TOKENS)
 
         def speed(asked: Asked) -> float:
@@ -90,7 +90,7 @@ def measure(
 
 
 def context_needed(new_tokens: int) -> int:
-    """Tokens of context that a bundle must have."""
+    """The context that a bundle must have, in tokens."""
     return max(JOINING_TOKENS + JOINED_TOKENS, PROMPT_TOKENS + 2 * new_tokens)
 
 
@@ -99,7 +99,7 @@ def _served(bundle: Path, slots: int, threads: int | None) -> AbstractContextMan
 
 
 def _long_prompt(text: Sequence[int], number: int) -> list[int]:
-    """Tokens that have not been read before, nor their beginning."""
+    """A shuffled prompt, of which no cache holds a prefix."""
     rng = np.random.default_rng(number)
     return [int(token) for token in rng.permutation(np.resize(text, JOINING_TOKENS))]
 
@@ -119,9 +119,9 @@ def _row(clients: int, speeds: Mapping[Asked, Sequence[float]]) -> ClientsRow:
 def _join(
     writer: Writer, prompts: Sequence[Sequence[int]], long_prompt: Sequence[int], new_tokens: int
 ) -> tuple[float, float, float]:
-    """95th percentiles of the time to the next token before and while a long prompt is read, and its own first token.
+    """95th percentiles of seconds to the next token, before and during a long prompt; and seconds to its first token.
 
-    Texts are plain, so that a piece is a token.
+    The texts are plain, so that each piece is one token.
     """
     found: list[list[Heard]] = []
     amid = threading.Event()
@@ -147,7 +147,7 @@ def _join(
 
 
 class _Announcing:
-    """Says when all of so many texts have so many pieces."""
+    """Sets `all_write` when each of `texts` texts has `pieces` pieces."""
 
     def __init__(self, writer: Writer, pieces: int, texts: int, all_write: threading.Event) -> None:
         self._writer, self._pieces, self._left, self._all_write = writer, pieces, texts, all_write

@@ -9,24 +9,24 @@ from mxspec.evaluate.sheet import Column, Sheet
 
 
 class ClientsRow(Value):
-    """So many clients, each of which asks for one text after the other; medians over the repetitions."""
+    """Medians over the repetitions, for clients that each request one text after another."""
 
     clients: int
-    engine_tokens_per_second: float  # in the same process
+    engine_tokens_per_second: float  # the engine in this process
     server_tokens_per_second: float
-    ratio: float  # of the server over the engine, by pairs
+    ratio: float  # server over engine, by pairs
     trials_engine_tokens_per_second: tuple[float, ...]
     trials_server_tokens_per_second: tuple[float, ...]
 
 
 class Joining(Value):
-    """A long prompt that comes while eight texts are written, without drafting."""
+    """A long prompt that arrives while eight texts are written without drafting."""
 
     prompt_tokens: int
     before_seconds: float  # 95th percentile of the time to a text's next token
-    during_seconds: float  # likewise, until the one that joined has its first token
+    during_seconds: float  # the same, from the long prompt's arrival to its first token
     ratio: float
-    first_token_seconds: float  # of the one that joined
+    first_token_seconds: float  # of the long prompt
     trials_before: tuple[float, ...]
     trials_during: tuple[float, ...]
     trials_first_token: tuple[float, ...]
@@ -38,7 +38,7 @@ class ServeResult(Result):
     bundle: str
     threads: int
     new_tokens: int
-    ready_seconds: float  # from the start of the process to its first answer that it is ready
+    ready_seconds: float  # from the start of the process until /health says that it is ready
     trials_ready: tuple[float, ...]
     rows: tuple[ClientsRow, ...]
     joining: Joining

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, for as long as they are measured."""
+"""Servers in processes of their own, which end with their measurement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Address:
 
     @classmethod
     def of_line(cls, line: str) -> Address:
-        """Of the line that specserve says when it listens: it ends with the URL."""
+        """The address in the line that specserve prints when it listens; the line ends with the URL."""
         host, _, port = line.rpartition("/")[2].rpartition(":")
         return cls(host, int(port))
 
@@ -36,7 +36,7 @@ class Address:
         return f"http://{self.host}:{self.port}"
 
     def ready(self) -> bool:
-        """Whether its /health says so."""
+        """Whether the server's /health says that it is ready."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
         try:
             connection.request("GET", "/health")
@@ -50,7 +50,7 @@ class Address:
 def wait_ready(
     address: Address, process: subprocess.Popen[Any], name: str, last_words: Callable[[], str], hint: str = ""
 ) -> None:
-    """Wait until a server is ready; raises MxspecError where it ends, or is not within START_SECONDS."""
+    """Wait until a server is ready; raises MxspecError if it ends, or takes more than START_SECONDS."""
     until = time.monotonic() + START_SECONDS
     while not address.ready():
         if process.poll() is not None:
@@ -61,7 +61,7 @@ def wait_ready(
 
 
 def end(process: subprocess.Popen[Any]) -> int:
-    """Ask a server to end, and kill it where it does not; its exit code."""
+    """Ask a server to end, or kill it after END_SECONDS; returns its exit code."""
     process.terminate()
     try:
         return process.wait(END_SECONDS)
@@ -71,7 +71,7 @@ def end(process: subprocess.Popen[Any]) -> int:
 
 
 def start_specserve(*arguments: object) -> subprocess.Popen[str]:
-    """`specserve` on a free port, which it says on standard error."""
+    """Start `specserve` on a free port; it prints the port on standard error."""
     command = [sys.executable, "-m", "mxspec.serve.start", *arguments, "--port", 0]
     return subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
@@ -82,13 +82,13 @@ class Specserve:
 
     address: Address
     process: subprocess.Popen[str]
-    ready_seconds: float  # from its start
-    said: str = ""  # on standard error after that it listens; once it has ended
+    ready_seconds: float  # since the server's start
+    said: str = ""  # standard error after the line that it listens; set when the server has ended
 
 
 @contextmanager
 def specserve(bundle: Path, *options: object) -> Iterator[Specserve]:
-    """`specserve` with one bundle on a free port, ready; raises MxspecError where it does not become ready."""
+    """A ready `specserve` with one bundle on a free port; raises MxspecError if it does not become ready."""
     began = time.perf_counter()
     with start_specserve(bundle, "--no-access-log", *options) as process:
         assert process.stderr is not None

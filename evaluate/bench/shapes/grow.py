@@ -39,13 +39,13 @@ from mxspec.formats.manifest import TOKENIZER
 
 INDEX = "model.safetensors.index.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-NOISE_VALUES = 1 << 20  # random weights of a grown model are these over and over, from different places
+NOISE_VALUES = 1 << 20  # all random weights of a grown model are pieces of these values
 Halves = NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A Llama's: heads are all of `head_size`."""
+    """The sizes of a Llama; all heads have `head_size`."""
 
     hidden: int
     inner: int
@@ -116,7 +116,7 @@ def per_head(sizes: Sizes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the heads of the small model stand in the grown one: indices of its heads, by those of the grown one."""
+    """For each head of the grown model, the index of the small model's head that it copies."""
 
     queries: dict[int, int]
     keys: dict[int, int]
@@ -137,14 +137,14 @@ class Places:
 
 
 class Noise:
-    """Random weights, cheap to make in any number."""
+    """Any number of random weights, made cheaply."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
         self._values = random_halves((NOISE_VALUES,), self._rng)
 
     def matrix(self, rows: int, columns: int) -> Halves:
-        """float16[rows, columns], to be written to."""
+        """float16[rows, columns], a copy that the caller may change."""
         begin = int(self._rng.integers(NOISE_VALUES))
         return np.resize(np.roll(self._values, begin), (rows, columns))
 
@@ -178,7 +178,7 @@ class Grower:
             )
 
     def _copied(self, number: int) -> dict[str, Halves]:
-        """A layer that computes what the small model's does."""
+        """A layer that computes what the small model's layer computes."""
         layer = self._idle()
         found = {name: self._read(f"model.layers.{number}.{name}") for name in layer}
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -220,11 +220,11 @@ class Grower:
         return matrix.reshape(-1, self.small.head_size, matrix.shape[1])
 
     def _repeated(self, values: Halves) -> Halves:
-        """What writes to the stream writes to every copy of it: rows repeated."""
+        """Repeat the rows of a matrix that writes to the stream, so that it writes to every copy."""
         return np.concatenate([values] * (self.large.hidden // self.small.hidden))
 
     def _reading(self, values: Halves) -> Halves:
-        """What reads the stream reads its first copy: zeros after the columns."""
+        """Add zero columns to a matrix that reads the stream, so that it reads only the first copy."""
         return np.pad(values, ((0, 0), (0, self.large.hidden - self.small.hidden)))
 
     def _read(self, name: str) -> Halves:
@@ -250,7 +250,7 @@ def check_growable(checkpoint: Checkpoint) -> LlamaConfig:
 def grow(
     source: Path, shape: Shape, place: Path, force: bool = False, progress: Callable[[str], object] = lambda text: None
 ) -> Sizes:
-    """Write the grown checkpoint as the folder `place`, a layer at a time. Raises MxspecError; then there is none."""
+    """Write the grown checkpoint to the folder `place`, a layer at a time; nothing where it raises MxspecError."""
     with ExitStack() as files:
         checkpoint = files.enter_context(Checkpoint(source))
         config = check_growable(checkpoint)
@@ -287,6 +287,6 @@ def grown_settings(config: LlamaConfig, large: Sizes) -> dict[str, Any]:
 
 
 def check_replaceable(place: Path) -> None:
-    """Raise MxspecError unless a checkpoint lies there."""
+    """Raise MxspecError unless `place` is a grown checkpoint."""
     if not (place / CONFIG).is_file() or not (place / INDEX).is_file():
         raise MxspecError(f"{place} is not a grown checkpoint; choose another place with -o")

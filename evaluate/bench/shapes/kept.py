@@ -1,4 +1,4 @@
-"""Bundles of random weights that were made before, where they are kept, and how large they are."""
+"""The bundles of random weights that were made before, with their paths and sizes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from mxspec.formats.manifest import MANIFEST
 
-RANDOM = "random"  # what the recipe in the manifest of such a bundle names as its checkpoint
+RANDOM = "random"  # the checkpoint in the recipe of such a bundle's manifest
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBundle:
-    """One of them."""
+    """A bundle of random weights."""
 
     path: Path
     bytes: int
@@ -32,7 +32,7 @@ class KeptBundle:
 
 
 def kept_bundles(folder: Path) -> Sequence[KeptBundle]:
-    """Those in a folder, by name; no other bundle, and nothing else."""
+    """The bundles of random weights in a folder, by name; other bundles and files are left out."""
     if not folder.is_dir():
         return []
     return [KeptBundle.of(path) for path in sorted(folder.iterdir()) if _is_random(path)]

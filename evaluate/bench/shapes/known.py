@@ -59,8 +59,8 @@ SOURCE_SHAPES = {
     )
 }
 
-# Sizes of nobody's model that the demo pair is grown to: its draft to what users' drafts cost (68 million weights are
-# read in a step), its target to what a minute of compiling allows on a small machine.
+# Sizes to grow the demo pair to: the draft costs what users' drafts cost (a step reads 68 million weights), and the
+# target compiles within a minute on a small machine.
 DRAFT_SHAPE = Shape("draft-68m", 1024, 4352, layers=4, heads=16, kv_heads=4, vocab_size=4096)
 DEMO_SHAPE = Shape("demo-250m", 1024, 4096, layers=16, heads=16, kv_heads=4, vocab_size=4096)
 GROWN = SHAPES | {shape.name: shape for shape in (DRAFT_SHAPE, DEMO_SHAPE)}

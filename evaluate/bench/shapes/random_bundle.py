@@ -1,7 +1,7 @@
 """Bundles with random weights, to measure the speed of a shape without its checkpoint.
 
 The graph is exported from a configuration as for a real model; the packed bytes are drawn at random. Every byte is read
-and decoded as a trained one would be, so the speed is that of the shape. The text is noise.
+and decoded as a trained one would be, so the speed is that of the shape. The texts are noise.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from mxspec.formats.safetensors_file import SafetensorsWriter
 from mxspec.formats.weight_format import Activations
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
-DECODER_START = 0  # of T5, which calls it padding
-PIECE_ROWS = 1024  # written at once; whole row tiles
+DECODER_START = 0  # T5's, its padding token
+PIECE_ROWS = 1024  # rows written at once: whole row tiles
 
 
 def random_bundle(
@@ -41,9 +41,9 @@ def random_bundle(
     k_max: int = 16,
     activations: Activations = "int16",
 ) -> Path:
-    """The path of the bundle in `folder`, made there if it is not there yet: the shape, and a draft.
+    """The path of a bundle of the shape and a draft in `folder`; the bundle is made if it is missing.
 
-    That is one of the demo's size, or T5 1.1 small where there are encoders.
+    The draft has the size of the demo's draft or, with an encoder, of T5 1.1 small.
     """
     suffix = "" if activations == "int16" else f"-{activations}"
     path = folder / f"{shape.name}-{target_format}{suffix}.bundle"
@@ -145,7 +145,7 @@ def random_pieces(spec: WeightSpec, rng: np.random.Generator) -> Iterator[NDArra
 
 
 def write_tokenizer(path: Path, vocab_size: int) -> None:
-    """One word a token, so that the bundle is whole: nobody reads what random weights write."""
+    """Write a tokenizer with a word for each token; nobody reads the texts of random weights."""
     tokenizer = Tokenizer(models.WordLevel({f"<{i}>": i for i in range(vocab_size)}, unk_token="<0>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(path))

@@ -1,4 +1,4 @@
-"""Random weights in packed form, of about the size that trained ones have: what the benchmarks read and decode."""
+"""Random weights in packed form, about as large as trained ones, for benchmarks to read and decode."""
 
 from __future__ import annotations
 

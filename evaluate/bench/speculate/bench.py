@@ -25,9 +25,9 @@ from mxspec.runtime.request import K, Request
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The rounds of one answer after its first token, which comes from reading the prompt.
+    """The rounds of one answer after its first token, which reading the prompt gives.
 
-    `encode_seconds` are those of an encoder that read its source; 0 where it had been read before.
+    `encode_seconds` is the time that an encoder read the source; 0 if the source had been read before.
     """
 
     rounds: list[Round]
@@ -43,34 +43,34 @@ class Run:
 
     @property
     def target_seconds(self) -> float:
-        """Of one round."""
+        """Target seconds of one round."""
         return sum(r.target_seconds for r in self.rounds) / len(self.rounds)
 
     @property
     def draft_seconds(self) -> float:
-        """Of one drafted token; 0 where none was."""
+        """Draft seconds of one drafted token; 0 without drafted tokens."""
         drafted = sum(r.drafted for r in self.rounds)
         return sum(r.draft_seconds for r in self.rounds) / drafted if drafted else 0.0
 
     @property
     def acceptance(self) -> float:
-        """Accepted of those evaluated; 0 where there were none."""
+        """Accepted tokens over evaluated ones; 0 without evaluated tokens."""
         evaluated = sum(r.evaluated for r in self.rounds)
         return sum(r.accepted for r in self.rounds) / evaluated if evaluated else 0.0
 
     @property
     def ideal_tokens(self) -> float:
-        """As many as the rounds would give if each guess were right with the same probability, whatever came before."""
+        """The tokens that the rounds would give if each guess were right with one independent probability."""
         return sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
 
 
 class SpeculateBench:
-    """An engine, its prompts, and what to time with them."""
+    """An engine with its prompts, and the times of its answers and steps."""
 
     def __init__(
         self, bundle: Path, prompts: Sequence[Sequence[int]], new_tokens: int, acceptance: float | None = None
     ) -> None:
-        """Raises MxspecError for acceptance imposed on a bundle without a draft, or a context that is too short."""
+        """Raises MxspecError if a bundle to impose acceptance on has no draft, or if its context is too short."""
         self.engine = Engine(bundle)
         require_context(self.engine.bundle, PROMPT_TOKENS, new_tokens)
         self.prompts = prompts
@@ -85,7 +85,7 @@ class SpeculateBench:
             self.guided = GuidedDrafter(draft_of(self.engine), self._plain_texts, acceptance)
 
     def run(self, prompt: int, k: K, drafter: str = "model") -> Run:
-        """One greedy answer at K = k, or at the K that is chosen for each round."""
+        """One greedy answer at K = k; with "auto", K is chosen for each round."""
         tokens = list(self.prompts[prompt])
         who = self.guided if drafter == "model" and self.guided is not None else drafter
         request = Request(
@@ -111,7 +111,7 @@ class SpeculateBench:
         return Run(rounds[1:], handle.statistics.encode_seconds)
 
     def costs(self) -> TurnsTrial:
-        """Seconds of a draft step and of a target step, each alone and both alternating."""
+        """Seconds of a draft step and of a target step: each alone, and both alternating."""
         prompt = 0 if self.engine.target.encoder is not None else PROMPT_TOKENS
         cached = prompt + self.new_tokens // 2
         target, draft = self._benches

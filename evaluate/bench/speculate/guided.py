@@ -25,14 +25,14 @@ def draft_of(engine: Engine) -> Session:
 class GuidedDrafter(ModelDrafter):
     """Costs what the draft costs, and guesses right with a given probability: random weights agree on nothing.
 
-    `texts` are what the target alone writes, prompts included, by their prompts; by their sources where encoders read.
+    `texts` are the target's own texts, including prompts, by their prompts; with an encoder, by their sources.
     """
 
     def __init__(self, session: Session, texts: Mapping[tuple[int, ...], Sequence[int]], acceptance: float) -> None:
         super().__init__(session)
         self._texts = texts
         self._acceptance = acceptance
-        self.seed = 0  # of what is right: another in each repetition, so that no K is lucky in all of them
+        self.seed = 0  # decides which guesses are right; each repetition has its own, so that no K is lucky in all
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = super().propose([replace(want, worth=ALL_WANTED) for want in wanted])  # noise is never sure

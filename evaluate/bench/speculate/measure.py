@@ -2,10 +2,10 @@
 
 Leviathan et al. (2023), theorem 3.8, with the cost v of scoring K + 1 tokens in one call, over that of one step, in the
 place of 1: speedup = (1 - a^(K+1)) / ((1 - a) (c K + v)). Each answer is compared with the formula for its own
-acceptance, for as many tokens as each of its rounds drafted (the last drafts no more than is left to write, and who
-guesses by text often fewer), and for c and v of its own rounds beside the plain rounds of the same prompt and
-repetition. What is left is what the formula misses: that a rejection makes the next one likelier, and the time outside
-the models.
+acceptance, for as many tokens as each of its rounds drafted (the last drafts no more than is left to write, and text
+drafters often fewer), and for c and v of its own rounds beside the plain rounds of the same prompt and
+repetition. The rest is what the formula misses: a rejection makes the next one likelier, and there is time outside the
+models.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _write(bench: SpeculateBench, prompt: int, repetition: int, *, k: K, drafter
 
 
 def _encoded(bench: SpeculateBench, plain: Sequence[Run]) -> Encoded | None:
-    """Of the sources that were read; the median of their lengths and seconds."""
+    """The medians of the lengths and seconds of the sources that were read; None without any."""
     runs = [(len(bench.prompts[i % len(bench.prompts)]), run) for i, run in enumerate(plain) if run.encode_seconds > 0]
     if not runs:
         return None

@@ -18,14 +18,14 @@ COSTS = (
 
 
 class Plain(Value):
-    """Plain decoding, which all is compared with."""
+    """Plain decoding, the basis of every comparison."""
 
     seconds_per_token: float
-    answer_seconds: Percentiles | None = None  # of ANSWER_TOKENS tokens, the prompt read; old records do not say
+    answer_seconds: Percentiles | None = None  # for ANSWER_TOKENS tokens after the prompt; missing in old records
 
 
 class Encoded(Value):
-    """What reading a source of so many tokens takes, and its share of a plain answer of ANSWER_TOKENS tokens."""
+    """Seconds of reading a source, also as a share of a plain answer of ANSWER_TOKENS tokens."""
 
     source_tokens: int
     seconds: float
@@ -33,21 +33,21 @@ class Encoded(Value):
 
 
 class StepSeconds(Value):
-    """Of one step of each model."""
+    """Seconds of one step of each model."""
 
     target: float
     draft: float
 
 
 class TurnsTrial(Value):
-    """Steps of one repetition: of each model alone, and of both alternating."""
+    """Steps of one repetition: each model alone, and both alternating."""
 
     alone_seconds: StepSeconds
     turns_seconds: StepSeconds
 
 
 class Turns(Value):
-    """What it costs that target and draft alternate on the same threads: medians over the repetitions."""
+    """The cost of alternating target and draft on the same threads; medians over the repetitions."""
 
     target_seconds: float
     draft_seconds: float
@@ -58,11 +58,11 @@ class Turns(Value):
 
 
 class Measured(Value):
-    """Speculative decoding; c and v are what a drafted token and a scored round cost over a plain step."""
+    """Speculative decoding; c and v are the costs of a drafted token and of a scored round over a plain step."""
 
     acceptance: float
     drafted_per_round: float
-    c: float | None = None  # old records do not say it of K chosen by cost
+    c: float | None = None  # missing in old records for K chosen by cost
     v: float | None = None
     tokens_per_round: float
     speedup: float
@@ -72,7 +72,7 @@ class Measured(Value):
 
 
 class MeasuredK(Measured):
-    """The same at a fixed K, beside the formula."""
+    """Speculative decoding at a fixed K, beside the formula."""
 
     k: int
     ideal_tokens_per_round: float | None = None
@@ -81,7 +81,7 @@ class MeasuredK(Measured):
 
 
 class OfDrafter(Value):
-    """One drafter, at every K and at the K that is chosen for each round by what it costs."""
+    """One drafter at every K, and with K chosen for each round by its cost."""
 
     rows: tuple[MeasuredK, ...]
     auto: Measured | None = None
@@ -144,7 +144,7 @@ def drafter_sheet(result: SpeculateResult, drafter: str, found: OfDrafter) -> Sh
 
 
 def plain_note(result: SpeculateResult) -> str:
-    """Plain decoding, and what an encoder and alternating on the same threads take."""
+    """Plain decoding, and the costs of an encoder and of alternating on the same threads, in words."""
     plain, encoded, turns = result.plain, result.encoded, result.turns
     said = f"Plain decoding writes {1 / plain.seconds_per_token:,.1f} tok/s"
     if plain.answer_seconds is not None:

@@ -1,1 +1,1 @@
-"""One thing and another varied, each beside plain decoding."""
+"""All combinations of varied settings, each beside plain decoding."""

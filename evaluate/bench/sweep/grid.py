@@ -1,4 +1,4 @@
-"""The points of a sweep: all combinations of what was asked for."""
+"""The points of a sweep: all combinations of the varied settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mxspec.runtime.request import K
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is varied. At temperature 0 there is one verifier, "greedy"."""
+    """The values of each varied setting. At temperature 0 the only verifier is "greedy"."""
 
     bundles: tuple[Path, ...]
     threads: tuple[int, ...]
@@ -28,7 +28,7 @@ class Grid:
     k: tuple[K, ...]
 
     def points(self) -> list[Point]:
-        """Those that share an engine stand together."""
+        """All points; points that share an engine are neighbours."""
         names = ("bundle", "threads", "batch", "context", "temperature", "drafter", "verifier", "k")
         values: list[Sequence[object]] = [[path.name for path in self.bundles], self.threads, self.batch, self.context]
         values += [self.temperature, self.drafter, self.verifier, self.k]
@@ -36,7 +36,7 @@ class Grid:
         return list(dict.fromkeys(p if p.temperature else p.model_copy(update={"verifier": "greedy"}) for p in points))
 
     def require(self, new_tokens: int) -> None:
-        """Raises MxspecError where a bundle is none, or cannot do what is asked of it."""
+        """Raises MxspecError if a bundle is invalid, or cannot run one of the points."""
         names = [path.name for path in self.bundles]
         if len(set(names)) < len(names):
             raise MxspecError(f"BUNDLE: got {', '.join(names)}; expected names that tell the bundles apart")

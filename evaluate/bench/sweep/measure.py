@@ -1,4 +1,4 @@
-"""One point of a sweep: the same prompts, speculating and without, alternating."""
+"""One point of a sweep: the same prompts with and without speculation, alternating."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(
     repetitions: int,
     progress: Progress = silent,
 ) -> Iterator[SweepPoint]:
-    """Each point as soon as it is measured. Raises MxspecError for a text that is too short."""
+    """Yield each point as soon as it is measured. Raises MxspecError if the text is too short."""
     done, threads = 0, ops.threads()
     try:
         for (bundle, on, batch), group in itertools.groupby(points, lambda p: (p.bundle, p.threads, p.batch)):
@@ -46,7 +46,7 @@ def measure(
 
 
 def _sets(token_ids: Sequence[int], point: Point, prompts: int) -> list[list[list[int]]]:
-    """Prompts that are written together; at least one set, and as many prompts as were asked for."""
+    """Sets of prompts that are answered together: at least one set, and at least `prompts` prompts in all."""
     count = max(-(-prompts // point.batch), 1) * point.batch
     if len(token_ids) < point.context + count:
         raise MxspecError(

@@ -1,4 +1,4 @@
-"""What `specbench sweep` found: a point for everything that was asked for."""
+"""What `specbench sweep` found: a point for every combination of settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mxspec.evaluate.sheet import Column, Sheet
 
 
 class SweepTrial(Value):
-    """Some texts written together, speculating and then without: seconds after the first token of each."""
+    """Texts written together, with and without speculation: seconds after the first token of each."""
 
-    prompt: int  # the first of them
+    prompt: int  # number of the first prompt
     repetition: int
     texts: int
     tokens: int  # of all texts, after the first of each
@@ -34,7 +34,7 @@ class SweepTrial(Value):
 
     @property
     def answer_seconds(self) -> float:
-        """Of ANSWER_TOKENS tokens of each text."""
+        """Seconds for ANSWER_TOKENS tokens of each text."""
         return ANSWER_TOKENS * self.texts / self.tokens_per_second
 
     @property
@@ -43,7 +43,7 @@ class SweepTrial(Value):
 
 
 class Point(Value):
-    """What is varied."""
+    """The settings that a sweep varies."""
 
     bundle: str
     threads: int
@@ -56,12 +56,12 @@ class Point(Value):
 
 
 class SweepPoint(Point):
-    """One point, measured; c and v are what a drafted token and a scored round cost over a plain step."""
+    """The figures of one point; c and v are the costs of a drafted token and of a scored round over a plain step."""
 
-    tokens_per_second: float  # of all texts; medians over the trials, as all that has trials
+    tokens_per_second: float  # of all texts together; figures with trials are medians over the trials
     plain_tokens_per_second: float
     speedup: float
-    predicted: float | None  # by the formula, for a fixed K
+    predicted: float | None  # by the formula, only for a fixed K
     acceptance: float
     tokens_per_round: float  # of a text
     c: float | None
@@ -78,7 +78,7 @@ class SweepPoint(Point):
 
 
 class SweepResult(Result):
-    """All points, each of so many prompts and repetitions."""
+    """All points, with the prompts and repetitions of each."""
 
     prompts: int
     new_tokens: int
@@ -86,7 +86,7 @@ class SweepResult(Result):
     points: tuple[SweepPoint, ...]
 
     def sheets(self) -> Sequence[Sheet]:
-        """What varies is in the rows, what does not in the title."""
+        """Varied settings stand in the rows, the others in the title."""
         settings = {name: [str(getattr(point, name)) for point in self.points] for name in Point.model_fields}
         varied = [name for name, values in settings.items() if len(set(values)) > 1] or ["k"]
         columns = (

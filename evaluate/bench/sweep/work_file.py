@@ -1,6 +1,6 @@
-"""The points of a sweep as they are measured, a line of JSON each, so that one that was killed goes on where it was.
+"""A file with a line of JSON for each point that was measured, from which a killed sweep goes on.
 
-The first line holds the settings that all points share: a file of other settings is refused.
+The first line holds the settings that all points share; a file with other settings is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mxspec.formats.errors import MxspecError
 
 
 class WorkFile:
-    """What was measured before, and where more is appended."""
+    """The points that were measured before, and a place to append more."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        """Raises MxspecError where the file holds points of other settings, or is no such file."""
+        """Raises MxspecError if the file holds points of other settings, or is not such a file."""
         self.path = path
         self.points: dict[Point, SweepPoint] = {}
         try:
@@ -38,7 +38,7 @@ class WorkFile:
             raise MxspecError(f"--work {path}: cannot be used to keep the points of a sweep: {first}") from None
 
     def add(self, point: SweepPoint) -> None:
-        """Kept from here on, whatever happens."""
+        """Append a point to the file at once."""
         self.points[point.point] = point
         with self.path.open("a", encoding="utf-8") as file:
             file.write(point.model_dump_json() + "\n")
