@@ -16,7 +16,7 @@ programs serve that pair to eight clients at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -87,7 +87,7 @@ def main(
     """Time mxspec and llama.cpp, alternating."""
     work.mkdir(parents=True, exist_ok=True)
     if not (speculate or serving):
-        by_calls(shape_name, ours, peer_formats, threads, repetitions, work, record)
+        report(by_calls(shape_name, ours, peer_formats, threads, repetitions, work), False, record)
         return
     binaries = build_peer(work, ops.instruction_set(), servers.TOOLS if serving else speculative.TOOLS)
     pair = grown_pair(work, target, draft)
@@ -106,14 +106,8 @@ def main(
 
 
 def by_calls(
-    shape_name: str,
-    ours: tuple[str, ...],
-    peer_formats: tuple[str, ...],
-    threads: int,
-    repetitions: int,
-    work: Path,
-    record: Path | None,
-) -> None:
+    shape_name: str, ours: Sequence[str], peer_formats: Sequence[str], threads: int, repetitions: int, work: Path
+) -> ShapeResult:
     """Single calls of models of random weights."""
     of_shape = SHAPES[shape_name]
     binaries = build_peer(work, ops.instruction_set(), shape.TOOLS)
@@ -128,7 +122,7 @@ def by_calls(
         runners[name] = lambda point, model=model: shape.peer_seconds(binaries, model, point, threads)
     trials = shape.measure(runners, shape.POINTS, repetitions, CONSOLE.print)
     rows = tuple(shape.row_of(trials, point, peers) for point in shape.POINTS)
-    report(ShapeResult(shape=shape_name, threads=threads, peer=PACKAGE, points=rows), False, record)
+    return ShapeResult(shape=shape_name, threads=threads, peer=PACKAGE, points=rows)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from transformers import LlamaConfig
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import CONFIG
 from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.evaluate.bench.harness import Progress, silent
 from mxspec.evaluate.bench.shapes.known import Shape
 from mxspec.evaluate.bench.shapes.random_weights import random_halves
 from mxspec.formats.errors import MxspecError
@@ -247,9 +248,7 @@ def check_growable(checkpoint: Checkpoint) -> LlamaConfig:
     return config
 
 
-def grow(
-    source: Path, shape: Shape, place: Path, force: bool = False, progress: Callable[[str], object] = lambda text: None
-) -> Sizes:
+def grow(source: Path, shape: Shape, place: Path, force: bool = False, progress: Progress = silent) -> Sizes:
     """Write the grown checkpoint to the folder `place`, a layer at a time; nothing where it raises MxspecError."""
     with ExitStack() as files:
         checkpoint = files.enter_context(Checkpoint(source))
