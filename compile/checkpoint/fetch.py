@@ -133,7 +133,7 @@ def _fetch_gguf(repository: str, file: str, revision: str | None) -> Fetched:
 
 
 def _gguf_files(repository: str, commit: str | None) -> list[str]:
-    """The GGUF files of a repository, without later shards; none where the hub cannot be asked."""
+    """The GGUF files of a repository, without later shards; empty if the hub cannot be reached."""
     try:
         names = list_repo_files(repository, revision=commit)
     except OSError:
@@ -142,17 +142,17 @@ def _gguf_files(repository: str, commit: str | None) -> list[str]:
 
 
 def _weight_files(checkpoint: str, first: Fetched, from_pickle: bool) -> list[str]:
-    """Names of the files with the weights; safetensors go before pickles, which are taken only where asked for."""
+    """Names of the files with the weights; safetensors are preferred, pickles are read only with `from_pickle`."""
     for kind in kinds_to_read(from_pickle):
         if files := _files_of(kind, checkpoint, first):
             return files
     if not from_pickle and _files_of(PICKLES, checkpoint, first):
         raise CheckpointError(f"{checkpoint}: {PICKLES_ADVICE}")
-    return [SAFETENSORS.single]  # what is missing is said where the folder is opened
+    return [SAFETENSORS.single]  # opening the folder reports missing files
 
 
 def _files_of(kind: WeightKind, checkpoint: str, first: Fetched) -> list[str]:
-    """The files of a kind; a single one goes before an index, as in transformers."""
+    """The files of a kind; a single file is preferred to an index, as in transformers."""
     index = first.folder / kind.index
     if (first.folder / kind.single).is_file() or _is_published(checkpoint, kind.single, first.commit):
         return [kind.single]
@@ -163,12 +163,12 @@ def _is_published(checkpoint: str, name: str, commit: str | None) -> bool:
     """Whether the hub has a file."""
     try:
         return file_exists(checkpoint, name, revision=commit)
-    except OSError:  # no network: what is in the cache was chosen when there was one
+    except OSError:  # no network: the files in the cache were chosen when there was one
         return False
 
 
 def _reason(checkpoint: str, revision: str | None, error: Exception) -> str:
-    """Why there is nothing, and what to do, in one line."""
+    """Why the download failed, and what to do, in one line."""
     page, causes = f"{constants.ENDPOINT}/{checkpoint}", (error, error.__cause__)
     if any(isinstance(cause, GatedRepoError) for cause in causes):
         return f"gated: accept its conditions at {page}, then {LOG_IN}"

@@ -1,6 +1,6 @@
-"""What a checkpoint's generation settings mean for a bundle: what it applies, and what a request has to ask for.
+"""A checkpoint's generation settings: those that a bundle applies, and those that a request must ask for.
 
-As transformers does, generation_config.json is read where there is one, and config.json else.
+As in transformers, they are read from generation_config.json, or from config.json if it is missing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from mxspec.formats.validation import first_problem, parse_json, shorten
 GENERATION_CONFIG, CONFIG = "generation_config.json", "config.json"
 RULES = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "forced_eos_token_id")
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-BEAMS = ("length_penalty", "early_stopping")  # nothing without num_beams
-OPTIONS = {  # by key: the option that asks for the same
+BEAMS = ("length_penalty", "early_stopping")  # no effect without num_beams
+OPTIONS = {  # by key: the option with the same effect
     "num_beams": "beams",
     "num_return_sequences": "n",
     "min_length": "min_new_tokens",
     "max_length": "max_new_tokens",
     "stop_strings": "stop",
 } | {name: name for name in (*BEAMS, "min_new_tokens", "max_new_tokens", *PARAMETERS)}
-LENGTHS = ("min_length", "max_length")  # which count what the answer begins with
-UNSUPPORTED = (  # keys that change texts, and that no option asks for
+LENGTHS = ("min_length", "max_length")  # lengths that count the tokens an answer begins with
+UNSUPPORTED = (  # keys that change texts, and have no option
     "constraints",
     "diversity_penalty",
     "dola_layers",
@@ -49,7 +49,7 @@ UNSUPPORTED = (  # keys that change texts, and that no option asks for
     "top_h",
     "watermarking_config",
 )
-HARMLESS = {  # keys that change no text, or only how fast it comes
+HARMLESS = {  # keys that change no text, or only the speed
     *SPECIAL,
     "_commit_hash",
     "_from_model_config",
@@ -87,10 +87,10 @@ OFF_AT_ONE = ("num_beams", "num_return_sequences", "num_beam_groups", "encoder_r
 
 
 def read_sampling(folder: Path) -> SamplingDefaults:
-    """The manifest's sampling defaults: greedy unless `do_sample` is true; a null is as if it were not there.
+    """The manifest's sampling defaults: greedy unless `do_sample` is true; null means that a key is missing.
 
-    What is not stated is off, transformers' own defaults for a missing key (top_k 50) included. Raises
-    CheckpointError for a value that nothing can be sampled with.
+    A missing key is off, even if transformers has a default for it (top_k 50). Raises CheckpointError for an invalid
+    value.
     """
     path = folder / GENERATION_CONFIG
     found = read_object(path)
@@ -113,10 +113,10 @@ def read_rules(
     decoder_start: tuple[int, ...] = (),
     longest: int | None = None,
 ) -> GenerationRules:
-    """What the manifest says of single tokens, and which settings it does not apply.
+    """The manifest's rules for single tokens, and the settings that a bundle does not apply.
 
-    `longest` is the context: a limit beyond it changes nothing. Ids that the tokenizer does not have cannot be written
-    anyway. Raises CheckpointError for what are no token ids, and for an end that the tokenizer does not have.
+    `longest` is the context: a limit beyond it has no effect. Ids that the tokenizer does not have are dropped, since
+    they are never written. Raises CheckpointError for invalid ids, and for an end token that the tokenizer lacks.
     """
     path = _source(folder)
     found = read_object(path)
@@ -140,7 +140,7 @@ def read_rules(
 
 
 def not_applied_note(rules: GenerationRules, decoder_start: tuple[int, ...] = ()) -> str | None:
-    """The line that names the settings that a bundle does not apply, and the options that ask for them."""
+    """The line that names the settings that a bundle does not apply, and the options for them."""
     if not rules.not_applied:
         return None
     names = ", ".join(f"{key} {shorten_json(value)}" for key, value in rules.not_applied.items())
@@ -160,7 +160,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def shorten_json(value: Any) -> str:
-    """A value as generation_config.json has it, at most 60 characters of it."""
+    """A value as in generation_config.json, cut to 60 characters."""
     return json.dumps(value) if isinstance(value, bool | int | float | str) else shorten(value)
 
 
@@ -172,7 +172,7 @@ def _source(folder: Path) -> Path:
 def _not_applied(
     path: Path, found: Mapping[str, Any], decoder_start: tuple[int, ...], longest: int | None
 ) -> dict[str, Any]:
-    """Settings that change texts and are not in the bundle, in the file's order."""
+    """Settings that change texts and that the bundle does not apply, in the file's order."""
     applied = {*RULES, *HARMLESS, *(BUNDLED if path.name == GENERATION_CONFIG else (*DRAWN, "temperature"))}
     if decoder_start:
         applied.add("forced_bos_token_id")
@@ -188,7 +188,7 @@ def _not_applied(
 
 
 def _off(key: str, value: Any, found: Mapping[str, Any]) -> bool:
-    """Whether the setting changes nothing."""
+    """Whether the setting has no effect."""
     if key in BEAMS and found.get("num_beams") in (None, 1):
         return True
     if key in PARAMETERS:
@@ -205,7 +205,7 @@ def _beyond(value: Any, longest: int) -> bool:
 
 
 def _asked(key: str, value: Any, decoder_start: tuple[int, ...]) -> str:
-    """What the option has to say: transformers' lengths count what an answer begins with."""
+    """The option with its value; transformers' lengths also count the tokens an answer begins with."""
     if key in LENGTHS and isinstance(value, int):
         return str(max(value - len(decoder_start), 0)) if decoder_start else "N"
     return shorten_json(value)
@@ -230,7 +230,7 @@ def _list(path: Path, key: str, value: Any) -> list[Any]:
 
 
 def _ids(path: Path, key: str, value: Any) -> tuple[int, ...]:
-    """A token id or a list of them."""
+    """Read a token id or a list of token ids."""
     tokens = [value] if type(value) is int else _list(path, key, value)
     for token in tokens:
         if type(token) is not int:

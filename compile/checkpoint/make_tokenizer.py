@@ -1,4 +1,4 @@
-"""A tokenizer.json for a checkpoint that brings none: converted by transformers, compared with what it is made from."""
+"""Make a tokenizer.json for a checkpoint without one: transformers converts it, and it is compared with its source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIECES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")  # the l
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 TOKENIZER_SOURCES = (*PIECES, VOCABULARY, MERGES, "added_tokens.json", "special_tokens_map.json")
 
-# Words, cases, digits, runs of spaces, lines, code, accents, other scripts, and what few vocabularies have whole.
+# Words, cases, digits, runs of spaces, lines, code, accents, other scripts, and characters that few vocabularies have.
 SAMPLE = """The quick brown fox doesn't jump over 1,234 lazy dogs; it's 3.14159 times "faster" than YOU'LL think!
 def f(x, *, y=None):
     if x >= 0x7f and not y:  # a comment   with  spaces
@@ -30,10 +30,10 @@ email@example.org https://example.org/a?b=c&d=%20 → ∑ ½ € 🙂 👩\u200d
 
 
 def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
-    """The text of a tokenizer.json made of vocab.json with merges.txt, or of a sentencepiece model.
+    """The text of a tokenizer.json made from vocab.json with merges.txt, or from a sentencepiece model.
 
-    Raises CheckpointError where neither is there or what is made differs from it, UnsupportedModelError for a tokenizer
-    that has no fast form.
+    Raises CheckpointError if both are missing or the result differs from its source, UnsupportedModelError for a
+    tokenizer without a fast form.
     """
     pieces = next((name for name in PIECES if (folder / name).is_file()), None)
     if pieces is None and not all((folder / name).is_file() for name in (VOCABULARY, MERGES)):
@@ -56,7 +56,7 @@ def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
 
 
 def _convert(folder: Path, config: PreTrainedConfig) -> tuple[str, str, list[int]]:
-    """The class that transformers takes, its tokenizer.json and the ids that it makes of the sample."""
+    """The class that transformers chooses, its tokenizer.json, and its ids of the sample."""
     try:
         with guarded(f"{folder}"), silence():
             found = AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True, trust_remote_code=False)
@@ -70,7 +70,7 @@ def _convert(folder: Path, config: PreTrainedConfig) -> tuple[str, str, list[int
 
 
 def _differs_from_pieces(folder: Path, pieces: str, made: Tokenizer) -> str | None:
-    """In what it differs from the library that a sentencepiece model is for: every piece, and a text."""
+    """The first difference from the sentencepiece library, over all pieces and a text; None if there is none."""
     original = SentencePieceProcessor(str(folder / pieces))
     ids = {original.id_to_piece(number): number for number in range(original.get_piece_size())}
     if fault := _lacks(made, ids, pieces):
@@ -80,7 +80,7 @@ def _differs_from_pieces(folder: Path, pieces: str, made: Tokenizer) -> str | No
 
 
 def _differs_from_vocabulary(folder: Path, made: Tokenizer) -> str | None:
-    """In what it differs from vocab.json: every token, and whether a text comes back."""
+    """The first difference from vocab.json, over all tokens and a text's round trip; None if there is none."""
     path = folder / VOCABULARY
     ids = parse_json(path.read_bytes(), str(path), CheckpointError)
     if not isinstance(ids, dict):

@@ -13,7 +13,7 @@ from mxspec.compile.checkpoint.tensor import CheckpointTensor, as_float32
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """scale * B A with a [r, k] and b [n, r]: what is added to a weight [n, k]."""
+    """scale * B A with a [r, k] and b [n, r], to be added to a weight [n, k]."""
 
     a: CheckpointTensor
     b: CheckpointTensor
@@ -22,7 +22,7 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class MergedTensor:
-    """A checkpoint's weight with what an adapter adds, float32; `transposed` says that the weight is stored [k, n]."""
+    """A checkpoint's weight plus an adapter's change, float32; `transposed` says that the weight is stored [k, n]."""
 
     base: CheckpointTensor
     update: LowRank
@@ -40,7 +40,7 @@ class MergedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The weight's."""
+        """The weight's shape."""
         return self.base.shape
 
     @property
@@ -60,7 +60,7 @@ class MergedTensor:
         return *(number for file in files for number in file.identity), *self.update.scale.as_integer_ratio()
 
     def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
-        """Rows [begin, end), as they are stored."""
+        """Rows [begin, end) of the stored matrix."""
         if self.transposed:
             added = _read(self.update.a, 0, None)[:, begin:end].T @ _read(self.update.b, 0, None).T
         else:
@@ -68,7 +68,7 @@ class MergedTensor:
         return self._add(self.base.read_rows(begin, end), added)
 
     def read_columns(self, begin: int, end: int) -> NDArray[np.float32]:
-        """Columns [begin, end), all rows; of weights stored [k, n]."""
+        """Columns [begin, end), all rows, for weights stored [k, n]."""
         assert self.transposed
         added = _read(self.update.a, 0, None).T @ _read(self.update.b, begin, end).T
         return self._add(self.base.read_columns(begin, end), added)

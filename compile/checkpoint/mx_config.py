@@ -1,6 +1,6 @@
-"""What a config.json says about weights that are MX already: `quantization_config` of compressed-tensors or of Quark.
+"""Read the settings of MX checkpoints: `quantization_config` of compressed-tensors or of Quark.
 
-Whatever is not understood is refused by its key: a detail that is passed over would be a wrong weight.
+An unknown setting is refused by its key, because ignoring it would give wrong weights.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _TENSOR: Allowed = {
     "enable_buffer_reuse": (),
     "max_input_numel": (),
 }
-# Those that change weights before they are rounded; "rotation", "quarot" and "svdquant" would add operations as well.
+# Methods that change weights before rounding; "rotation", "quarot" and "svdquant" would also add operations.
 _ALGORITHMS = ("awq", "gptq", "gptaq", "qronos", "autoround", "smooth", "autosmoothquant")
 # Pack_fp6 in quark/torch/utils/pack.py: planes in 0.9, the first that could, little endian in 0.10 to 0.13.
 _PLANES, _LITTLE_ENDIAN = ("0.9",), ("0.10", "0.11", "0.12", "0.13")
@@ -114,10 +114,10 @@ _PLANES, _LITTLE_ENDIAN = ("0.9",), ("0.10", "0.11", "0.12", "0.13")
 
 @dataclass(frozen=True, slots=True)
 class MxLayout:
-    """Where a checkpoint keeps its codes: `codes` of a module beside its `weight_scale`, and how their bits lie.
+    """How a checkpoint stores codes: the name of a module's `codes`, next to its `weight_scale`, and the order of bits.
 
-    `rules` give the format of a module by shell patterns of its name, the first that matches; None for one that is not
-    MX. `unpack` has the order of bits of each format that the rules name.
+    `rules` map shell patterns of module names to formats, None for a module that is not MX; the first match counts.
+    `unpack` has the order of bits of each format in the rules.
     """
 
     codes: str
@@ -125,7 +125,7 @@ class MxLayout:
     unpack: Mapping[str, Unpack]
 
     def format_of(self, module: str) -> str | None:
-        """The format of a module's codes, or None where the configuration says that it has none."""
+        """The format of a module's codes, or None if the module is not MX."""
         return next((name for pattern, name in self.rules if fnmatchcase(module, pattern)), None)
 
 
@@ -210,14 +210,14 @@ def _check_algorithms(found: object) -> None:
 
 
 def _check_activations(found: dict[str, Any], key: str, dynamic: str, where: str) -> None:
-    """Rounding of activations is another engine's business, as long as it leaves nothing in the checkpoint."""
+    """Ignore settings for rounding activations, unless they store data in the checkpoint."""
     value = found.get(key)
     if value is not None and not (isinstance(value, dict) and value.get(dynamic) is True):
         raise _refusal(f"{where}{key}", value, f"none, or {dynamic} true")
 
 
 def _check(found: object, where: str, allowed: Allowed) -> dict[str, Any]:
-    """`found`, all of whose keys are known and have values that are allowed."""
+    """Check that all keys of `found` are known and have allowed values."""
     if not isinstance(found, dict):
         raise _refusal(where.removesuffix("."), found, "an object")
     for key in found:

@@ -1,7 +1,7 @@
-"""A matrix that a checkpoint holds as MX already: codes and scales, in the layouts of two tools.
+"""A matrix that is MX in the checkpoint: codes and scales, in the layouts of two tools.
 
-Both keep one uint8 row of codes and one uint8 row of E8M0 scales for each output; a scale s means 2^(s - 127), and
-codes have the bits of OCP MX, sign first. They differ in the names, and in where the bits of a code are:
+Both store one uint8 row of codes and one uint8 row of E8M0 scales for each output; a scale s means 2^(s - 127), and
+codes have the bits of OCP MX, sign first. They differ in names, and in the order of bits:
 
     nibbles         byte  b: code 2b in bits 0..3, code 2b+1 in bits 4..7
     little endian   bytes 3b, 3b+1, 3b+2 as one 24-bit number, the first byte lowest: code 4b+i in bits 6i..6i+5
@@ -68,7 +68,7 @@ def _interleave(*parts: NDArray[Any]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class MxTensor:
-    """A matrix [n, k] that is MX in the checkpoint; whoever asks for values gets the exact float32 of its codes."""
+    """A matrix [n, k] that is MX in the checkpoint; its values are the exact float32 of its codes."""
 
     codes: ByteRows
     scales: ByteRows
@@ -116,7 +116,7 @@ class MxTensor:
 
     @property
     def dtype(self) -> str:
-        """What `read_rows` gives."""
+        """The type of the values from `read_rows`."""
         return "float32"
 
     @property
@@ -143,7 +143,7 @@ class MxTensor:
         return codes, scales
 
     def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
-        """What the codes of rows [begin, end) stand for, exactly."""
+        """The exact values of rows [begin, end)."""
         return dequantize(*self.read_codes(begin, end), self.element)
 
     def read_columns(self, begin: int, end: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Which checkpoint tensor holds each parameter: by transformers' own rules for renaming and tying, never by guess."""
+"""Find the checkpoint tensor of each parameter, by transformers' own rules for renaming and tying."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from mxspec.compile.checkpoint.config import one_line
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
-UNTIED = "untied_parameters"  # what a configuration is given by us: parameters that are not tied after all
+UNTIED = "untied_parameters"  # a key that mxspec adds to a configuration: parameters that are not tied after all
 _TEXT_HALF = "language_model."  # in the names of a checkpoint that holds more: language_model.model.x, or the reverse
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedNames:
-    """Checkpoint tensor by parameter name, and the checkpoint tensors that no parameter asked for."""
+    """Checkpoint tensors by parameter name, and the checkpoint tensors of no parameter."""
 
     tensor_of: Mapping[str, str]
     ignored: tuple[str, ...]
 
 
 def model_class(config: PreTrainedConfig) -> Any:
-    """What transformers makes a language model of this configuration by."""
+    """transformers' class for a language model of this configuration."""
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def name_parameters(config: PreTrainedConfig) -> PreTrainedModel:
-    """transformers' model with names and shapes only. Raises UnsupportedModelError for no language model."""
+    """transformers' model with names and shapes only. Raises UnsupportedModelError if it is not a language model."""
     try:
         with torch.device("meta"):
             model: PreTrainedModel = model_class(config).from_config(config)
-    except Exception as error:  # whatever a class makes of values that it does not expect
+    except Exception as error:  # a class raises various errors for unexpected values
         raise UnsupportedModelError(f"{config.model_type}: transformers cannot build it: {one_line(error)}") from None
     tie_parameters(model)
     return model
 
 
 def tie_parameters(model: PreTrainedModel) -> None:
-    """Make one of the parameters that are tied, but for those that its checkpoint has apart."""
+    """Tie parameters, except those that the checkpoint stores separately."""
     model.tie_weights()
     for name in getattr(model.config, UNTIED, ()):
         owner, _, leaf = name.rpartition(".")
@@ -54,15 +54,15 @@ def tie_parameters(model: PreTrainedModel) -> None:
 
 
 def is_computed(model: PreTrainedModel, parameter: str) -> bool:
-    """Whether transformers computes a parameter and saves none: Marian's sinusoids."""
+    """Whether transformers computes a parameter and never saves it, as Marian's sinusoids."""
     return parameter in (model._keys_to_ignore_on_save or ())
 
 
 def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterable[str]) -> ResolvedNames:
     """Find every wanted parameter among the checkpoint's tensors.
 
-    A parameter that is missing is taken from one that the model ties to it. Raises CheckpointError for those still
-    missing, UnsupportedModelError where transformers would have to compute a parameter from several tensors.
+    A missing parameter is taken from one that the model ties to it. Raises CheckpointError if parameters are still
+    missing, UnsupportedModelError if transformers would compute a parameter from several tensors.
     """
     tensors = list(tensors)
     found, computed = rename(model, tensors)
@@ -83,7 +83,7 @@ def resolve_names(model: PreTrainedModel, tensors: Iterable[str], wanted: Iterab
 
 
 def tied_names(model: PreTrainedModel) -> dict[str, set[str]]:
-    """All names of each parameter: a tied head is lm_head.weight and the embedding at once."""
+    """All names of each parameter: a tied head is both lm_head.weight and the embedding."""
     groups: dict[int, set[str]] = defaultdict(set)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups[id(parameter)].add(name)
@@ -116,7 +116,7 @@ def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], 
 
 
 def in_text_half(tensor: str) -> str:
-    """The name of a tensor in the language model of a checkpoint that holds one for images as well."""
+    """The tensor's name inside the language model, for a checkpoint that also reads images."""
     return tensor.replace(_TEXT_HALF, "", 1)
 
 

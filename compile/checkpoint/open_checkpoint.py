@@ -1,4 +1,4 @@
-"""From a model of a recipe to its checkpoint, fetched and opened, with its adapter."""
+"""Download and open the checkpoint of a recipe's model, with its adapter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxspec.compile.checkpoint.fetch import fetch_adapter, fetch_checkpoint, fet
 from mxspec.compile.checkpoint.gguf.open_gguf import find_gguf, open_gguf
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
-Commits = dict[str, str | None]  # by the keys of a recipe that they belong to
+Commits = dict[str, str | None]  # by keys of the recipe
 
 
 def open_checkpoint(recipe: Recipe, model: TargetRecipe, files: ExitStack) -> tuple[Checkpoint, Commits]:
@@ -25,7 +25,7 @@ def open_checkpoint(recipe: Recipe, model: TargetRecipe, files: ExitStack) -> tu
 
 
 def read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
-    """The configuration of a checkpoint, without its weights where they lie apart. Raises MxspecError."""
+    """The configuration of a checkpoint, without its weights if they are in other files. Raises MxspecError."""
     given = fetch_config(recipe, model)
     with ExitStack() as files:
         gguf = find_gguf(given)
@@ -33,7 +33,7 @@ def read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
 
 
 def require_folders(recipe: Recipe, model: TargetRecipe) -> None:
-    """Raise RecipeError for a missing folder, before anything is fetched."""
+    """Raise RecipeError for a missing folder, before any download."""
     local_folder(recipe, model)
     if model.adapter is not None:
         recipe.local_folder(model.adapter, "adapter")

@@ -4,8 +4,8 @@
     NAME/data.pkl      names, types, shapes and strides, and of each tensor which record it is a part of
     NAME/data/0, ...   the records: bytes of a tensor, or of several that share them
 
-The loader is given the meta device: it runs no code of the file, reads no record, and says where each one begins.
-So a tensor is a stretch of the file, as in safetensors, and none is in memory before it is wanted.
+With the meta device, the loader runs no code of the file, reads no record, and says where each record begins. So a
+tensor is a range of the file, as in safetensors, and is read only when it is needed.
 Format: torch/serialization.py, torch 2.6 and later.
 """
 
@@ -40,15 +40,15 @@ _DTYPES = {
 def open_pickle(path: Path, files: ExitStack) -> dict[str, CheckpointTensor]:
     """The tensors of a file of torch.save, which is open until `files` ends.
 
-    Raises CheckpointError for a damaged one, for one that wants code run, and for what is no name with a tensor.
+    Raises CheckpointError for a damaged file, one that would run code, and entries other than named tensors.
     """
     descriptor = hold_open(path, files)
     records = _records(path)
     _refuse_calls(path)
-    with warnings.catch_warnings(action="ignore"):  # of a strange protocol
+    with warnings.catch_warnings(action="ignore"):  # warnings about an unusual protocol
         try:
             found = torch.load(path, map_location="meta", weights_only=True)
-        except Exception as error:  # whatever the loader makes of a damaged list
+        except Exception as error:  # the loader raises various errors for a damaged list
             raise CheckpointError(f"{path.name}: not the weights of a model ({_reason(error)})") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path.name}: got {type(found).__name__}, expected the tensors of a model by name")
@@ -70,12 +70,12 @@ def _records(path: Path) -> dict[int, int]:
             return {_data_offset(file, entry): entry.file_size for entry in archive.infolist()}
     except CheckpointError:
         raise
-    except Exception as error:  # zipfile's have no common base
+    except Exception as error:  # zipfile's errors have no common base
         raise CheckpointError(f"{where}: cut short or damaged ({one_line(error)})") from None
 
 
 def _check_archive(archive: zipfile.ZipFile, where: str) -> None:
-    """Raise CheckpointError for an archive of another kind, or one that the loader would crash over."""
+    """Raise CheckpointError for another kind of archive, or one that would crash the loader."""
     names = set()
     for entry in archive.infolist():
         leaf = entry.filename.rpartition("/")[2]
@@ -85,7 +85,7 @@ def _check_archive(archive: zipfile.ZipFile, where: str) -> None:
             raise CheckpointError(f"{where}: {shorten(entry.filename)} is compressed, unlike torch.save's")
         if entry.filename in names:
             raise CheckpointError(f"{where}: {shorten(entry.filename)} appears twice")
-        if leaf == "byteorder" and archive.read(entry) != b"little":  # to swap bytes on the meta device is a crash
+        if leaf == "byteorder" and archive.read(entry) != b"little":  # swapping bytes on the meta device crashes
             raise CheckpointError(f"{where}: is of a machine with another byte order; save it again on this one")
         names.add(entry.filename)
 
@@ -97,13 +97,13 @@ def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
 
 
 def _refuse_calls(path: Path) -> None:
-    """Raise CheckpointError for functions that weights do not need, and for a list that cannot be taken apart.
+    """Raise CheckpointError for functions that weights do not need, and for a list that cannot be parsed.
 
-    The loader refuses them, too, but with the advice to load the file all the same, and after minutes over a long name.
+    The loader also refuses them, but its message advises loading the file anyway, and a long name takes it minutes.
     """
     try:
         strange = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
-    except Exception as error:  # whatever taking it apart comes upon
+    except Exception as error:  # parsing raises various errors
         raise CheckpointError(f"{path.name}: not the weights of a model ({one_line(error)})") from None
     if strange:
         raise CheckpointError(
@@ -113,13 +113,13 @@ def _refuse_calls(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What the loader says, without its advice."""
+    """The loader's message, without its advice."""
     said = re.search(r"WeightsUnpickler error:\s*([^\n]{1,200})", str(error))
     return one_line(error) if said is None else said[1]
 
 
 def _place(name: Any, value: Any, records: dict[int, int], path: Path) -> StoredTensor:
-    """Where a tensor lies in the file."""
+    """The place of a tensor in the file."""
     where = f"{path.name}: {shorten(name)}"
     if not isinstance(name, str) or not isinstance(value, torch.Tensor):
         nested = "; it holds more than a model: save its state_dict alone" if isinstance(value, dict) else ""

@@ -1,4 +1,4 @@
-"""transformers without its progress bars and warnings: what matters of them, mxspec says itself."""
+"""Silence transformers' progress bars and warnings; mxspec prints the important ones itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Without transformers' progress bars, and its report of tensors that a model does not want."""
+    """In this block, transformers shows no progress bars, and no report of unused tensors."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""The ids that begin and end a text, as the checkpoint's configuration has them."""
+"""The ids that begin and end a text, from the checkpoint's configuration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FILES = (GENERATION_CONFIG, CONFIG)  # the first that has the key decides
 def read_special_tokens(
     folder: Path, sha256: str, vocab_size: int, *, is_encoder_decoder: bool = False
 ) -> TokenizerEntry:
-    """The manifest's tokenizer entry, with what a decoder begins with where there is an encoder.
+    """The manifest's tokenizer entry, with a decoder's first ids if the model has an encoder.
 
-    Raises CheckpointError for ids outside the vocabulary, and where nothing says what a decoder begins with.
+    Raises CheckpointError for ids outside the vocabulary, and if the decoder's first id is missing.
     """
     begin = _ids(folder, "bos_token_id", vocab_size)
     return TokenizerEntry(
@@ -29,7 +29,7 @@ def read_special_tokens(
 
 
 def _decoder_start(folder: Path, vocab_size: int) -> tuple[int, ...]:
-    """The ids that transformers' generate begins an answer with: one to start, and one that it may force after it."""
+    """The ids with which transformers' generate begins an answer: a start id, and perhaps a forced second one."""
     for key in ("decoder_start_token_id", "bos_token_id"):
         if start := _ids(folder, key, vocab_size):
             return start[:1] + _ids(folder, "forced_bos_token_id", vocab_size)[:1]

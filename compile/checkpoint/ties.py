@@ -1,8 +1,8 @@
-"""Does a checkpoint keep the tie that its config.json speaks of? Where both tables are there and differ, it does not.
+"""Find broken ties: config.json ties two tables, but the checkpoint has both, and they differ.
 
-An encoder-decoder ties more than two (T5 both embeddings and the head), of which T5 1.1 has a head of its own: there
-each parameter is looked at by itself. transformers decides so, too (PreTrainedModel.tie_weights, 5.23): PEFT, for one,
-writes such checkpoints when it merges an adapter of the head.
+An encoder-decoder ties more than two tables (T5 both embeddings and the head), but T5 1.1 has a separate head, so each
+parameter is checked by itself. transformers decides in the same way (PreTrainedModel.tie_weights, 5.23). PEFT writes
+such checkpoints when it merges an adapter of the head.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, tied_names
 from mxspec.compile.checkpoint.tensor import as_float32
 
-PIECE_VALUES = 4 << 20  # compared at once
+PIECE_VALUES = 4 << 20  # values compared at a time
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenTie:
-    """A parameter whose tensor is not that of the one it is tied to."""
+    """A parameter whose tensor differs from that of the parameter it is tied to."""
 
     parameter: str
     tensor: Source
@@ -31,7 +31,7 @@ class BrokenTie:
 
 
 def broken_ties(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> list[BrokenTie]:
-    """The parameters that are others' by the configuration, and hold values of their own."""
+    """The parameters that the configuration ties to others, but whose values differ."""
     if not getattr(config, "tie_word_embeddings", False) or not _has_two_tables(config, tensors):
         return []
     model = name_parameters(config)
@@ -41,7 +41,7 @@ def broken_ties(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> list
 
 
 def _in_order(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
-    """First what others are tied to."""
+    """The names, with those that others are tied to first."""
     ties = model.get_expanded_tied_weights_keys(all_submodels=True)
     return sorted(names, key=lambda name: (name in ties, name))
 
@@ -54,15 +54,15 @@ def _broken(names: Sequence[str], found: Mapping[str, str], tensors: Mapping[str
 
 
 def _has_two_tables(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> bool:
-    """Whether a second look, which takes a model's skeleton, is worth its time."""
+    """Whether the full check, which builds a model without weights, is worth its time."""
     rows = getattr(config, "vocab_size", None)
     return sum(tensor.shape[:1] == (rows,) and len(tensor.shape) == 2 for tensor in tensors.values()) > 1
 
 
 def same_values(one: Source, other: Source) -> bool:
-    """Whether two tensors are equal, number for number, whatever types they have; read in pieces."""
+    """Whether two tensors have equal values, in whatever types; they are read in pieces."""
     if isinstance(one, MxTensor) != isinstance(other, MxTensor):
-        return True  # as far as can be said here: choosing formats refuses such a pair
+        return True  # not decided here: choosing formats refuses such a pair
     if one.shape != other.shape:
         return False
     step = max(1, PIECE_VALUES // max(1, math.prod(one.shape[1:])))

@@ -1,4 +1,4 @@
-"""Which files hold a checkpoint's weights: in transformers' order, and pickles only where they are asked for."""
+"""Find the files with a checkpoint's weights, in transformers' order; pickles only with `from_pickle`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICKLES_ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class WeightKind:
-    """How files of a kind are called: one that holds everything, or an index of many."""
+    """The names of files of a kind: a single file with all weights, or the index of several."""
 
     single: str
     index: str
@@ -31,19 +31,19 @@ PICKLES = WeightKind("pytorch_model.bin", "pytorch_model.bin.index.json", pickle
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """Files of a checkpoint, and the tensors that an index says are in each."""
+    """Files of a checkpoint, with the tensors of each by the index."""
 
     promised: dict[str, set[str]]
     kind: WeightKind
 
 
 def kinds_to_read(from_pickle: bool) -> tuple[WeightKind, ...]:
-    """Safetensors go first, in transformers as well."""
+    """Safetensors first, as in transformers, then pickles if allowed."""
     return (SAFETENSORS, PICKLES) if from_pickle else (SAFETENSORS,)
 
 
 def find_weights(folder: Path, from_pickle: bool) -> WeightFiles:
-    """The files to read; a single one goes before an index, as in transformers. Raises CheckpointError for none."""
+    """The files to read; a single file is preferred to an index, as in transformers. Raises CheckpointError if none."""
     for kind in kinds_to_read(from_pickle):
         if (folder / kind.single).is_file():
             return WeightFiles({kind.single: set()}, kind)
@@ -61,7 +61,7 @@ def _what_is_there(folder: Path) -> str:
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """The tensors in each shard that an index names. Raises CheckpointError for anything else."""
+    """The tensors of each shard in an index. Raises CheckpointError for an invalid index."""
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""speccompile: its command that compiles, with what it reports, and the commands beside it."""
+"""The commands of speccompile: compile with its report, and list, explain, inspect and emit."""

@@ -1,4 +1,4 @@
-"""The budget of a model for people: its products in the order of what they lose by the byte."""
+"""A model's budget as a table: its products in the order of their loss for each byte saved."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from rich.table import Table
 
 from mxspec.formats.manifest import BudgetEntry, ProductEntry
 
-_FIRST, _LAST = 16, 8  # rows that are shown of a long ranking
+_FIRST, _LAST = 16, 8  # rows of a long ranking to show
 
 
 def budget_table(budget: BudgetEntry) -> Table:
-    """The ranking, the most sensitive product first; of a long one both ends."""
+    """The ranking, the most sensitive product first; only both ends of a long one."""
     title = "formats chosen, losses in thousandths of a nat a token; what loses most by the byte comes first"
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("product", overflow="fold", min_width=34)
@@ -39,7 +39,7 @@ def _row(product: ProductEntry) -> tuple[str, ...]:
 
 
 def budget_line(budget: BudgetEntry) -> str:
-    """What was asked, and what was reached."""
+    """One line with the requested and the reached budget."""
     asked = f"{budget.budget_bits:g} bits a weight" if budget.max_ratio is None else f"a ratio of {budget.max_ratio:g}"
     return (
         f"  budget: {asked} asked; {budget.reached_bits:.4f} bits a weight, predicted ratio of perplexity "

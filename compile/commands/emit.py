@@ -48,7 +48,7 @@ def emit() -> None:
     help="Type of block scales; float32 is for programs that do not know E8M0 (ONNX Runtime with mxint8).",
 )
 def standard(bundle: Path, *, output: Path | None, force: bool, json_output: bool, scales: str) -> None:
-    """Standard ONNX: no operators of ours, matrices as DequantizeLinear of MX codes and block scales."""
+    """Write standard ONNX without mxspec's operators; matrices are DequantizeLinear of MX codes and block scales."""
     _emit("standard", bundle, output, force=force, json_output=json_output, scales=scales)
 
 
@@ -62,7 +62,7 @@ def standard(bundle: Path, *, output: Path | None, force: bool, json_output: boo
     help="Number of slots of the caches.",
 )
 def static(bundle: Path, *, output: Path | None, force: bool, json_output: bool, slots: int) -> None:
-    """Graphs of fixed shapes (prefill, decode, score), with our operators, over the same weights."""
+    """Write graphs of fixed shapes (prefill, decode, score) with mxspec's operators, over the same weights."""
     _emit("static", bundle, output, force=force, json_output=json_output, slots=slots)
 
 
@@ -76,17 +76,17 @@ def _emit(kind: Form, path: Path, output: Path | None, *, force: bool, json_outp
 
 
 def place_of(bundle: Path, kind: Form) -> Path:
-    """The default folder of a form: beside the bundle."""
+    """The default folder of a form, next to the bundle."""
     return bundle.with_name(f"{bundle.absolute().name.removesuffix('.bundle')}.{kind}")
 
 
 def check_place(kind: Form, place: Path, *, force: bool) -> None:
-    """Raise BundleError where something lies that may not be replaced."""
+    """Raise BundleError if the place holds something that may not be replaced."""
     EmittedFolder(place, kind, force=force).check_place()
 
 
 def write(kind: Form, bundle: Bundle, place: Path, *, force: bool, console: Console, **options: Any) -> dict[str, Any]:
-    """Emit, and print where what was written lies; the index of it. Raises MxspecError."""
+    """Emit the models and print their folder; return its index. Raises MxspecError."""
     if bundle.manifest.models["target"].encoder is not None:
         raise BundleError(f"bundle {bundle.path}: models with an encoder cannot be emitted")
     try:

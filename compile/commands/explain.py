@@ -1,4 +1,4 @@
-"""speccompile explain: what compiling will take and give, and whether that is so, from configurations alone."""
+"""speccompile explain: forecast a compile from configurations, and check the forecast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ FROM_CONFIG = "graph, packing, bytes and memory by `speccompile explain --check`
 @click.option("--all", "every", is_flag=True, help="Explain all recipes that come with mxspec.")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 def explain(recipe: str | None, *, draft: str | None, check: bool, every: bool, json_output: bool) -> None:
-    """Say what compiling RECIPE or CHECKPOINT fetches, writes and takes. Nothing but configurations is read."""
+    """Forecast the download, the sizes, the memory and the time of compiling RECIPE or CHECKPOINT.
+
+    Only configurations are read.
+    """
     if every == (recipe is not None):
         raise click.UsageError("expected RECIPE|CHECKPOINT, or --all")
     if every and draft is not None:
@@ -43,7 +46,7 @@ def explain(recipe: str | None, *, draft: str | None, check: bool, every: bool, 
 
 
 def _explain(recipe: Recipe, console: Console, *, check: bool) -> dict[str, Any]:
-    """Print what to expect of a recipe; the same as plain values, with the `error` that a check has found."""
+    """Print the forecast of a recipe; return it as plain values, with the `error` that a check found."""
     try:
         from mxspec.compile.check.pair import check_kinds
         from mxspec.compile.planning.check_forecast import compare, count_graph
@@ -109,7 +112,7 @@ def _verified(recipe: Recipe) -> str:
 
 
 def _memory(expected: Iterable[ModelForecast]) -> int:
-    """Weights, and the caches of one text."""
+    """The bytes of the weights and of the caches of one text."""
     return sum(model.file_bytes + model.cache_bytes for model in expected)
 
 

@@ -1,4 +1,4 @@
-"""speccompile inspect: what a bundle holds, and whether it is what was written."""
+"""speccompile inspect: show what a bundle holds, and check that its files are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle holds, for people (tables) and for programs (one JSON object); both made from the manifest alone."""
+"""The report of a bundle, as tables or as one JSON object, both made from the manifest alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAYER = re.compile(r"(^|\.)\d+\.")
 
 @dataclass(frozen=True, slots=True)
 class TensorGroup:
-    """Matrices that differ only in their layer, or all small tensors; of one format."""
+    """Matrices of one format that differ only in their layer, or all small tensors."""
 
     name: str
     format: str
@@ -47,12 +47,12 @@ class TensorGroup:
 
     @property
     def underflowed(self) -> int:
-        """Nonzero values that became zero."""
+        """The number of nonzero values that became zero."""
         return sum(tensor.underflowed for tensor in self.tensors)
 
 
 def group_tensors(tensors: Sequence[TensorEntry]) -> list[TensorGroup]:
-    """Groups in the order of their first tensor."""
+    """The groups, in the order of their first tensors."""
     groups: dict[tuple[str, str], list[TensorEntry]] = {}
     for tensor in tensors:
         groups.setdefault((_group_name(tensor), tensor.format), []).append(tensor)
@@ -60,7 +60,7 @@ def group_tensors(tensors: Sequence[TensorEntry]) -> list[TensorGroup]:
 
 
 def _group_name(tensor: TensorEntry) -> str:
-    """Such as self_attn.o_proj: without the layer, what stands before it, and the `.weight` after it."""
+    """The name of a group, such as self_attn.o_proj: without everything up to the layer, and without `.weight`."""
     if not tensor.sources:
         return "constant tables"
     if len(tensor.shape) < 2:
@@ -70,13 +70,13 @@ def _group_name(tensor: TensorEntry) -> str:
 
 
 def checkpoint_bytes(entry: ModelEntry) -> int:
-    """Bytes that the model took in its checkpoint; a tied table that is stored twice here counts once."""
+    """The size of the model in its checkpoint; a tied table that the bundle stores twice counts once."""
     taken = {tensor.sources: tensor.source_bytes for tensor in entry.tensors}
     return sum(taken.values())
 
 
 def print_report(path: Path, manifest: Manifest, console: Console) -> None:
-    """One table for each model, then what the bundle is as a whole."""
+    """Print a table for each model, then lines about the whole bundle."""
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
         console.print(_packed_line(entry), highlight=False, soft_wrap=True)
@@ -120,7 +120,7 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
 
 
 def _generation_lines(rules: GenerationRules) -> list[str]:
-    """What the checkpoint's generation settings say of single tokens, and which of them are not applied."""
+    """Lines about the checkpoint's rules for single tokens, and about settings that are not applied."""
     said = (
         (rules.suppressed, "never written: token ids {}"),
         (rules.suppressed_first, "never written first: token ids {}"),

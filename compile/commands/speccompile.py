@@ -1,4 +1,4 @@
-"""speccompile: what can be compiled, compile it, look into a bundle, or write one for other programs."""
+"""speccompile: list and explain recipes, compile, inspect a bundle, or emit it for other programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIED = click.Choice(TIED)
 
 
 class _CompileByDefault(Group):
-    """Takes whatever is no command for what to compile, or an option of compiling it."""
+    """Treats an argument that is not a command as the recipe to compile, or as an option of compile."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = not args or args[0] in self.commands or args[0] in self.get_help_option_names(ctx)
@@ -36,7 +36,7 @@ class _CompileByDefault(Group):
 
 @click.group(cls=_CompileByDefault, subcommand_metavar="RECIPE | CHECKPOINT | COMMAND [ARGS]...")
 def main() -> None:
-    """Compile a RECIPE or a CHECKPOINT into a bundle; or do something with one.
+    """Compile a RECIPE or a CHECKPOINT into a bundle, or inspect and export a bundle.
 
     `speccompile RECIPE` is short for `speccompile compile RECIPE`, whose --help lists its options.
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM as a system or a job queue sends it, while something is written."""
+"""Handle Ctrl-C, and SIGTERM from a system or a job queue, while a bundle is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxspec.runtime.cli.interrupts import raising_interrupts
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Have both raise KeyboardInterrupt, so that a half-written bundle is removed."""
+    """In this block, both signals raise KeyboardInterrupt, so that a half-written bundle is removed."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,1 +1,1 @@
-"""The graph of a model: its nodes by name, and the weights that it wants."""
+"""The graph of a model: its operators by name, and the weights that it needs."""

@@ -1,4 +1,4 @@
-"""What an export hands to the packer: a graph whose weights have no values yet, and where each of them comes from."""
+"""The result of an export: a graph whose weights have no values yet, and the source of each weight."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Kind = Literal["matmul", "embedding", "float32", "constant"]
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """One initializer of the graph and what must be written there.
+    """One initializer of the graph, and the values to write for it.
 
     `matmul`: `sources` stacked along n (each but the last a multiple of 16 rows), stored as packed tiles of `format`;
     `transpose` says that a source is stored [k, n]. `embedding`: one source, stored as float16 of `shape`.
-    `float32`: `sources` concatenated along the first axis. `constant`: no source, `value` is written as it is.
+    `float32`: `sources` concatenated along the first axis. `constant`: no source, `value` is written unchanged.
     `looked_up`: the graph also looks rows of this matmul up, as its embedding.
     """
 
@@ -65,8 +65,7 @@ class WeightSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExportedEncoder:
-    """The graph of an encoder, over the weights of the model that it belongs to; sources have up to `context_length`
-    tokens."""
+    """The graph of a model's encoder, over the model's weights; sources have up to `context_length` tokens."""
 
     model: ir.Model
     layers: int
@@ -75,10 +74,10 @@ class ExportedEncoder:
 
 @dataclass(frozen=True, slots=True)
 class ExportedGraph:
-    """A graph by the contract, its weights to be filled in, and the figures that the manifest needs.
+    """A graph that keeps the graph contract, its weights without values, and the figures for the manifest.
 
-    Every initializer without a value is in `weights`, and so are those of its encoder; small constants keep their
-    values inside the graph.
+    `weights` has every initializer without a value, also those of the encoder; small constants keep their values inside
+    the graph.
     """
 
     model: ir.Model
@@ -90,19 +89,19 @@ class ExportedGraph:
     vocab_size: int
     context_length: int
     cache_dtype: str
-    notes: tuple[str, ...] = ()  # what was chosen that somebody may want to know
+    notes: tuple[str, ...] = ()  # choices that users should know
     encoder: ExportedEncoder | None = None
 
     @property
     def graphs(self) -> tuple[ir.Model, ...]:
-        """Its own, and its encoder's if it has one."""
+        """The model's graph, and its encoder's if it has one."""
         return (self.model,) if self.encoder is None else (self.model, self.encoder.model)
 
 
 def join_weights(weights: Sequence[WeightSpec], graph: ir.Model, more: Sequence[WeightSpec]) -> list[WeightSpec]:
-    """`weights`, and what a second graph over the same file wants `more`: what both want is stored once.
+    """Join `weights` and those of a second graph over the same file, `more`; shared weights are stored once.
 
-    The second graph calls what it shares as the first does.
+    The second graph uses the first graph's names for shared weights.
     """
     joined, known = list(weights), {_content(spec): spec.name for spec in weights}
     for spec in more:
@@ -117,6 +116,6 @@ def join_weights(weights: Sequence[WeightSpec], graph: ir.Model, more: Sequence[
 
 
 def _content(spec: WeightSpec) -> tuple[object, ...]:
-    """What a weights file would hold for it."""
+    """The content of the weight in a weights file, for comparison."""
     values = None if spec.value is None else spec.value.tobytes()
     return (spec.kind, spec.format, spec.shape, spec.sources, spec.transpose, values)

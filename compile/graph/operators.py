@@ -21,16 +21,16 @@ class Operator:
 
     @property
     def qualified(self) -> str:
-        """As torch's exporter wants it."""
+        """The name in the form of torch's exporter."""
         return f"{DOMAIN}::{self.name}"
 
     @property
     def signature(self) -> str:
-        """As the library says it: `Name(input, optional?) -> (output)`."""
+        """The signature in the library's form: `Name(input, optional?) -> (output)`."""
         return f"{self.name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"
 
     def slot(self, name: str) -> int:
-        """Where the input of that name stands."""
+        """The index of an input, by its name."""
         return [known.removesuffix("?") for known in self.inputs].index(name)
 
 

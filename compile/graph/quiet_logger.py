@@ -1,4 +1,4 @@
-"""Libraries that warn about their own insides, for a while without a word."""
+"""Silence libraries that warn about their own internals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_logger(name: str) -> Iterator[None]:
-    """Errors alone from the logger of this name."""
+    """In this block, the logger of this name reports only errors."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

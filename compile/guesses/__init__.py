@@ -1,1 +1,1 @@
-"""What a bundle knows of a text for drafters that need no model."""
+"""Texts in a bundle for drafters without a model."""

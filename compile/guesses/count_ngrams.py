@@ -1,4 +1,4 @@
-"""Counts which token followed which: tables as mxspec.runtime.drafters.ngram_tables reads them."""
+"""Count which tokens followed which, in the tables that mxspec.runtime.drafters.ngram_tables reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.runtime.drafters.ngram_tables import MOST_FOLLOWING, ORDERS
 
 
 def count_ngrams(tokens: NDArray[np.int32], vocab_size: int) -> dict[str, NDArray[Any]]:
-    """Of `tokens` int32[n]: what followed two tokens, one and none, the MOST_FOLLOWING most frequent of each."""
+    """Tables of `tokens` int32[n]: the MOST_FOLLOWING most frequent tokens after each two, one and zero tokens."""
     ids = tokens.astype(np.int64)
     arrays: dict[str, NDArray[Any]] = {}
     for order in ORDERS:
@@ -26,7 +26,7 @@ def count_ngrams(tokens: NDArray[np.int32], vocab_size: int) -> dict[str, NDArra
 
 
 def _count(keys: NDArray[np.int64], following: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """Distinct keys, where the entries of each begin, and for each entry the token and how often it followed."""
+    """Distinct keys, where the entries of each key begin, and for each entry a token and its count."""
     order = np.lexsort((following, keys))
     keys, following = keys[order], following[order]
     new = np.ones(len(keys), bool)
@@ -41,7 +41,7 @@ def _count(keys: NDArray[np.int64], following: NDArray[np.int64]) -> tuple[NDArr
 
 
 def _most_frequent(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which entries are among the MOST_FOLLOWING most frequent of their key, the first of a tie."""
+    """Whether each entry is among the MOST_FOLLOWING most frequent of its key; the first of a tie wins."""
     order = np.lexsort((-counts, keys))
     _, starts, sizes = np.unique(keys, return_index=True, return_counts=True)
     rank = np.arange(len(keys)) - np.repeat(starts, sizes)

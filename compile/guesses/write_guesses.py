@@ -1,4 +1,4 @@
-"""Writes what a text is good for without a model: tables of n-grams, and a corpus that can be searched."""
+"""Write the files for drafters without a model: tables of n-grams, and a corpus that can be searched."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mxspec.recipes.recipe import Recipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-PIECE = 1 << 20  # characters that are encoded at once, up to the next end of a line
+PIECE = 1 << 20  # characters to encode at a time, up to the next line end
 
 
 def check_texts(recipe: Recipe) -> None:
-    """Raise RecipeError for a file that is no text, before anything is made: a text to guess by, or to calibrate by."""
+    """Raise RecipeError if a text for drafters or calibration is not text, before the compile begins."""
     for name, path in recipe.guess_texts().items():
         _read(name, path)
     if recipe.calibrate is not None:
@@ -41,7 +41,7 @@ def write_guesses(
     contents: dict[str, FileEntry],
     stages: Stages,
 ) -> dict[GuessesName, GuessesEntry]:
-    """One file for each text that the recipe names, listed in `contents`. Raises RecipeError for what is no text."""
+    """Write a file for each text that the recipe names, listed in `contents`. Raises RecipeError if it is not text."""
     entries: dict[GuessesName, GuessesEntry] = {}
     for name, path in recipe.guess_texts().items():
         with stages.step(f"read text for {name}"):
@@ -68,7 +68,7 @@ def _read(name: GuessesName, path: Path) -> RecipeText:
 
 
 def _encode(tokenizer: Tokenizer, text: str, vocab_size: int) -> NDArray[np.int32]:
-    """Token ids int32[n]; those that the models have no logits for are left out."""
+    """Token ids int32[n], without ids that have no logits in the models."""
     pieces = (tokenizer.encode(piece, add_special_tokens=False).ids for piece in _pieces(text))
     ids = np.fromiter(chain.from_iterable(pieces), np.int32)
     return ids[ids < vocab_size]

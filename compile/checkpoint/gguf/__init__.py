@@ -1,1 +1,1 @@
-"""GGUF files as checkpoints: the container, its block types, and what each family of models needs undone."""
+"""GGUF files as checkpoints: the container, its block types, and the families of models."""

@@ -1,7 +1,7 @@
-"""The block types of GGUF: what lies in a block, and the float32 values that it stands for.
+"""The block types of GGUF: the layout of a block, and its float32 values.
 
-Each layout is the C structure of ggml's ggml-common.h, field by field; each function has the order of operations of
-ggml's dequantize_row_*, so that its values are those of llama.cpp, bit for bit.
+Each layout is the C structure in ggml's ggml-common.h, field by field; each function has the order of operations of
+ggml's dequantize_row_*, so that its values equal llama.cpp's, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """How many elements a block has, where its fields are, and how they become values float32[blocks, elements]."""
+    """The number of elements in a block, its fields, and their conversion to values float32[blocks, elements]."""
 
     name: str
     elements: int
@@ -88,7 +88,7 @@ def _q8_0(block: Blocks) -> Values:
 
 
 def _runs(codes: Values, scales: Values) -> Values:
-    """Codes times the scale of their run."""
+    """Codes multiplied by the scale of their run."""
     return scales[:, :, None] * codes.reshape(*scales.shape, -1)
 
 
@@ -172,7 +172,7 @@ _Field = tuple[str, str] | tuple[str, str, int]
 
 
 def _type(name: str, elements: int, values: Callable[[Blocks], Values], *fields: _Field) -> BlockType:
-    """A type whose fields lie one after another, packed."""
+    """A type with consecutive fields, without padding."""
     layout: np.dtype[Any] = np.dtype(
         [(field[0], field[1], *((field[2:],) if len(field) == 3 else ())) for field in fields]
     )

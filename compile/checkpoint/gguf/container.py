@@ -9,8 +9,8 @@
                    tensors:  string name, u32 dimensions, u64 sizes (the fastest first), u32 type, u64 offset
                    padding to a multiple of `general.alignment` (32), where offsets are counted from
 
-A string is a u64 length and so many bytes; an array is a u32 kind, a u64 length and the values. All numbers are little
-endian. Source: ggml's gguf.h. Every count is checked against the file's size before anything is made of it.
+A string is a u64 length and its bytes; an array is a u32 kind, a u64 length and the values. All numbers are little
+endian. Source: ggml's gguf.h. Every count is compared with the file's size before it is used.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ VERSIONS = (2, 3)
 MOST_KEYS = 1 << 16
 MOST_TENSORS = 1 << 17
 LONGEST_NAME = 1 << 10  # bytes
-LONGEST_TEXT = 16 << 20  # bytes of a value: a chat template has some thousand
-LONGEST_ARRAY = 1 << 23  # entries: merges of the largest vocabularies are half a million
+LONGEST_TEXT = 16 << 20  # bytes of a value: a chat template has a few thousand
+LONGEST_ARRAY = 1 << 23  # entries: the largest vocabularies have half a million merges
 MOST_DIMENSIONS = 4
 
 _TEXT, _ARRAY, _BOOL = 8, 9, 7
@@ -81,7 +81,7 @@ def read_container(path: Path) -> Container:
 
 
 class _Fault(Exception):
-    """What is wrong with a file, before the file is named."""
+    """An error in a file, without the file's name."""
 
 
 class _Cursor:
@@ -112,7 +112,7 @@ class _Cursor:
             raise _Fault(f"{what}: not UTF-8") from None
 
     def tokens(self, count: int, what: str) -> list[str]:
-        """Texts of an array; bytes that are no UTF-8 become surrogates, as some vocabularies hold half characters."""
+        """Texts of an array; bytes that are not UTF-8 become surrogates: some vocabularies hold half characters."""
         return [
             self.take(self._length(what), what).decode(errors="surrogateescape")
             for _ in range(self._fits(count, 8, what))
@@ -131,7 +131,7 @@ class _Cursor:
         return count
 
     def _fits(self, count: int, least: int, what: str) -> int:
-        """The number of entries, which take at least so many bytes each and are in the file."""
+        """Check that the file is large enough for `count` entries of at least `least` bytes; return the count."""
         if count > LONGEST_ARRAY:
             raise _Fault(f"{what}: {count} entries, expected at most {LONGEST_ARRAY}")
         if count * least > self.size - self.position:
@@ -206,7 +206,7 @@ def _tensor(cursor: _Cursor) -> _Place:
 
 
 def _placed(path: Path, places: list[_Place], start: int, alignment: int, size: int) -> dict[str, StoredTensor]:
-    """The tensors by name, each of a known type and in the file, none of them over another."""
+    """The tensors by name; each must have a known type and lie inside the file, and none may overlap another."""
     tensors: dict[str, StoredTensor] = {}
     end, before = start, "the header"
     for place in sorted(places, key=lambda place: place.offset):

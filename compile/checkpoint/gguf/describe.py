@@ -1,4 +1,4 @@
-"""What lies beside the weights in a checkpoint's folder, made of a GGUF file's keys."""
+"""Make the other files of a checkpoint's folder from a GGUF file's keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mxspec.formats.manifest import TOKENIZER
 
 TEMPLATE = "tokenizer.chat_template"
 ENDS = ("eos", "eot", "eom")  # of text, of a turn, of a message
-# Control tokens that end a turn whether or not a key says so: files of Llama 3, Phi-3 and Gemma leave it out.
+# Control tokens that end a turn even without a key: files of Llama 3, Phi-3 and Gemma have none.
 ENDS_OF_TURNS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 
 
@@ -41,7 +41,7 @@ def describe(folder: Path, settings: Settings, vocabulary: Vocabulary, keys: Map
 
 
 def ends_of_text(vocabulary: Vocabulary) -> list[int]:
-    """Ids that end a text: those that keys name, and the control tokens that end a turn."""
+    """Ids that end a text: those in keys, and the control tokens that end a turn."""
     named = [number for role in ENDS if (number := vocabulary.id_of(role)) is not None]
     ids = vocabulary.ids
     turns = [ids[token] for token in ENDS_OF_TURNS if token in ids and vocabulary.types[ids[token]] == CONTROL]

@@ -1,4 +1,4 @@
-"""The keys of a GGUF file's architecture, read by name; one that nothing read may change the model, and is refused."""
+"""The keys of a GGUF file's architecture, read by name; an unread key might change the model, and is refused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 
 _MISSING = object()
-_NO_SETTINGS = ("rope.scaling.finetuned",)  # whether a scaling was trained with says nothing about how to compute
+_NO_SETTINGS = ("rope.scaling.finetuned",)  # says whether training used the scaling; computing is the same
 
 
 class Keys:
-    """Keys that begin with the architecture's name; `arch` is left out where they are named here."""
+    """The keys that begin with the architecture's name; names here leave the architecture out."""
 
     def __init__(self, path: Path, keys: Mapping[str, Any], arch: str) -> None:
         self.path, self.arch = path, arch
@@ -36,7 +36,7 @@ class Keys:
         return value
 
     def real(self, name: str, default: float | None = None) -> float:
-        """A finite number, the shortest decimal that is the file's float32. Raises CheckpointError."""
+        """A finite number: the shortest decimal that equals the file's float32. Raises CheckpointError."""
         value = self._value(name, default)
         if type(value) not in (int, float) or not np.isfinite(value):
             raise self._wrong(name, value, "a finite number")
@@ -50,7 +50,7 @@ class Keys:
         return value
 
     def require(self, name: str, expected: object) -> None:
-        """Refuse a key whose value is not the one that a family always has; it may be missing."""
+        """Refuse another value of a key than the family's only one; the key may be missing."""
         value = self._value(name, expected)
         if type(value) is not type(expected) or value != expected:
             raise UnsupportedModelError(

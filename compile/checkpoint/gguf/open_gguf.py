@@ -1,4 +1,4 @@
-"""A GGUF file, or its shards, opened as a checkpoint: a folder with what describes it, and its tensors by name."""
+"""Open a GGUF file, or its shards, as a checkpoint: a folder with its settings, and its tensors by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 @dataclass(frozen=True, slots=True)
 class OpenedGguf:
-    """Where the descriptions are, and the tensors under the names of a checkpoint."""
+    """The folder with the settings, and the tensors under a checkpoint's names."""
 
     folder: Path
     tensors: dict[str, Source]
@@ -53,7 +53,7 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def shard_pattern(name: str) -> str:
-    """A pattern of shell that names a file, and all shards of its model where it is one."""
+    """A shell pattern for a file, and for all shards of its model if the file is a shard."""
     shard = _SHARD.fullmatch(name)
     return name if shard is None else f"{shard[1]}-*-of-{shard[3]}.gguf"
 
@@ -61,8 +61,8 @@ def shard_pattern(name: str) -> str:
 def open_gguf(path: Path, files: ExitStack) -> OpenedGguf:
     """Open a file with its shards, until `files` closes.
 
-    Raises CheckpointError for what is damaged or missing, UnsupportedModelError for an architecture, a tensor, a key or
-    a tokenizer that is not known.
+    Raises CheckpointError for a damaged or missing file, UnsupportedModelError for an unknown architecture, tensor, key
+    or tokenizer.
     """
     shards = [read_container(shard) for shard in _shards(path)]
     keys = shards[0].keys
@@ -81,7 +81,7 @@ def open_gguf(path: Path, files: ExitStack) -> OpenedGguf:
 
 
 def _shards(path: Path) -> list[Path]:
-    """All files of a model whose first, or only, file is given; other shards by their names."""
+    """All files of a model from its first or only file; other shards are found by their names."""
     shard = _SHARD.fullmatch(path.name)
     if shard is None:
         return [path]
@@ -124,7 +124,7 @@ def _family(path: Path, keys: Mapping[str, Any]) -> tuple[Family, Keys]:
 
 
 def _sources(shards: list[Container], files: ExitStack) -> dict[str, GgufTensor]:
-    """Every tensor under its own name."""
+    """Every tensor under its name in the file."""
     sources: dict[str, GgufTensor] = {}
     for shard in shards:
         descriptor = hold_open(shard.path, files)
@@ -149,7 +149,7 @@ def _vector(tensor: GgufTensor) -> NDArray[np.float32]:
 
 
 def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settings: Settings) -> dict[str, Source]:
-    """The tensors of a checkpoint; what the writer changed in them is undone as they are read."""
+    """The tensors of the checkpoint; reading them undoes the writer's changes."""
     heads = {"attn_q": settings["num_attention_heads"], "attn_k": settings["num_key_value_heads"]}
     tensors: dict[str, Source] = {}
     for own, tensor in sources.items():
@@ -175,7 +175,7 @@ def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settin
 
 
 def _source(tensor: GgufTensor) -> Source:
-    """MXFP4 as the codes that it is."""
+    """The tensor; for MXFP4 its codes and scales."""
     if tensor.origin != "MXFP4" or len(tensor.shape) != 2:
         return tensor
     return MxTensor(GgufField(tensor, "qs"), GgufField(tensor, "e"), "mxfp4_e2m1", unpack_halves)
