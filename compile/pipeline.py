@@ -1,4 +1,4 @@
-"""From a recipe to a bundle: the steps in their order."""
+"""From a recipe to a bundle: the steps in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
-PLAIN = {  # what the recipe of a baseline says
+PLAIN = {  # the recipe of a baseline
     "format": FP16_TILES,
     "formats": (),
     "keep_fp16": (),
@@ -44,7 +44,7 @@ PLAIN = {  # what the recipe of a baseline says
     "activations": "int16",
     "tied": None,
 }
-GRAPH_BYTES = 64 << 20  # more than any graph without weights takes
+GRAPH_BYTES = 64 << 20  # more than any graph takes without weights
 
 
 def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: bool, stages: Stages) -> Manifest:
@@ -115,8 +115,8 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
 def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName, Checkpoint]]:
     """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's.
 
-    In the recipe that comes with them each revision is the commit that was fetched. Raises MxspecError for what cannot
-    be opened, for a pair of two kinds, and for what is asked of a model that has an encoder and is not for such.
+    In the returned recipe each revision is the downloaded commit. Raises MxspecError if a checkpoint cannot be opened,
+    for a pair of two kinds, and for options that models with encoders do not support.
     """
     for model in (recipe.target, recipe.draft):
         if model is not None:
@@ -138,7 +138,7 @@ def judge_models(
     contexts: Mapping[ModelName, int],
     stages: Stages,
 ) -> dict[Checkpoint, Verdict]:
-    """What the referee says of each checkpoint; a baseline is of the target's."""
+    """The referee's verdict on each checkpoint; a baseline has the target's."""
     verdicts: dict[Checkpoint, Verdict] = {}
     for name in models:
         if checkpoints[name] not in verdicts:
@@ -155,7 +155,7 @@ def meet_budgets(
     writer: BundleWriter,
     stages: Stages,
 ) -> dict[ModelName, BudgetEntry]:
-    """Give each model that has a budget a format for every matrix, in `models`; what the manifest says of it."""
+    """Choose formats for all matrices of models with a budget, in `models`; return the manifest's entries."""
     budgets: dict[ModelName, BudgetEntry] = {}
     for name, wanted in models.items():
         if wanted.has_budget:
@@ -172,7 +172,7 @@ def plan_models(
     verdicts: Mapping[Checkpoint, Verdict],
     stages: Stages,
 ) -> list[ModelPlan]:
-    """Export each model; raises CheckFailed where a graph has other windows than its config and its twin."""
+    """Export each model; raises CheckFailed if a graph's windows differ from its config's and its twin's."""
     plans = []
     for name, wanted in models.items():
         checkpoint = checkpoints[name]
@@ -196,7 +196,7 @@ def pack_model(plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, sta
 
 
 def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:
-    """Each model's tokens; raises PairError where target and draft do not share them."""
+    """Each model's tokens; raises PairError if target and draft do not share them."""
     target = Vocabulary.read(checkpoints["target"].tokenizer)
     read: dict[ModelName, Vocabulary] = {"target": target, "baseline": target}
     if "draft" in checkpoints:
@@ -207,7 +207,7 @@ def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) 
 
 
 def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRecipe]:
-    """What to compile, and how; the baseline is the target with every matrix in fp16."""
+    """The models to compile, with their recipes; the baseline is the target with every matrix in fp16."""
     models: dict[ModelName, TargetRecipe] = {"target": recipe.target}
     if recipe.draft is not None:
         models["draft"] = recipe.draft
@@ -217,14 +217,14 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
 
 
 def note_shorter_draft(contexts: dict[ModelName, int], stages: Stages) -> None:
-    """Say so where texts grow beyond the draft."""
+    """Print a note if the draft's context is shorter than the target's."""
     whole, draft = contexts["target"], contexts.get("draft", contexts["target"])
     if draft < whole:
         stages.note(f"warning: the draft knows {draft} of {whole} positions: beyond them nothing is drafted")
 
 
 def copy_tokenizer(checkpoint: Checkpoint, made: Publication) -> None:
-    """The tokenizer's files that there are; tokenizer.json there is."""
+    """Copy the tokenizer's files: tokenizer.json, and others that exist."""
     for path in (checkpoint.tokenizer, *(checkpoint.folder / name for name in TEMPLATE_FILES)):
         if path.is_file():
             shutil.copyfile(path, made.writer.folder / path.name)

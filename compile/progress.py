@@ -1,4 +1,4 @@
-"""What a compilation shows while it runs: a line for each step, a bar of bytes where they are known."""
+"""The progress of a compile: a line for each step, and a bar if the number of bytes is known."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
 
     def note(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     @contextmanager
@@ -42,13 +42,13 @@ class Stages:
 
     @contextmanager
     def bytes(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
-        """A stage over `total` bytes; call what it gives with the bytes done."""
+        """A stage over `total` bytes; call the yielded function with the bytes done."""
         with self._shown(name, total, BarColumn(), DownloadColumn(), TransferSpeedColumn()) as advance:
             yield advance
 
     @contextmanager
     def work(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
-        """A stage of `total` units of work; call what it gives with the units done. It shows the time that is left."""
+        """A stage of `total` units; call the yielded function with the units done. It shows the remaining time."""
         with self._shown(name, total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as advance:
             yield advance
 

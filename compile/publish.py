@@ -1,4 +1,4 @@
-"""A bundle in the making, whatever its weights are: its models, the files that its manifest lists, and the manifest."""
+"""Collect a bundle's models and files, and make its manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir
 
 
 class Publication:
-    """What has been written into the folder of a bundle so far."""
+    """The files and models written into a bundle's folder so far."""
 
     def __init__(self, writer: BundleWriter) -> None:
         self.writer = writer
@@ -33,7 +33,7 @@ class Publication:
         self.contents: dict[str, FileEntry] = {}
 
     def add_file(self, name: str, sha256: str | None = None) -> None:
-        """List a file that lies in the folder; it is hashed here unless the hash is known."""
+        """List a file of the folder; it is hashed here unless the hash is known."""
         self.contents[name] = self.writer.entry(name, sha256)
 
     def add_model(self, name: ModelName, written: WrittenModel) -> None:
@@ -51,7 +51,7 @@ class Publication:
         generation: GenerationRules = NO_RULES,
         guesses: Mapping[GuessesName, GuessesEntry] | None = None,
     ) -> Manifest:
-        """What was made of a recipe, and by which versions."""
+        """The manifest: the result of a recipe, with the versions that made it."""
         return Manifest(
             name=recipe.name,
             k_max=recipe.k_max,

@@ -1,4 +1,4 @@
-"""`speccompile`, its first moments: Ctrl-C is one line from here on, so nothing slow is imported before."""
+"""Entry point of `speccompile`: from here on, Ctrl-C prints one line, so nothing slow is imported before."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A bundle's models for other programs: standard ONNX without our operators, and graphs of fixed shapes."""
+"""A bundle's models for other programs: standard ONNX without mxspec's operators, and graphs of fixed shapes."""

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a standard model: the names and shapes that Optimum gave them, which other programs know.
+"""Inputs and outputs of a standard model, with Optimum's names and shapes, which other programs know.
 
     input_ids, position_ids  int64[batch_size, sequence_length]
     attention_mask           int64[batch_size, total_sequence_length]; 0 where a text has padding
@@ -19,7 +19,7 @@ from mxspec.compile.interchange.lowering.nodes import Nodes
 from mxspec.formats.manifest import ModelEntry
 
 _BATCH, _TOKENS, _PAST, _TOTAL = "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
-_OF_SEQUENCES = ("slots", "past_lengths", "new_lengths", "logits_to_keep")  # inputs of the graph contract that go
+_OF_SEQUENCES = ("slots", "past_lengths", "new_lengths", "logits_to_keep")  # inputs of the graph contract to be removed
 
 
 def take_inputs(model: ir.Model, entry: ModelEntry) -> dict[str, ir.Value]:
@@ -36,7 +36,7 @@ def take_inputs(model: ir.Model, entry: ModelEntry) -> dict[str, ir.Value]:
 
 
 def keep_every_token(model: ir.Model) -> None:
-    """The LM head reads all tokens: the Squeeze and Gather by logits_to_keep before it vanish."""
+    """Let the LM head read all tokens: remove the Squeeze and Gather by logits_to_keep before it."""
     for gather in [node for node in model.graph if node.op_type == "Gather"]:
         if gather.inputs[1] is not None and gather.inputs[1].name == "logits_to_keep":
             squeeze = gather.inputs[0].producer() if gather.inputs[0] is not None else None
@@ -49,9 +49,9 @@ def keep_every_token(model: ir.Model) -> None:
 def make_masks(
     model: ir.Model, inputs: Mapping[str, ir.Value], windows: Iterable[int], *, grouped: bool
 ) -> dict[int, ir.Value]:
-    """Which keys each token attends to, for each window (0: none), computed at the start of the graph.
+    """The keys that each token attends to, for each window (0: no window), computed at the start of the graph.
 
-    bool[batch, 1, tokens, keys], with one more axis of one entry after the first where queries are `grouped`.
+    bool[batch, 1, tokens, keys], with another axis of one entry after the first if queries are `grouped`.
     """
     nodes = Nodes()
     zero, one = nodes.op("Constant", [], {"value_int": 0}), nodes.op("Constant", [], {"value_int": 1})
@@ -75,7 +75,7 @@ def make_masks(
 
 
 def give_outputs(model: ir.Model, entry: ModelEntry) -> None:
-    """Give the outputs their names and shapes; inputs of the graph contract that nothing reads any more go."""
+    """Give the outputs their names and shapes, and remove the graph contract's unused inputs."""
     dtype = ir.TensorType(cache_type(entry))
     logits, *presents = model.graph.outputs
     logits.name, logits.shape = "logits", ir.Shape([_BATCH, _TOKENS, entry.vocab_size])
@@ -88,12 +88,12 @@ def give_outputs(model: ir.Model, entry: ModelEntry) -> None:
 
 
 def cache_names(entry: ModelEntry) -> list[str]:
-    """Of the caches, in the order of the graph's inputs and outputs."""
+    """The names of the caches, in the order of the graph's inputs and outputs."""
     return [f"{layer}.{what}" for layer in range(entry.layers) for what in ("key", "value")]
 
 
 def cache_type(entry: ModelEntry) -> ir.DataType:
-    """Of keys and values: that of the bundle's caches."""
+    """The type of keys and values, as in the bundle's caches."""
     return ir.DataType.FLOAT if entry.cache_dtype == "float32" else ir.DataType.FLOAT16
 
 

@@ -1,4 +1,4 @@
-"""The folder that an emitted bundle lies in, and the file there that says what is what."""
+"""The folder of an emitted bundle, and the index file in it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Form = Literal["standard", "static"]
 
 
 class EmittedFolder(FolderWriter):
-    """The folder of emitted models in the making; an existing one is refused, or with `force` replaced."""
+    """Makes the folder of emitted models; an existing folder is refused, or with `force` replaced."""
 
     def __init__(self, path: Path, form: Form, *, force: bool = False) -> None:
         super().__init__(path, kind=KIND, check_replaceable=check_emitted, force=force)
         self._form = form
 
     def publish(self, bundle: Bundle, models: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the index and move the folder to its place; what the index says."""
+        """Write the index and move the folder to its place; return the index."""
         index = {
             "kind": self._form,
             "name": bundle.manifest.name,
@@ -40,7 +40,7 @@ class EmittedFolder(FolderWriter):
 
 
 def check_emitted(folder: Path) -> None:
-    """Raise BundleError unless a folder holds an index of ours and nothing that the index does not name."""
+    """Raise BundleError unless a folder holds an index of mxspec and only files that the index names."""
     refused = f"{folder} exists and is not a {KIND}; --force replaces only those"
     if folder.is_symlink() or not (folder / INDEX).is_file():
         raise BundleError(refused)

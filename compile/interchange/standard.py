@@ -35,10 +35,10 @@ _ATTENTION = ("Attention", "QkvAttention")
 def emit_standard(
     bundle: Bundle, output: Path, *, force: bool, stages: Stages, scales: Scales = "e8m0"
 ) -> dict[str, Any]:
-    """Write each model of a bundle as NAME.onnx and NAME.safetensors into `output`; what was written.
+    """Write each model of a bundle as NAME.onnx and NAME.safetensors into `output`; return the index.
 
-    Scales are E8M0 bytes, or float32 for programs that do not know those. Raises MxspecError, and leaves nothing
-    behind when it fails.
+    Scales are E8M0 bytes, or float32 for programs without E8M0. Raises MxspecError, and leaves nothing behind when it
+    fails.
     """
     with EmittedFolder(output, "standard", force=force) as folder:
         models: dict[str, Any] = {}
@@ -55,9 +55,9 @@ def emit_standard(
 
 @dataclass(frozen=True, slots=True)
 class StandardPlan:
-    """A model of a bundle before it is written: its own graph, and how each of its tensors is stored, by name.
+    """A model of a bundle before it is written: its graph, and by name how each tensor is stored.
 
-    `tensors` come with the name of the bundle's file that they lie in.
+    `tensors` have the name of the bundle's file that holds them.
     """
 
     entry: ModelEntry
@@ -69,12 +69,12 @@ class StandardPlan:
 
     @property
     def opset(self) -> int:
-        """The first that has all types of the weights."""
+        """The first opset with all types of the weights."""
         return opset_of({tensor.format for tensor, _ in self.tensors} & WEIGHT_FORMATS.keys(), self.scales)
 
 
 def plan_model(folder: Path, entry: ModelEntry, scales: Scales, lender: ModelEntry | None = None) -> StandardPlan:
-    """Load the graph of a model of the bundle in `folder`, and lay out its weights, with tables of the `lender`."""
+    """Load a model's graph from the bundle in `folder`, and lay out its weights, with tables of the `lender`."""
     graph = ir.load(folder / entry.graph)
     tensors = [(tensor, entry.weights) for tensor in entry.tensors]
     if lender is not None:
@@ -93,7 +93,7 @@ def plan_model(folder: Path, entry: ModelEntry, scales: Scales, lender: ModelEnt
 
 
 def write_model(plan: StandardPlan, source: Path, folder: Path, advance: Advance) -> None:
-    """Write graph and weights, under the names that they have in the bundle in `source`."""
+    """Write graph and weights, with the same file names as in the bundle in `source`."""
     entry = plan.entry
     write_weights(plan.tensors, source, plan.layout, folder / entry.weights, plan.scales, advance)
     convert(plan)
@@ -101,7 +101,7 @@ def write_model(plan: StandardPlan, source: Path, folder: Path, advance: Advance
 
 
 def convert(plan: StandardPlan) -> None:
-    """From the bundle's graph to the standard one, in place."""
+    """Convert the bundle's graph to the standard one, in place."""
     model, entry = plan.graph, plan.entry
     matrices = point_to_weights(plan)
     inputs = take_inputs(model, entry)
@@ -116,7 +116,7 @@ def convert(plan: StandardPlan) -> None:
 
 
 def point_to_weights(plan: StandardPlan) -> dict[str, Matrix]:
-    """Initializers for what is stored, in the place of the bundle's; the matrices by name."""
+    """Replace the bundle's initializers by those of the stored tensors; return the matrices by name."""
     places = {tensor.name: tensor for tensor in plan.layout.tensors}
     initializers = plan.graph.graph.initializers
 
@@ -142,7 +142,7 @@ def point_to_weights(plan: StandardPlan) -> dict[str, Matrix]:
 
 
 def finish(model: ir.Model, opset: int) -> None:
-    """Nothing said twice, nothing unread, no shape of the batch of one; the opset and the IR version that has it."""
+    """Remove duplicates, unused nodes and shapes of the batch of one; set the opset and its IR version."""
     for a_pass in (RemoveUnusedNodesPass(), CommonSubexpressionEliminationPass(), RemoveUnusedOpsetsPass()):
         a_pass(model)
     model.graph.opset_imports[""] = opset
@@ -156,7 +156,7 @@ def finish(model: ir.Model, opset: int) -> None:
 
 
 def check(path: Path) -> None:
-    """Have onnx check operators, types and shapes. Raises CheckFailed."""
+    """Let onnx check operators, types and shapes. Raises CheckFailed."""
     try:
         onnx.checker.check_model(path, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -164,7 +164,7 @@ def check(path: Path) -> None:
 
 
 def _heads(node: ir.Node, entry: ModelEntry) -> int:
-    """Of the queries."""
+    """The number of query heads."""
     query = node.inputs[0]
     assert query is not None
     assert query.shape is not None

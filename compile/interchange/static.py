@@ -1,4 +1,4 @@
-"""A bundle's graphs with every dimension fixed, for compilers that want them so; over the same weights file."""
+"""A bundle's graphs with every dimension fixed, for compilers that need this; over the same weights file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mxspec.runtime.models.session import Session
 
 @dataclass(frozen=True, slots=True)
 class CallShape:
-    """The dimensions of a graph of one shape, by the names that they have in the graph contract."""
+    """The dimensions of a graph of one shape, by their names in the graph contract."""
 
     tokens: int
     sequences: int
@@ -31,10 +31,10 @@ class CallShape:
 
 
 def call_shapes(name: ModelName, entry: ModelEntry, k_max: int, slots: int) -> dict[str, CallShape]:
-    """The calls that a runtime makes, by what they are for.
+    """The calls of a runtime, by purpose.
 
-    A chunk of one prompt, of which only the last token's logits are wanted; then of all slots at once one token each,
-    or the K+1 that are scored, for the draft the two with which it catches up.
+    A chunk of one prompt, with logits of the last token only; then calls of all slots with one token each, with the K+1
+    scored tokens each, and for the draft with the two tokens of a catch-up.
     """
 
     def of_all(length: int) -> CallShape:
@@ -47,7 +47,7 @@ def call_shapes(name: ModelName, entry: ModelEntry, k_max: int, slots: int) -> d
 
 
 def emit_static(bundle: Bundle, output: Path, *, force: bool, stages: Stages, slots: int = 1) -> dict[str, Any]:
-    """Write NAME.CALL.onnx for each call of each model into `output`, and the weights; what was written.
+    """Write NAME.CALL.onnx for each call of each model into `output`, and the weights; return the index.
 
     Raises MxspecError, and leaves nothing behind when it fails.
     """
@@ -67,9 +67,9 @@ def emit_static(bundle: Bundle, output: Path, *, force: bool, stages: Stages, sl
 
 
 def place_weights(weights: Path, folder: EmittedFolder) -> bool:
-    """The bundle's file under a second name, or a copy where a file system cannot do that; whether it is the same file.
+    """Link the bundle's file into the folder, or copy it if the file system cannot; return whether it is a link.
 
-    ONNX Runtime refuses weights outside the folder of a model, and links that lead out of it.
+    ONNX Runtime refuses weights outside a model's folder, and links that lead out of it.
     """
     try:
         os.link(weights, folder.folder / weights.name)
@@ -83,7 +83,7 @@ def place_weights(weights: Path, folder: EmittedFolder) -> bool:
 def write_graphs(
     bundle: Bundle, name: ModelName, shapes: dict[str, CallShape], folder: Path
 ) -> Iterator[tuple[str, str]]:
-    """Write a graph for each call; what it is for, and the name of its file."""
+    """Write a graph for each call; return file names by the purpose of the call."""
     for what, shape in shapes.items():
         graph = ir.load(bundle.graph_path(name))
         fix_dimensions(graph, asdict(shape))
@@ -92,7 +92,7 @@ def write_graphs(
 
 
 def check_graph(bundle: Bundle, name: ModelName, folder: Path, graph: str, shape: CallShape) -> None:
-    """Run a graph beside the bundle's own. Raises CheckFailed where it gives other bits."""
+    """Run a graph and the bundle's own. Raises CheckFailed if their bits differ."""
     own = bundle.manifest.models[name]
     fixed = own.model_copy(update={"graph": graph})
     sessions = (
@@ -104,7 +104,7 @@ def check_graph(bundle: Bundle, name: ModelName, folder: Path, graph: str, shape
 
 
 def fix_dimensions(model: ir.Model, sizes: dict[str, int]) -> None:
-    """Put sizes in the place of the dimensions' names, wherever those stand."""
+    """Replace the names of dimensions by sizes, everywhere in the graph."""
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     for value in values:
         if value.shape is not None:

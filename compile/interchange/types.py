@@ -1,4 +1,4 @@
-"""How a bundle's tensors are stored in standard ONNX types."""
+"""Store a bundle's tensors in standard ONNX types."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OPSET = 21
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """An MX element in ONNX: its type, the first opset whose DequantizeLinear takes it, and what the type leaves out.
+    """An MX element in ONNX: its type, the first opset whose DequantizeLinear supports it, and a factor 2^exponent.
 
-    A code stands for value(code) * 2^exponent: INT8 is -128 to 127 in ONNX, -2 to 127/64 in MX.
+    A code means value(code) * 2^exponent: INT8 is -128 to 127 in ONNX, -2 to 127/64 in MX.
     """
 
     dtype: ir.DataType
@@ -51,9 +51,9 @@ _FILE_DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of the standard model: its ONNX type and shape, and what the weights file calls them.
+    """A tensor of the standard model: its ONNX type and shape, and its type and shape in the weights file.
 
-    Types of less than a byte are a stream of bits there, the first element in the lowest; the file calls it U8.
+    There, types of less than a byte are a stream of bits, beginning with the lowest, with the type U8.
     """
 
     name: str
@@ -65,14 +65,14 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
-    """A matrix [n, k] of the standard model: its codes and their scales, or float16 values, which have none."""
+    """A matrix [n, k] of the standard model: codes with scales, or float16 values without scales."""
 
     values: StoredTensor
     scales: StoredTensor | None
 
     @property
     def tensors(self) -> tuple[StoredTensor, ...]:
-        """In the order of the weights file."""
+        """The matrix's tensors, in the order of the weights file."""
         return (self.values,) if self.scales is None else (self.values, self.scales)
 
 
@@ -87,12 +87,12 @@ def store_matrix(tensor: TensorEntry, scales: Scales) -> StoredMatrix:
 
 
 def store_plain(tensor: TensorEntry, dtype: ir.DataType) -> StoredTensor:
-    """How any other tensor of a bundle is stored: as it is."""
+    """How any other tensor of a bundle is stored: unchanged."""
     return StoredTensor(tensor.name, dtype, tensor.shape, *stored_as(tensor.format, tensor.shape))
 
 
 def opset_of(formats: set[str], scales: Scales) -> int:
-    """The first opset that has the types of matrices of these formats."""
+    """The first opset with the types of matrices in these formats."""
     elements = [weight_format(name).element for name in formats - {FP16_TILES}]
     needed = [ELEMENT_TYPES[element].opset for element in elements if element is not None]
     return max([OPSET, *needed, *([SCALE_TYPES[scales][1]] if needed else [])])

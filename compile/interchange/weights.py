@@ -16,8 +16,8 @@ from mxspec.formats.safetensors_file import Layout, SafetensorsWriter
 from mxspec.formats.tiles import unpack, unpack_fp16
 from mxspec.formats.weight_format import BLOCK, TILE_ROWS, WEIGHT_FORMATS, packed_shape, weight_format
 
-PIECE_WEIGHTS = 4 << 20  # of a matrix, unpacked at once
-PIECE_BYTES = 8 << 20  # of anything else, copied at once
+PIECE_WEIGHTS = 4 << 20  # of a matrix, unpacked at a time
+PIECE_BYTES = 8 << 20  # of any other tensor, copied at a time
 
 Advance = Callable[[int], object]  # called with the bytes of the bundle that are done
 Bytes = NDArray[np.uint8]
@@ -31,7 +31,7 @@ def write_weights(
     scales: Scales,
     advance: Advance,
 ) -> str:
-    """Write the weights file of a model whose tensors lie in files of the bundle `source`; its SHA-256.
+    """Write the weights file of a model from tensors in files of the bundle `source`; return its SHA-256.
 
     Raises MxspecError.
     """
@@ -74,7 +74,7 @@ def _write_matrix(
 
 
 def as_bits(codes: Bytes, bits: int) -> Bytes:
-    """Codes in the low bits of bytes, as a stream without gaps: the first in the lowest bits, zeros after the last."""
+    """Pack codes from the low bits of bytes into a stream of bits: lowest bits first, zeros after the last code."""
     if bits == 8:
         return codes
     in_group = 8 // np.gcd(bits, 8)  # codes that fill whole bytes: 2 of 4 bits a byte, 4 of 6 bits three
@@ -91,7 +91,7 @@ def convert_scales(
 ) -> NDArray[np.uint8] | NDArray[np.float32]:
     """E8M0 scales [rows, blocks] times 2^exponent, as E8M0 bytes or as float32. Raises MxspecError naming the matrix.
 
-    A block of zeros keeps the smallest scale, whatever it is.
+    A block of zeros keeps the smallest scale of any value.
     """
     if kind == "float32":
         return np.ldexp(np.float32(1), scales.astype(np.int32) - 127 + exponent)
@@ -107,7 +107,7 @@ def convert_scales(
 
 
 def _row_tiles(tensor: TensorEntry, file: BinaryIO, n: int, k: int) -> Iterator[tuple[Bytes, int]]:
-    """Some row tiles at a time, and how many rows of the matrix they hold."""
+    """Yield some row tiles at a time, with the number of matrix rows in them."""
     step = max(1, PIECE_WEIGHTS // k // TILE_ROWS) * TILE_ROWS
     tile_bytes = packed_shape(tensor.format, n, k)[1]
     rows = 0

@@ -1,4 +1,4 @@
-"""The passes that turn the raw graph into the one that is shipped, in their order."""
+"""The passes that turn the raw graph into the bundle's graph, in order."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["list_passes", "run_passes"]
 def list_passes(
     specs: dict[str, WeightSpec], stored_once: StoredOnce = never, beside: Sequence[WeightSpec] = ()
 ) -> tuple[GraphPass, ...]:
-    """All passes in their order; `specs` tells of every initializer and changes with them.
+    """All passes in order; `specs` describes every initializer, and the passes update it.
 
-    `stored_once` says of a matrix's parameter whether rows are looked up in its tiles where it is the embedding, too;
-    `beside` are the weights of another graph that lie in the same file.
+    `stored_once` says whether a matrix's parameter that is also the embedding is looked up in the matrix's tiles;
+    `beside` has the weights of another graph in the same file.
     """
     return (
         TakeValuesOut(specs),
@@ -57,5 +57,5 @@ def run_passes(
     stored_once: StoredOnce = never,
     beside: Sequence[WeightSpec] = (),
 ) -> dict[str, int]:
-    """Change the graph and its specs in place; returns in how many places each pass did, by its name."""
+    """Change the graph and its specs in place; return the number of changes of each pass, by name."""
     return {type(step).__name__: step.run(model) for step in list_passes(specs, stored_once, beside)}

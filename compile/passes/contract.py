@@ -1,4 +1,4 @@
-"""What every shipped graph must be."""
+"""Check that a graph keeps the graph contract."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes.embeddings import is_rearranged
 from mxspec.formats.errors import UnsupportedModelError
 
-# They make a row's bits depend on its batch, or hide a weight from the packer: no shipped graph may hold one.
+# These make a row's bits depend on its batch, or hide a weight from the packer: no bundle's graph may have one.
 _FORBIDDEN = {"ReduceMean", "ReduceSum", "Cos", "Sin", "MatMul", "Gemm", "Einsum", "Softmax", "CumSum", "Conv"}
 
 
 def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: list[str]) -> None:
-    """Raises UnsupportedModelError for a model whose graph did not come out by the contract."""
+    """Raise UnsupportedModelError if a model's graph breaks the contract."""
     counts = Counter(node.op_type for node in model.graph)
     if bad := sorted(_FORBIDDEN & counts.keys()):
         found = ", ".join(f"{counts[name]} {name}" for name in bad)
@@ -34,7 +34,7 @@ def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: 
 
 
 def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec]:
-    """The specs of the initializers that have no value yet; raises UnsupportedModelError for a matrix left unpacked."""
+    """The specs of the initializers without a value; raises UnsupportedModelError for a matrix that is not packed."""
     values = [value for value in model.graph.initializers.values() if value.const_value is None]
     weights = [specs[str(value.name)] for value in values]
     for spec, value in zip(weights, values, strict=True):

@@ -1,4 +1,4 @@
-"""Tables whose rows are looked up: in the tiles of the head if it is the same parameter, else stored as float16."""
+"""Tables whose rows are looked up: in the head's tiles if it is the same parameter, else in a float16 table."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mxspec.compile.graph.operators import PACKED_GATHER
 from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import make_node, put_in_place
 
-StoredOnce = Callable[[str], bool]  # of a matrix's parameter: is its embedding looked up in its tiles?
+StoredOnce = Callable[[str], bool]  # whether the embedding of a matrix's parameter is looked up in its tiles
 
 
 def never(parameter: str) -> bool:
-    """Every embedding is a table of its own."""
+    """Store every embedding as a separate table."""
     return False
 
 
 class ShareTiedTables(GraphPass):
-    """Look rows up in the tiles of a matrix of the same parameter, as `stored_once` wants it; the table itself goes.
+    """Look rows up in the tiles of a matrix of the same parameter, if `stored_once` says so, and remove the table.
 
-    The matrix may also be one of those `beside` the graph's own, in whose tiles another graph over the same weights
-    looks rows up. Requires a swept graph: a dead reader would count as one that wants the whole table.
+    The matrix may also be one of `beside`, which belong to another graph over the same weights. Requires a swept graph:
+    an unused reader would count as a reader of the whole table.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class ShareTiedTables(GraphPass):
 
 
 class HalveEmbeddings(GraphPass):
-    """Make tables that are only looked up float16, in graph and specs; the rows found are cast, not the table.
+    """Make tables that are only looked up float16, in graph and specs; the rows are cast, not the table.
 
-    Requires a swept graph, as above.
+    Requires a swept graph, as ShareTiedTables.
     """
 
     def __init__(self, specs: dict[str, WeightSpec]) -> None:
@@ -87,7 +87,7 @@ class HalveEmbeddings(GraphPass):
 
 
 def _lookups(model: ir.Model, name: str) -> list[ir.Node]:
-    """The nodes that look a call's rows of a table up; none where anything else reads it."""
+    """The nodes that look up rows of a table; empty if other nodes read the table too."""
     table = model.graph.initializers.get(name)
     nodes = [use.node for use in table.uses()] if table is not None else []
     found = all(node.op_type == "Gather" and node.inputs[0] is table and not is_rearranged(node) for node in nodes)
@@ -95,7 +95,7 @@ def _lookups(model: ir.Model, name: str) -> list[ir.Node]:
 
 
 def is_rearranged(node: ir.Node) -> bool:
-    """Whether this takes the same rows of a table in every call: no lookup, but the table in another order."""
+    """Whether this node reads the same rows of a table in every call: the table in another order, not a lookup."""
     rows = node.inputs[1] if node.op_type == "Gather" else None
     if rows is None:
         return False

@@ -1,4 +1,4 @@
-"""Rows stay in their batch of one: views of [1, tokens, n] as [tokens, n], and the views back, vanish."""
+"""Keep rows in their batch of one: remove views of [1, tokens, n] as [tokens, n], and the views back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.segments import last_dimension
 
 _ROW_WISE = {PACKED_MATMUL.name, "LayerNormalization", "RMSNormalization", "Relu", "Gelu", "Sigmoid"}
-_ROW_WISE_PAIRS = {"Add", "Mul"}  # where both are such views
+_ROW_WISE_PAIRS = {"Add", "Mul"}  # if both inputs are such views
 
 
 class DropFlattenings(GraphPass):
-    """Move such views after the operators that treat each row alone; where one meets the view back, both vanish.
+    """Move such views after the operators that treat each row alone; a view and the view back cancel.
 
-    An operator that wants the flat form keeps the view, in front of it.
+    An operator that needs the flat form keeps the view in front of it.
     """
 
     def change(self, model: ir.Model) -> int:
@@ -38,7 +38,7 @@ def _step(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _views_back(node: ir.Node) -> bool:
-    """Whether this takes such a view back."""
+    """Whether this node is the view back."""
     source = _unflattened(node.inputs[0]) if node.op_type == "Reshape" else None
     result = node.outputs[0]
     return source is not None and source.shape == result.shape and not result.is_graph_output()
@@ -66,7 +66,7 @@ def _move_behind(model: ir.Model, node: ir.Node, data_inputs: int) -> bool:
 
 
 def _unflattened(value: ir.Value | None) -> ir.Value | None:
-    """What this is such a view of; one dimension less and the same last one: the rows were merged."""
+    """The value that this is a flat view of: it has one more dimension, and the same last one."""
     node = None if value is None else value.producer()
     if value is None or node is None or node.op_type != "Reshape":
         return None

@@ -1,4 +1,4 @@
-"""onnxscript's own passes: fold what is constant, fuse the RMS norms."""
+"""onnxscript's own passes: fold constants, fuse RMS norms."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from onnxscript.rewriter.rules.fusion._rms_normalization import fuse_rms_normali
 from mxspec.compile.graph.quiet_logger import quiet_logger
 from mxspec.compile.passes.graph_pass import GraphPass
 
-_WARNS = "onnx_ir"  # about every initializer without a value, which here are all
+_WARNS = "onnx_ir"  # warns about initializers without a value: here all of them
 
 
 class FoldConstants(GraphPass):
-    """Constants of constants, common subexpressions, identities. Requires that no initializer has a fake value."""
+    """Fold constants, common subexpressions and identities. Requires that no initializer has a fake value."""
 
     def requires(self, model: ir.Model) -> None:
         values = (value.const_value for value in model.graph.initializers.values())
@@ -27,7 +27,7 @@ class FoldConstants(GraphPass):
 
 
 class FuseRmsNorms(GraphPass):
-    """The nodes of a root-mean-square norm become RMSNormalization. Requires folded constants: epsilon, exponent."""
+    """Fuse the nodes of RMS norms into RMSNormalization. Requires folded constants: epsilon, exponent."""
 
     def change(self, model: ir.Model) -> int:
         before = _norms(model)

@@ -1,4 +1,4 @@
-"""Gated linear units: the split of gate and up, the activation and the product become one operator."""
+"""Gated linear units: fuse the split of gate and up, the activation and the product into one operator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mxspec.compile.passes.segments import Segment, segment_of
 
 
 class FuseGates(GraphPass):
-    """Replace activation(gate) * up by SwiGLU or GeGLU where gate and up are the halves of one value.
+    """Replace activation(gate) * up by SwiGLU or GeGLU if gate and up are the halves of one value.
 
-    Requires that the projections are fused: they make the one value.
+    Requires fused projections, which produce that value.
     """
 
     def change(self, model: ir.Model) -> int:
@@ -30,7 +30,7 @@ def _fuse(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _gated_unit(activated: ir.Value | None, up: ir.Value | None) -> tuple[Operator, ir.Value] | None:
-    """The operator and its input, if this is a gate and what it lets through."""
+    """The operator and its input, if these are a gated unit's two factors."""
     activation = _activation(activated)
     segment = segment_of(up)
     if activation is None or segment is None:
@@ -43,7 +43,7 @@ def _gated_unit(activated: ir.Value | None, up: ir.Value | None) -> tuple[Operat
 
 
 def _activation(value: ir.Value | None) -> tuple[Operator, Segment | None] | None:
-    """Which unit the activation that gave this value makes, and what it was applied to."""
+    """The operator for the activation that produced this value, and the activation's input."""
     node = None if value is None else value.producer()
     if node is None:
         return None

@@ -1,4 +1,4 @@
-"""What a pass is: one change of the graph in place, checked before and after by onnx_ir, and counted."""
+"""The base of passes: one kind of change of the graph in place, checked before and after, and counted."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import onnx_ir as ir
 
 @dataclass
 class Counted(ir.passes.PassResult):
-    """What a pass gives back: the model, whether it was changed, and in how many places."""
+    """The result of a pass: the model, whether it was changed, and the number of changes."""
 
     count: int
 
 
 class GraphPass(ir.passes.InPlacePass):
-    """One change of the graph. What it needs and what it leaves stand in `requires` and `ensures`, asserted each run.
+    """One kind of change. Its preconditions are in `requires`, its postconditions in `ensures`; each run asserts both.
 
-    Nodes that lose their last reader stay until the one pass that sweeps them (sweep.py).
+    Unused nodes stay until the pass that removes them (sweep.py).
     """
 
     @abstractmethod
     def change(self, model: ir.Model) -> int:
-        """Do it; returns the number of places."""
+        """Change the graph; return the number of changes."""
 
     def run(self, model: ir.Model) -> int:
-        """All of it: check, do, check; returns the number of places."""
+        """Check, change, and check again; return the number of changes."""
         result = self(model)
         assert isinstance(result, Counted)
         return result.count
 
     @final
     def call(self, model: ir.Model) -> Counted:
-        """`change`, as onnx_ir calls it."""
+        """Run `change`; onnx_ir calls this method."""
         count = self.change(model)
         return Counted(model, count > 0, count)

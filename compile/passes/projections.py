@@ -1,4 +1,4 @@
-"""Projections of the same activations become one product: q, k and v, or gate and up, their weights stacked along n."""
+"""Fuse projections of the same activations into one product, with stacked weights: q, k and v, or gate and up."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WEIGHT = PACKED_MATMUL.slot("B")
 class FuseProjections(GraphPass):
     """Fuse every group of PackedMatMul nodes that read one value, and add the specs of the stacked weights.
 
-    They must belong to one module: where attention and MLP read the same norm (Phi), each has its own product, which
-    the operator after it then reads whole. Only whole row tiles can be stacked, so each matrix but a group's last must
-    have a multiple of 16 rows. Results keep their bits: an output's sum never depends on the rows beside it.
+    They must belong to one module: if attention and MLP read the same norm (Phi), each has its own product, which the
+    next operator then reads whole. Only whole row tiles can be stacked, so each matrix except a group's last must have
+    a multiple of 16 rows. Results keep their bits, because an output's sum never depends on other rows.
     """
 
     def __init__(self, specs: dict[str, WeightSpec]) -> None:
@@ -54,7 +54,7 @@ def _groups(model: ir.Model, specs: dict[str, WeightSpec]) -> list[list[ir.Node]
         group: list[ir.Node] = []
         for node in nodes:
             group.append(node)
-            if specs[_name(node, _WEIGHT)].shape[0] % TILE_ROWS:  # nothing can be stacked after a ragged end
+            if specs[_name(node, _WEIGHT)].shape[0] % TILE_ROWS:  # nothing can be stacked after a partial row tile
                 groups.append(group)
                 group = []
         groups.append(group)
@@ -93,7 +93,7 @@ def _fuse(model: ir.Model, nodes: list[ir.Node], specs: dict[str, WeightSpec]) -
 
 
 def _stack(graph: ir.Graph, names: list[str], specs: dict[str, WeightSpec]) -> ir.Value:
-    """Register the initializer that holds these, one below the other, and its spec."""
+    """Register the initializer that stacks these, and its spec."""
     parts = [specs[name] for name in names]
     parents, leaves = zip(*(name.rsplit(".", 2)[:2] for name in names), strict=True)
     kind = names[0].rsplit(".", 1)[1]

@@ -1,4 +1,4 @@
-"""Attention that reads the fused product: split, head views, norms and rotation go into the operator."""
+"""Let attention read the fused product: the operator takes over split, head views, norms and rotation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import is_node_of, make_node, nodes_of, put_in_place
 from mxspec.compile.passes.segments import Segment, last_dimension, segment_of
 
-_CACHE = slice(ATTENTION.slot("past_key"), ATTENTION.slot("new_lengths") + 1)  # what both operators take alike
+_CACHE = slice(ATTENTION.slot("past_key"), ATTENTION.slot("new_lengths") + 1)  # inputs of both operators
 
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """A root-mean-square norm of each head, or of all heads together where the weight is that long."""
+    """A root-mean-square norm of each head, or of all heads together if the weight is that long."""
 
     weight: ir.Value
     epsilon: float
@@ -24,10 +24,10 @@ class _Norm:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """Queries, keys or values: the part of a row that they are, and what happens to them before they are attended."""
+    """Queries, keys or values: their part of a row, and the operations on them before attention."""
 
     source: ir.Value  # [1, tokens, width]
-    groups: int  # equal pieces of a row, of each of which `start` to `start + size - 1` belong here
+    groups: int  # equal pieces of a row; columns `start` to `start + size - 1` of each belong here
     start: int
     size: int
     factor: float
@@ -37,11 +37,11 @@ class _Operand:
 
 
 class FuseQkv(GraphPass):
-    """Replace Attention by QkvAttention where its queries, keys and values are, in this order, all of one value.
+    """Replace Attention by QkvAttention if its queries, keys and values, in this order, make up one value.
 
-    That is in each row, or in each head's piece of a row. Queries and keys may be normed and then rotated, by the same
-    tables; queries may be scaled. Whatever else happens to them on the way leaves the attention as it
-    is. Requires fused projections, and rotations of whole heads.
+    The order may hold in each row, or in each head's piece of a row. Queries and keys may be normed and then rotated,
+    by the same tables; queries may be scaled. With any other operation on them, the attention is left unchanged.
+    Requires fused projections, and rotations of whole heads.
     """
 
     def change(self, model: ir.Model) -> int:
@@ -73,7 +73,7 @@ def _flat_output(node: ir.Node) -> ir.Value | None:
 
 
 def _fit(query: _Operand, key: _Operand, value: _Operand) -> bool:
-    """Whether one row holds all three and nothing else, and whether the operator can do what happens to them."""
+    """Whether one row holds exactly these three, and the operator supports the operations on them."""
     start = 0
     for part in (query, key, value):
         if part.source is not query.source or part.groups != query.groups or part.start != start:
@@ -128,7 +128,7 @@ def _operand(value: ir.Value | None) -> _Operand | None:
 
 
 def _piece_of_head(value: ir.Value | None) -> Segment | None:
-    """The piece of each head's part of a row that this is; the heads of a piece may have been set apart (Falcon)."""
+    """The piece of each head's part of a row; the heads of a piece may have an axis (Falcon)."""
     if (piece := segment_of(value)) is not None:
         return piece
     view = None if value is None else value.producer()
@@ -169,7 +169,7 @@ def _unnormed(value: ir.Value | None) -> tuple[ir.Value | None, _Norm | None]:
 
 
 def _unscaled(value: ir.Value | None) -> tuple[ir.Value | None, float]:
-    """Without a multiplication by one constant; it can as well be part of the attention's scale."""
+    """The value without a multiplication by one constant, which can become part of the attention's scale."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Mul":
         return value, 1.0

@@ -1,4 +1,4 @@
-"""Shapes that only copy or split dimensions of the input need no nodes to compute them."""
+"""Remove nodes that compute shapes that only copy or split dimensions of the input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mxspec.compile.passes.graph_pass import GraphPass
 
 
 class MakeReshapesConstant(GraphPass):
-    """Give a Reshape a constant shape where one says the same; one that changes nothing vanishes."""
+    """Give a Reshape an equivalent constant shape if there is one; remove a Reshape without effect."""
 
     def change(self, model: ir.Model) -> int:
         return sum(_make_constant(model, node) for node in list(model.graph) if node.op_type == "Reshape")
@@ -37,7 +37,7 @@ def _make_constant(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _target(node: ir.Node) -> list[int] | None:
-    """The shape with 0 for a copied dimension and one -1 to work out; None where that does not say it."""
+    """The shape with 0 for a copied dimension and one -1 to compute; None if this cannot express it."""
     source, result = node.inputs[0], node.outputs[0]
     if source is None or source.shape is None or result.shape is None:
         return None

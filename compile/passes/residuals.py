@@ -1,4 +1,4 @@
-"""Residual additions and the norms after them become one operator."""
+"""Fuse residual additions and the norms after them into one operator."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _FUSED = {"RMSNormalization": ADD_RMS_NORM, "LayerNormalization": ADD_LAYER_NORM
 
 
 class FuseResiduals(GraphPass):
-    """Replace a norm of a sum of two equal shapes; the sum stays there for its other readers, a second norm included.
+    """Replace a norm of a sum of two equal shapes; the sum stays for its other readers, also for a second norm.
 
-    The norm must be along the last axis, its result its only output, and a LayerNormalization must have a bias.
-    Ensures that the graph is sorted.
+    The norm must be along the last axis and have one output, and a LayerNormalization must have a bias. Ensures that
+    the graph is sorted.
     """
 
     def change(self, model: ir.Model) -> int:
         count = sum(_fuse(model, node) for node in list(model.graph) if node.op_type in _FUSED)
-        model.graph.sort()  # a sum's other readers may have stood before the norm
+        model.graph.sort()  # a sum's other readers may come before the norm
         return count
 
 

@@ -1,4 +1,4 @@
-"""A rotation of the first part of each head becomes one operator, where a model cuts heads up and joins them again."""
+"""Make one operator of a rotation of the first part of each head, if a model splits heads and joins them again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxspec.compile.passes.segments import last_dimension, segment_of
 class JoinPartialRotations(GraphPass):
     """Replace the Concat of a rotated first part and the untouched rest of a value by the rotation of the whole value.
 
-    RotaryEmbedding copies what its tables do not reach. The two parts must be all of the value's last axis.
+    RotaryEmbedding copies the entries beyond its tables. The two parts must cover the value's last axis.
     """
 
     def change(self, model: ir.Model) -> int:

@@ -1,4 +1,4 @@
-"""Parts of a value along its last axis, whichever operator cut them out."""
+"""Parts of a value along its last axis, cut out by any operator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Segment:
 
     @property
     def width(self) -> int:
-        """Of the source's last axis."""
+        """The size of the source's last axis."""
         width = last_dimension(self.source)
         assert width is not None
         return width
 
 
 def segment_of(value: ir.Value | None) -> Segment | None:
-    """What `value` is a part of; None where no Split or Slice of the last axis by known sizes made it."""
+    """The source of `value` and its place there; None unless a Split or Slice with known sizes made it."""
     node = None if value is None else value.producer()
     if value is None or node is None or node.op_type not in ("Split", "Slice"):
         return None
@@ -36,7 +36,7 @@ def segment_of(value: ir.Value | None) -> Segment | None:
 
 
 def last_dimension(value: ir.Value) -> int | None:
-    """The size of the last axis, where it is known."""
+    """The size of the last axis; None if unknown."""
     last = None if value.shape is None or len(value.shape) == 0 else value.shape[-1]
     return last if isinstance(last, int) else None
 

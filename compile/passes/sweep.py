@@ -1,4 +1,4 @@
-"""The last passes: unused nodes are removed, and with them what the file says of how it was made."""
+"""The last passes: remove unused nodes, and notes on how the file was made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_IR_VERSION = 13  # of ONNX Runtime 1.31
 
 
 class Sweep(GraphPass):
-    """Remove unused nodes and initializers: the leftovers of the passes before."""
+    """Remove the unused nodes and initializers that earlier passes left."""
 
     def change(self, model: ir.Model) -> int:
         before = len(model.graph)
@@ -25,7 +25,7 @@ class Sweep(GraphPass):
 
 
 class Stamp(GraphPass):
-    """Opset imports and IR version as the contract wants them, without torch's notes about its own source."""
+    """Set opset imports and IR version by the contract, and remove torch's notes about its own source."""
 
     def change(self, model: ir.Model) -> int:
         model.ir_version = min(model.ir_version, MAX_IR_VERSION)

@@ -1,4 +1,4 @@
-"""Cancel the transposes between [1, tokens, heads, size], which the operators want, and transformers' order."""
+"""Cancel the transposes between [1, tokens, heads, size], which the operators need, and transformers' order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LAST_AXIS_OPS = {"RMSNormalization", "LayerNormalization", "Slice", "Split", "C
 
 
 class CancelTransposes(GraphPass):
-    """Move head transposes after operators that only look along the last axis; two that meet there vanish."""
+    """Move head transposes after operators that work along the last axis only; two that meet cancel."""
 
     def change(self, model: ir.Model) -> int:
         return sum(_step(model, node) for node in list(model.graph))
@@ -29,7 +29,7 @@ def _step(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _meets(node: ir.Node) -> bool:
-    """Whether this undoes another."""
+    """Whether this node undoes another transpose."""
     source = node.inputs[0] if _is_swap(node) else None
     return source is not None and _is_swap(source.producer()) and not node.outputs[0].is_graph_output()
 
@@ -52,7 +52,7 @@ def _move_behind(model: ir.Model, node: ir.Node) -> bool:
             if use.node is not swap:
                 use.node.replace_input_with(use.idx, result)
         model.graph.insert_after(node, swap)
-        # The walk has a list of the old nodes only, so a swap further down meets this one when its turn comes.
+        # The walk has a list of the old nodes only, so a swap further down meets this one later.
     return True
 
 

@@ -1,4 +1,4 @@
-"""Initializers lose the values of the trace, which are fake; small constants get their real ones."""
+"""Remove the trace's fake values from initializers; give small constants their real values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INLINE_ENTRIES = 64  # constants up to this size stay inside the graph file
 
 
 class TakeValuesOut(GraphPass):
-    """First of all: nothing may read a fake value. Requires a spec for every initializer."""
+    """Runs first, because no pass may read a fake value. Requires a spec for every initializer."""
 
     def __init__(self, specs: Mapping[str, WeightSpec]) -> None:
         self._specs = specs

@@ -1,1 +1,1 @@
-"""What will be compiled: contexts, formats, the exported graph, where each weight will lie, and a forecast."""
+"""Plan a compile: contexts, formats, the exported graph, the place of each weight, and a forecast."""

@@ -1,4 +1,4 @@
-"""Whether a forecast is right: the graph is made from the configuration, and its weights are laid out."""
+"""Check a forecast: make the graph from the configuration, and lay out its weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLERANCE = 0.01  # of bytes and memory
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a graph holds: its nodes, packed matrices, bytes of its weights file, bytes of one text's cache."""
+    """The counts of a graph: its nodes, packed matrices, bytes of its weights file, bytes of one text's cache."""
 
     nodes: int
     matrices: frozenset[str]
@@ -28,7 +28,7 @@ class Counted:
 def count_graph(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> Counted:
-    """Make the graph of a configuration. Raises MxspecError where that cannot be done."""
+    """Make the graph of a configuration and count. Raises MxspecError if the graph cannot be made."""
     plan = plan_without_weights(name, config, wanted, recipe, context_length)
     packed = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
     return Counted(
@@ -40,7 +40,7 @@ def count_graph(
 
 
 def compare(expected: ModelForecast, counted: Counted) -> None:
-    """Raise CheckFailed where a matrix is not packed, or a figure is further off than `TOLERANCE`."""
+    """Raise CheckFailed if a matrix is not packed, or a figure is off by more than `TOLERANCE`."""
     if missed := sorted(expected.matrices ^ counted.matrices):
         raise CheckFailed(f"{expected.checkpoint}: {len(missed)} matrices are not packed as expected: {missed[0]}")
     for what in ("file_bytes", "cache_bytes"):

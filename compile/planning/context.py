@@ -1,4 +1,4 @@
-"""How many positions each model of a bundle is compiled for, and how long sources may be."""
+"""Choose the number of positions of each model, and the longest source."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
 
-# Of encoder-decoders that know no positions, only distances: T5 was trained on texts of as many tokens.
+# For encoder-decoders without positions, only distances: T5 was trained on texts of this length.
 WITHOUT_POSITIONS = 512
 
 
 def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig]) -> dict[ModelName, int]:
-    """The recipe's context length, or all positions that the target knows; of the draft as many of these as it knows.
+    """The recipe's context length, or all positions that the target knows; a draft may know fewer.
 
-    Raises RecipeError where the target knows fewer than the recipe wants, or a round would not fit, and
-    UnsupportedModelError where neither says.
+    Raises RecipeError if the target knows fewer than the recipe asks for, or a round would not fit, and
+    UnsupportedModelError if neither gives a number.
     """
     known = {name: context_limit(config) for name, config in configs.items()}
     most, target = known["target"], configs["target"]
@@ -37,7 +37,7 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
 
 
 def source_length(recipe: Recipe, config: PreTrainedConfig) -> int | None:
-    """The most tokens of a source: the recipe's, or all that the encoder knows; None for a model without an encoder."""
+    """The most tokens of a source: the recipe's, or the encoder's limit; None for a model without an encoder."""
     if not config.is_encoder_decoder:
         return None
     most = context_limit(config)

@@ -50,15 +50,15 @@ def export_graph(
     buffers: Mapping[str, Source] = MappingProxyType({}),
     stored_once: StoredOnce = never,
 ) -> ExportedGraph:
-    """The graph of a configuration's architecture by the graph contract, and the list of the weights it wants.
+    """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
 
-    `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py); products whose
-    format can take them make `activations` of their rows; `cache_dtype` is float16 or float32. A head that is the
-    embedding, too, is stored once where `stored_once` says so of its parameter, else beside a float16 table. No weights
-    are read but `buffers` of a few numbers (checkpoint/buffers.py). A model with an encoder has a second graph, for
-    sources of up to `source_length` tokens.
+    `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py). Products read
+    rows as `activations` if their format supports it. `cache_dtype` is float16 or float32. A head that is also the
+    embedding is stored once if `stored_once` says so for its parameter, else with a float16 table. No weights are read,
+    only small `buffers` (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to
+    `source_length` tokens.
 
-    Raises UnsupportedModelError where it cannot be done.
+    Raises UnsupportedModelError if the model cannot be exported.
     """
     config = copy.deepcopy(config)  # tracing changes it
     family = family_of(config)
@@ -108,7 +108,7 @@ def _finish(
     stored_once: StoredOnce,
     beside: Sequence[WeightSpec],
 ) -> tuple[ir.Model, list[WeightSpec]]:
-    """The traced graph in the form that is shipped, and its weights."""
+    """The traced graph in the bundle's form, and its weights."""
     run_passes(graph, specs, stored_once, beside)
     check_graph(graph, architecture, interface.inputs, interface.outputs)
     return graph, weights_of(graph, specs)
@@ -128,14 +128,14 @@ def _cache_shape(config: PreTrainedConfig, cache_dtype: str) -> CacheShape:
 
 
 def _constants(model: PreTrainedModel) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-    """The model's buffers, which no checkpoint holds: computed when it was built. Packed weights have no values yet."""
+    """The model's buffers, computed when it was built; no checkpoint has them. Packed weights have no values yet."""
     for name, buffer in model.named_buffers(remove_duplicate=False):
         if buffer.device.type != "meta":
             yield name, buffer.numpy()
 
 
 def _weight_specs(model: PreTrainedModel) -> dict[str, WeightSpec]:
-    """A spec for everything that the trace may turn into an initializer, by its name there."""
+    """A spec for everything that the trace may turn into an initializer, by its name in the trace."""
     sources: dict[int, str] = {}
     specs = {name: WeightSpec(name, "constant", str(v.dtype), v.shape, value=v) for name, v in _constants(model)}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -1,4 +1,4 @@
-"""What compiling a recipe takes and gives, from configurations alone: no graph is made, no weight is read."""
+"""Forecast a compile from configurations alone: no graph is made, no weight is read."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.find_recipe import shipped_config
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
-# Of a 7B target on two cores (bench/records/compile_7b.json): 4.5 s for the referee, 16 s of export for 32 layers, 460
-# million weights packed a second, 10 s of checks.
+# Measured for a 7B target on two cores (bench/records/compile_7b.json): 4.5 s for the referee, 16 s of export for 32
+# layers, 460 million weights packed a second, 10 s of checks.
 REFEREE_SECONDS = 4.5
 EXPORT_SECONDS_A_LAYER = 16.3 / 32
 PACK_SECONDS_A_WEIGHT = 1 / 460e6
@@ -38,8 +38,8 @@ CHECK_SECONDS_A_WEIGHT = 10.4 / 6.738e9
 class ModelForecast:
     """One model: weights in its checkpoint, bytes of its weights file, and bytes of one text's cache at full length.
 
-    `fetch_bytes` is of the safetensors files by the dtype in the configuration (16 bits if it says none), and 0 for a
-    folder that is there. `matrices` names the parameters that will be packed.
+    `fetch_bytes` is the size of the safetensors files by the configuration's dtype (16 bits if it has none), and 0 for
+    an existing folder. `matrices` names the parameters that will be packed.
     """
 
     name: ModelName
@@ -64,7 +64,7 @@ def read_configs(recipe: Recipe) -> dict[ModelName, PreTrainedConfig]:
 
 
 def models_of(recipe: Recipe) -> dict[ModelName, TargetRecipe]:
-    """Target and draft, as far as there are both."""
+    """The target, and the draft if the recipe has one."""
     models: dict[ModelName, TargetRecipe] = {"target": recipe.target}
     return models if recipe.draft is None else {**models, "draft": recipe.draft}
 
@@ -77,7 +77,7 @@ def _read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
 
 
 def forecast(recipe: Recipe, configs: dict[ModelName, PreTrainedConfig]) -> list[ModelForecast]:
-    """What to expect of each model. Raises MxspecError for what cannot be compiled."""
+    """The forecast of each model. Raises MxspecError for a model that cannot be compiled."""
     contexts = choose_contexts(recipe, configs)
     return [
         _forecast_model(name, configs[name], model, recipe, contexts[name]) for name, model in models_of(recipe).items()
@@ -113,7 +113,7 @@ def _forecast_model(
 
 
 def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The parameter of every linear layer, the head included, and its n and k."""
+    """The parameter of every linear layer and of the head, with its n and k."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for module in model.modules():
         if isinstance(module, nn.Linear | Conv1D):
@@ -127,10 +127,10 @@ def _packed_bytes(format_name: str, n: int, k: int) -> int:
 
 
 def _kept_bytes(model: PreTrainedModel, context_length: int, stored_once: Collection[str]) -> Iterator[int]:
-    """Of fp16 embedding tables, float32 norms and biases, and float32 cosines and sines by position.
+    """Bytes of fp16 embedding tables, float32 norms and biases, and float32 cosines and sines by position.
 
-    An embedding has none of its own where it is a matrix, too, which is `stored_once`. Encoder and decoder share
-    embeddings and computed positions.
+    An embedding that is also a matrix adds none if it is `stored_once`. Encoder and decoder share embeddings and
+    computed positions.
     """
     counted = {id(model.get_parameter(name)) for name in stored_once}
     computed = set[tuple[int, ...]]()
@@ -157,6 +157,6 @@ def _kept_bytes(model: PreTrainedModel, context_length: int, stored_once: Collec
 
 
 def _cache_bytes(config: PreTrainedConfig, tokens: int, width: int) -> int:
-    """Keys and values of all layers, of a text and of its source."""
+    """Bytes of the keys and values of all layers, for a text and its source."""
     kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
     return 2 * width * int(decoder_layers(config) * kv_heads * head_size(config) * tokens)

@@ -1,4 +1,4 @@
-"""The format of each matrix: that of its codes in the checkpoint, or what the recipe asks for."""
+"""The format of each matrix: that of its codes in an MX checkpoint, or the recipe's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mxspec.recipes.recipe import TargetRecipe
 
 
 def own_formats(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, str]:
-    """The formats of the parameters that are MX in the checkpoint. Raises CheckpointError where tied ones differ."""
+    """The formats of the parameters that are MX in the checkpoint. Raises CheckpointError if tied ones differ."""
     found, _ = rename(model, list(checkpoint.tensors))
     own: dict[str, str] = {}
     for parameter, names in tied_names(model).items():
@@ -33,22 +33,22 @@ def own_formats(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, str
 
 
 def main_format(wanted: TargetRecipe, own: Mapping[str, str]) -> str:
-    """The model's format in a word: what was asked for, or else that of most matrices which are MX already."""
+    """The model's main format: the requested one, else that of most MX matrices in the checkpoint."""
     if not own or _asked_format(wanted) is not None:
         return wanted.format
     return Counter(own.values()).most_common(1)[0][0]
 
 
 def _asked_format(wanted: TargetRecipe) -> str | None:
-    """The model's format if it was asked for, and not merely the default."""
+    """The model's format if the recipe names one; None for the default."""
     return wanted.format if "format" in wanted.model_fields_set else None
 
 
 def choose_formats(model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[str, str]) -> Callable[[str], str]:
     """The format of a matrix by its parameter name: that of its codes in the checkpoint if it has any, or the recipe's.
 
-    Raises RecipeError for a pattern that names no matrix, and, when a matrix's format is asked for, where the recipe
-    asks to round codes a second time.
+    Raises RecipeError for a pattern that names no matrix, and, when the format of a matrix is looked up, if the recipe
+    would round its codes a second time.
     """
     names = tied_names(model)
     matrices = sorted(name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.ndim == 2)
@@ -72,7 +72,7 @@ def choose_formats(model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[st
 
 
 def choose_tables(wanted: TargetRecipe, weight_format: Callable[[str], str], own: Mapping[str, str]) -> StoredOnce:
-    """Whether a head that is the embedding, too, is stored once: as the recipe says, or else where nothing is lost."""
+    """Whether a head that is also the embedding is stored once: as the recipe says, else if nothing is lost."""
 
     def stored_once(parameter: str) -> bool:
         kind = weight_format(parameter)

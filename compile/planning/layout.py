@@ -1,4 +1,4 @@
-"""How each weight will be stored, and where: the layout of a model's weights file."""
+"""The layout of a model's weights file: the format and place of each weight."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Sources = Mapping[str, Source]  # by parameter name
 
 
 def plan_weights(specs: Sequence[WeightSpec], sources: Sources) -> Layout:
-    """Where each weight will lie. Raises CheckpointError for a tensor of another shape than its parameter."""
+    """The place of each weight. Raises CheckpointError if a tensor's shape differs from its parameter's."""
     for spec in specs:
         _check_shapes(spec, [sources[parameter] for parameter in spec.sources])
     return lay_out(specs)
 
 
 def lay_out(specs: Sequence[WeightSpec]) -> Layout:
-    """Where each weight will lie, whatever its values."""
+    """The place of each weight, from shapes alone."""
     return plan_layout([(spec.name, *stored_as(format_name(spec), spec.shape)) for spec in specs])
 
 
 def format_name(spec: WeightSpec) -> str:
-    """The spec's format as the manifest calls it."""
+    """The manifest's name of the spec's format."""
     if spec.kind == "matmul":
         return spec.format
     return {"float16": "fp16"}.get(spec.stored_dtype.name, spec.stored_dtype.name)
 
 
 def own_codes(source: Source, spec: WeightSpec) -> TypeGuard[MxTensor]:
-    """Whether a matrix's codes and scales are the checkpoint's own, which nothing rounds again."""
+    """Whether a matrix keeps the checkpoint's own codes and scales, which are never rounded again."""
     return isinstance(source, MxTensor) and spec.kind == "matmul" and spec.format == source.format
 
 
 def _check_shapes(spec: WeightSpec, sources: Sequence[Source]) -> None:
-    """Sources are stacked along the rows; all but the last must fill whole row tiles of a packed matrix."""
+    """Check the shapes of sources, which are stacked along the rows; all but the last must fill whole row tiles."""
     shapes = [source.shape[::-1] if spec.transpose else source.shape for source in sources]
     for source, shape in zip(sources, shapes, strict=True):
         if len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:

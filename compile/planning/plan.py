@@ -1,4 +1,4 @@
-"""What will be compiled: a model's exported graph, its checkpoint tensors, and the layout of its weights file."""
+"""The plan of a model: its exported graph, its checkpoint tensors, and the layout of its weights file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mxspec.recipes.recipe import Recipe, TargetRecipe
 class ModelPlan:
     """One model before its weights are written.
 
-    `borrowed` tables lie in the target's weights file, at these offsets.
+    `borrowed` tables are in the target's weights file, at these offsets.
     """
 
     name: ModelName
@@ -42,7 +42,7 @@ class ModelPlan:
 
     @property
     def stored(self) -> list[WeightSpec]:
-        """What its own weights file holds."""
+        """The weights in its own weights file."""
         return [spec for spec in self.exported.weights if spec.name not in self.borrowed]
 
     @property
@@ -59,7 +59,7 @@ class ModelPlan:
 def plan_model(
     name: ModelName, checkpoint: Checkpoint, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
-    """Export the graph and find its weights in the checkpoint. Raises MxspecError for what cannot be."""
+    """Export the graph and find its weights in the checkpoint. Raises MxspecError."""
     model = checkpoint.named
     own = own_formats(model, checkpoint)
     buffers = find_buffers(model, checkpoint.tensors)
@@ -82,7 +82,7 @@ def plan_model(
 def plan_without_weights(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
-    """The plan of a configuration without a checkpoint. Raises MxspecError for what cannot be exported."""
+    """The plan of a configuration without a checkpoint. Raises MxspecError if it cannot be exported."""
     exported = _export(config, name_parameters(config), {}, wanted, recipe, context_length, {})
     layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length)
     return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)

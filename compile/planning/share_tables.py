@@ -1,4 +1,4 @@
-"""Tables that several models compute alike, as cosines and sines by position, are stored once: in the target's file."""
+"""Store computed tables that models share, such as cosines and sines, only once: in the target's file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxspec.compile.planning.plan import ModelPlan
 
 
 def share_tables(plans: Sequence[ModelPlan]) -> list[ModelPlan]:
-    """The plans, of which all but the first, the target's, borrow its tables of the same name and bytes."""
+    """The plans; all but the first, the target's, borrow the target's tables with the same name and bytes."""
     target, *others = plans
     return [target, *(_borrow(plan, target) for plan in others)]
 

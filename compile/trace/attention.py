@@ -1,4 +1,4 @@
-"""The attention function and the cache that transformers is handed while its model is traced."""
+"""The attention function and the cache that transformers gets while its model is traced."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mxspec.compile.trace.positions import Positions
 from mxspec.compile.trace.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError
 
-# What transformers may hand an attention function besides what `attend` reads, and that changes nothing here.
+# Further arguments that transformers may pass to an attention function, without effect here.
 _HARMLESS = {"position_ids", "use_cache", "output_attentions", "cache_position", "is_causal", "past_key_values"}
 Attributes = dict[str, Any]  # of a node
 
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Whose the tokens of a call are, which stand one sequence after another; int32[sequences] each."""
+    """The sequences of a call, whose tokens follow one another; int32[sequences] each."""
 
     slots: Tensor
     past_lengths: Tensor
@@ -35,7 +35,7 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the tokens of a call may also look at: keys and values of each layer, and int32[sequences], how many."""
+    """The sources of a call: keys and values of each layer, and their number for each sequence, int32[sequences]."""
 
     caches: Sequence[tuple[Tensor, Tensor]]
     lengths: Tensor
@@ -49,7 +49,7 @@ class TracedCall(ABC):
 
     @contextmanager
     def registered(self) -> Iterator[None]:
-        """While it lasts transformers knows `attend` as ATTENTION_NAME."""
+        """In this block, transformers knows `attend` as ATTENTION_NAME."""
         ALL_ATTENTION_FUNCTIONS[ATTENTION_NAME] = self.attend
         try:
             yield
@@ -60,11 +60,11 @@ class TracedCall(ABC):
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
     ) -> tuple[Tensor, None]:
-        """Of float32[1, heads, tokens, head_size] each, what they attend to: [1, tokens, heads, head_size]."""
+        """Attention of float32[1, heads, tokens, head_size] each; the result is [1, tokens, heads, head_size]."""
 
 
 class PassThroughCache:
-    """The part of transformers' Cache that models call, where nothing is kept: new keys and values are handed back."""
+    """The part of transformers' Cache that models call; it keeps nothing, and returns new keys and values."""
 
     is_compileable = False
 
@@ -72,7 +72,7 @@ class PassThroughCache:
         return key, value
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Of a mask that nothing reads."""
+        """The size of a mask that is never read."""
         return query_length, 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -81,7 +81,7 @@ class PassThroughCache:
 
 
 class CallInputs(TracedCall, PassThroughCache):
-    """The tensors of a decoder's call, in the two roles that transformers wants: a cache and an attention function.
+    """The tensors of a decoder's call, which serve transformers as a cache and as an attention function.
 
     `attend` emits mxspec::Attention, which appends keys and values in place.
     """
@@ -101,7 +101,7 @@ class CallInputs(TracedCall, PassThroughCache):
         past: Sequence[tuple[Tensor, Tensor]],
         sources: Sources | None = None,
     ) -> None:
-        """Take the tensors of one traced call; `sources` of a decoder that has an encoder."""
+        """Take the tensors of one traced call, with `sources` if the decoder has an encoder."""
         self.logits_to_keep = logits_to_keep
         self._sequences = sequences
         self._past, self._present = list(past), {}
@@ -132,8 +132,8 @@ class CallInputs(TracedCall, PassThroughCache):
     ) -> tuple[Tensor, None]:
         """Emit one attention.
 
-        `s_aux` are sinks, by transformers' name for them; `slopes` of ALiBi and a `position_bias` by distance
-        (distances.py) come from a family's patch. Keys that are a source's are those of a cross-attention.
+        `s_aux` is transformers' name for sinks; ALiBi's `slopes` and a `position_bias` by distance (distances.py) come
+        from a family's patch. If the keys are a source's, this is a cross-attention.
         """
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         attributes = scaling_of(query, scaling, softcap)
@@ -189,9 +189,9 @@ class CallInputs(TracedCall, PassThroughCache):
 
 
 class WithSources(EncoderDecoderCache):  # type: ignore[misc]
-    """A call as the pair of caches that a decoder with an encoder wants: what its layers know of the sources is there.
+    """A call as the pair of caches of a decoder with an encoder; it already holds the sources' keys and values.
 
-    transformers then hands these very tensors to the attention function, and computes no keys and values of its own.
+    transformers then passes these tensors to the attention function, instead of computing keys and values.
     """
 
     def __init__(self, call: CallInputs, sources: Sources) -> None:
@@ -202,7 +202,7 @@ class WithSources(EncoderDecoderCache):  # type: ignore[misc]
 
 
 def scaling_of(query: Tensor, scaling: float | None, softcap: float | None) -> Attributes:
-    """The attributes of what happens to scores, scaled by 1 / √(size of a head) where the model says nothing."""
+    """The attributes for scaling scores, by default with 1 / √(size of a head)."""
     return {
         "scale": float(query.shape[-1] ** -0.5 if scaling is None else scaling),
         "softcap": float(softcap or 0.0),
@@ -210,7 +210,7 @@ def scaling_of(query: Tensor, scaling: float | None, softcap: float | None) -> A
 
 
 def require_plain(module: nn.Module, query: Tensor, value: Tensor, mask: Tensor | None, extra: dict[str, Any]) -> None:
-    """Raise UnsupportedModelError for an attention that the operators do not compute."""
+    """Raise UnsupportedModelError for attention that the operators do not support."""
     name = type(module).__name__
     unknown = sorted(k for k, v in extra.items() if v is not None and k not in _HARMLESS)
     if mask is not None or unknown:
@@ -222,7 +222,7 @@ def require_plain(module: nn.Module, query: Tensor, value: Tensor, mask: Tensor 
 
 
 def first_distance(module: nn.Module, bias: Tensor | None) -> Attributes:
-    """The attribute that goes with a bias by distance, which a family's patch has left at the module."""
+    """The attribute for a bias by distance, which a family's patch stored in the module."""
     if bias is None:
         return {}
     first = getattr(module, "first_distance", None)
@@ -232,6 +232,6 @@ def first_distance(module: nn.Module, bias: Tensor | None) -> Attributes:
 
 
 def up_to_the_last(*optional: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Optional inputs of a node, without those that are absent at its end."""
+    """Optional inputs of a node, without missing ones at the end."""
     given = [index for index, value in enumerate(optional) if value is not None]
     return optional[: given[-1] + 1] if given else ()

@@ -25,7 +25,7 @@ _INPUTS = ("input_ids", "position_ids", "slots", "past_lengths", "new_lengths", 
 
 
 class DecoderInterface(GraphInterface):
-    """Logits of the tokens that are wanted, and the caches after the call."""
+    """The logits of the requested tokens, and the caches after the call."""
 
     def __init__(self, model: PreTrainedModel, call: CallInputs, shape: CacheShape, inputs: Sequence[str] = ()) -> None:
         super().__init__(model, [*_INPUTS, *shape.names("past"), *inputs], ["logits", *shape.names("present")])
@@ -92,7 +92,8 @@ class SourceDecoderInterface(DecoderInterface):
         sources = Sources(cross, encoder_lengths)
         self._call.begin(Sequences(slots, past_lengths, new_lengths), logits_to_keep, past, sources)
         self._call.positions.ids = position_ids
-        unread = torch.zeros(1, 1, self.model.config.hidden_size)  # of the encoder: all that is wanted of it is stored
+        # Stands for the encoder's output, whose keys and values are already stored.
+        unread = torch.zeros(1, 1, self.model.config.hidden_size)
         outputs = self.model(
             decoder_input_ids=input_ids,
             encoder_outputs=BaseModelOutput(last_hidden_state=unread),

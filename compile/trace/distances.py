@@ -1,4 +1,4 @@
-"""T5's bias by distance: a table for all distances at once, of which a call adds each score's entry."""
+"""T5's bias by distance: a table for all distances, from which a call adds each score's entry."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-Buckets = Callable[[Tensor], Tensor]  # of distances, key position − query position: the rows of a table
+Buckets = Callable[[Tensor], Tensor]  # from distances, key position − query position, to rows of a table
 
 
 class DistanceBias(nn.Module):
-    """float32[heads, D]: the bias of each distance from `first` on; beyond both ends it is that of the end.
+    """float32[heads, D]: the bias of each distance from `first` on; beyond both ends it is constant.
 
-    Of the D places a model's `buckets` of the distances from `furthest_back` to `furthest_ahead` are looked up in its
-    table [buckets, heads]; the ends are where the buckets no longer change.
+    The model's `buckets` of the distances from `furthest_back` to `furthest_ahead` are looked up in its table [buckets,
+    heads]; the ends are where the buckets no longer change.
     """
 
     def __init__(self, weight: nn.Parameter, buckets: Buckets, furthest_back: int, furthest_ahead: int) -> None:

@@ -1,4 +1,4 @@
-"""The graph of an encoder, which reads whole sources and writes what every layer of the decoder looks at of them."""
+"""The graph of an encoder, which reads whole sources and writes their keys and values for every decoder layer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _INPUTS = ("input_ids", "position_ids", "slots", "new_lengths")
 
 
 class SourceCall(TracedCall):
-    """The tensors of an encoder's call: its attention, and the cache that takes what the decoder's layers make of it.
+    """The tensors of an encoder's call: its attention, and the cache for the decoder layers' keys and values.
 
-    The decoder is traced, too, for its layers' own keys and values of the source; what else it computes is unused.
+    The decoder is traced as well, only for its layers' keys and values of the source.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class SourceCall(TracedCall):
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        """While it lasts it is the decoder that attends: to nothing, for its result is unused."""
+        """In this block the decoder attends, with an empty result, because it is unused."""
         self._encoding = False
         try:
             yield
@@ -53,7 +53,7 @@ class SourceCall(TracedCall):
             self._encoding = True
 
     def presents(self) -> list[tuple[Tensor, Tensor]]:
-        """The keys and values of the source for each layer of the decoder, written."""
+        """The written keys and values of the source for each layer of the decoder."""
         missing = [layer for layer in range(len(self._past)) if layer not in self._present]
         if missing:
             raise UnsupportedModelError(f"layers {missing} of the decoder never looked at the source")
@@ -107,7 +107,7 @@ class SourceCall(TracedCall):
 
 
 class _NothingStored(EncoderDecoderCache):  # type: ignore[misc]
-    """The pair of caches of a decoder that has yet to look at its source."""
+    """The pair of caches of a decoder that has not read its source yet."""
 
     def __init__(self, call: SourceCall) -> None:
         self.self_attention_cache = PassThroughCache()

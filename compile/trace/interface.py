@@ -1,4 +1,4 @@
-"""What a graph is traced through: a module whose inputs and outputs are a graph contract's, with their names."""
+"""The module through which a graph is traced: its inputs and outputs, with their names, follow the graph contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 CACHE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
-# Sizes of an example call: all different and above 1, so that none is taken for a constant.
+# Sizes of an example call: all different and above 1, so that the exporter takes none for a constant.
 SEQUENCES, TOKENS, ROWS, SLOTS, CAPACITY, SOURCE_CAPACITY = 2, 5, 3, 7, 11, 13
 
 Caches = list[tuple[Tensor, Tensor]]  # keys and values of each layer
@@ -18,7 +18,7 @@ Caches = list[tuple[Tensor, Tensor]]  # keys and values of each layer
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a layer's cache looks like: [slots, kv_heads, capacity, head_size] of `dtype`."""
+    """The shape of a layer's cache: [slots, kv_heads, capacity, head_size] of `dtype`."""
 
     layers: int
     kv_heads: int
@@ -31,12 +31,12 @@ class CacheShape:
         return [(torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)) for _ in range(self.layers)]
 
     def names(self, kind: str) -> list[str]:
-        """Of the caches in a graph, such as past_key.0 for `past`."""
+        """The names of the caches in a graph, such as past_key.0 for `past`."""
         return [f"{kind}_{what}.{layer}" for layer in range(self.layers) for what in ("key", "value")]
 
 
 class GraphInterface(nn.Module):
-    """The model behind the inputs and outputs of a graph contract, whose names stand in their order."""
+    """Wraps the model in the inputs and outputs of the graph contract, whose names are listed in order."""
 
     def __init__(self, model: PreTrainedModel, inputs: list[str], outputs: list[str]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class GraphInterface(nn.Module):
 
     @abstractmethod
     def arguments(self) -> tuple[object, ...]:
-        """Of an example call."""
+        """The arguments of an example call."""
 
     @abstractmethod
     def dimensions(self) -> tuple[object, ...]:

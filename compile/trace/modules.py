@@ -1,4 +1,4 @@
-"""The modules that take the place of transformers' own while a model is traced, and the swap itself."""
+"""The modules that replace transformers' own while a model is traced, and the swap itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mxspec.formats.weight_format import Activations, packed_shape, weight_forma
 
 @dataclass(frozen=True, slots=True)
 class MatmulSource:
-    """Where the weight of a PackedLinear comes from, how it is to be stored, and what its product makes of its rows."""
+    """The source of a PackedLinear's weight, its stored format, and the type of its product's activations."""
 
     parameter: str
     format: str
@@ -31,7 +31,7 @@ class MatmulSource:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Of the PackedMatMul node; int16 activations are what a node without a word gets."""
+        """The attributes of the PackedMatMul node; int16 activations are the default and need none."""
         asked = {} if self.activations == "int16" else {"activations": self.activations}
         return {"K": self.k, "N": self.n, "format": self.format, **asked}
 
@@ -59,9 +59,9 @@ class PackedLinear(nn.Module):
 
 
 class PackedHead(PackedLinear):
-    """The LM head: takes the tokens that logits_to_keep names out of the hidden states, and multiplies no others.
+    """The LM head: selects the hidden states of the tokens in logits_to_keep, and multiplies only these.
 
-    Of hidden states float32[1, tokens, k] it makes float32[rows, n].
+    From hidden states float32[1, tokens, k] it makes float32[rows, n].
     """
 
     def __init__(self, source: MatmulSource, bias: nn.Parameter | None, call: CallInputs) -> None:
@@ -87,9 +87,9 @@ class TanhGelu(nn.Module):
 def swap_modules(
     model: PreTrainedModel, format_of: Callable[[str], str], activations: Activations, call: CallInputs
 ) -> PackedHead:
-    """Put our modules in the place of linear layers, the LM head and spelled-out GELUs; returns the head.
+    """Replace linear layers, the LM head and GELUs of several operators by mxspec's modules; return the head.
 
-    A tied head is stored packed, with the embedding's values. Raises UnsupportedModelError where no plain head is.
+    A tied head is stored packed, with the embedding's values. Raises UnsupportedModelError without a plain head.
     """
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

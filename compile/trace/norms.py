@@ -1,4 +1,4 @@
-"""Norms along the last axis as one node, for models that spell theirs out."""
+"""Norms along the last axis as one node, for models that compute theirs in several operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RmsNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """(x - mean(x)) / sqrt(variance(x) + epsilon) * weight; a weight [heads, size] is of heads that stand third."""
+    """(x - mean(x)) / sqrt(variance(x) + epsilon) * weight; a weight [heads, size] is for heads in the third axis."""
 
     def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
         super().__init__()

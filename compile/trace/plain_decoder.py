@@ -1,6 +1,6 @@
-"""Whether a model is a plain decoder, each layer an attention and a feed-forward, and what it is if not.
+"""Check that a model is a plain decoder, whose layers have attention and a feed-forward; if not, name its kind.
 
-An encoder-decoder counts as one where both are plain.
+An encoder-decoder counts as plain if both its parts are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.formats.errors import UnsupportedModelError
 
-# Settings by which transformers' configurations say what they are; a value above the number means it.
+# Settings by which transformers' configurations show their kind: a value above the number means that kind.
 _SIGNS = (
     ("a decoder that wants another model's states", ("add_cross_attention",), 0),
     (
@@ -34,7 +34,7 @@ _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "attention"}
 
 
 def require_plain_decoder(config: PreTrainedConfig) -> None:
-    """Raises UnsupportedModelError, naming what it is, for every other kind of model."""
+    """Raise UnsupportedModelError, naming the kind, for every other kind of model."""
     kind = _other_kind(config)
     if kind is not None:
         raise UnsupportedModelError(f"{architecture_name(config)} is {kind}: only plain decoders can be compiled")

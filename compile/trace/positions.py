@@ -1,4 +1,4 @@
-"""Positions for models that count their tokens themselves: they are those of the call, whatever a model would count."""
+"""Positions for models that count their tokens themselves: the call's positions replace the model's count."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 
 class Positions:
-    """Where the tokens of the traced call stand in their texts, int64[1, tokens]."""
+    """The positions of the traced call's tokens in their texts, int64[1, tokens]."""
 
     def __init__(self) -> None:
         self.ids: Tensor | None = None
 
 
 class LearnedPositions(nn.Module):
-    """In the place of a model's table: its rows, float32[1, tokens, width], at the call's positions and `offset`."""
+    """Replaces a model's table: its rows, float32[1, tokens, width], at the call's positions plus `offset`."""
 
     def __init__(self, weight: nn.Parameter, offset: int, positions: Positions) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class LearnedPositions(nn.Module):
 
 
 class ComputedPositions(nn.Module):
-    """In the place of sinusoids: rows of a table that no checkpoint needs to hold, at the call's positions."""
+    """Replaces sinusoids: rows of a computed table, at the call's positions."""
 
     def __init__(self, sinusoids: Tensor, positions: Positions) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Rotary embedding: cosines and sines from tables computed at compile time.
 
-ONNX Runtime's Cos and Sin give a value other bits where a row's end falls on another vector lane; a table does not.
+ONNX Runtime's Cos and Sin give a value other bits in another vector lane, at the end of a row; a table does not.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ LENGTH_DEPENDENT = {"dynamic", "longrope"}  # their frequencies change with the 
 class RotaryTables(nn.Module):
     """Looks up the cosines and sines of a position: float32[context, rotary / 2] each, for each type of layer.
 
-    They are what the operator takes; of a model that rotates in a way of its own, as wide as it has them.
+    This is the operator's form; for a model with its own rotation, the tables are as wide as the model's.
     """
 
     def __init__(self, rotary: nn.Module, context_length: int, rotation: Rotation | None) -> None:
         super().__init__()
-        self.config = rotary.config  # some models look there
+        self.config = rotary.config  # some models read it here
         rope_type = rotary.rope_type
         for kind in [None] if isinstance(rope_type, str) else rope_type:  # type: ignore[union-attr]
             positions = torch.arange(context_length)[None]
@@ -43,10 +43,10 @@ class RotaryTables(nn.Module):
 
 
 def replace_rotary_modules(model: PreTrainedModel, context_length: int) -> tuple[str, ...]:
-    """Put tables in the place of the rotary modules; returns what was chosen where a type depends on the length.
+    """Replace the rotary modules by tables; return notes on types whose frequencies depend on the length.
 
-    Such a type has the frequencies that transformers would give a sequence of the compiled context, whatever the length
-    of the one at hand: a token's keys cannot change once they are in the cache.
+    Such a type gets transformers' frequencies for a sequence of the compiled context, because a token's keys cannot
+    change once they are in the cache.
     """
     chosen: dict[str, None] = {}
     rotation = rotation_of(model)

@@ -1,6 +1,6 @@
-"""The ways in which transformers' models write a rotation, and mxspec::RotaryEmbedding in their place.
+"""Replace the rotations of transformers' models by mxspec::RotaryEmbedding.
 
-A model's function is known by what it does to random numbers, never by its name: one that does something else stays.
+A model's function is recognised by its results on random numbers, never by its name; other functions are kept.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Apply = Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How a model rotates, and how its tables of `rotary` columns hold the `rotary` / 2 different ones.
+    """How a model rotates, and how its tables of `rotary` columns repeat the `rotary` / 2 different ones.
 
-    `pairs`: each even entry of a head turns with the next, else entry i with entry i + `rotary` / 2. `neighbours`: each
-    column of a table stands twice side by side, else the second half of the columns repeats the first.
+    With `pairs` each even entry of a head rotates with the next, else entry i with entry i + `rotary` / 2. With
+    `neighbours` each column of a table is followed by its copy, else the second half of the columns repeats the first.
     """
 
     pairs: bool
     neighbours: bool
 
     def double(self, half: Tensor) -> Tensor:
-        """The table as the model wants it, of one column a pair."""
+        """The table in the model's form, from one column a pair."""
         return torch.repeat_interleave(half, 2, dim=-1) if self.neighbours else torch.cat((half, half), dim=-1)
 
     def halve(self, table: Tensor) -> Tensor:
-        """One column a pair. Raises UnsupportedModelError where those that should be the same are not."""
+        """One column a pair, from the model's form. Raises UnsupportedModelError if copies of a column differ."""
         half = table[..., ::2] if self.neighbours else table[..., : table.shape[-1] // 2]
         if not torch.equal(self.double(half), table):
             raise UnsupportedModelError(
@@ -56,7 +56,7 @@ _WAYS = (
 
 @contextmanager
 def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
-    """While the model is traced its apply_rotary_pos_emb emits the operator, where that means the same."""
+    """In this block, the model's apply_rotary_pos_emb emits the operator, if the operator computes the same."""
     replaced: list[tuple[ModuleType, Apply]] = []
     try:
         rotation = rotation_of(model)
@@ -78,13 +78,13 @@ def _operator_for(apply: Apply, rotation: Rotation | None) -> Apply | None:
 
 
 def rotation_of(model: PreTrainedModel) -> Rotation | None:
-    """How the model rotates queries and keys by its tables; None for a way of its own, or if it does not."""
+    """How the model rotates queries and keys by its tables; None if it does not, or in another way."""
     found = {_rotation_by(apply) for _, apply in _applies(model)}
     return found.pop() if len(found) == 1 else None
 
 
 def _applies(model: PreTrainedModel) -> list[tuple[ModuleType, Apply]]:
-    """The functions of that name in the modules that the model is made of."""
+    """The functions with that name in the model's Python modules."""
     sources = {sys.modules[type(module).__module__] for module in model.modules()}
     return [(source, getattr(source, _APPLY)) for source in sources if hasattr(source, _APPLY)]
 
@@ -125,7 +125,7 @@ def _emit_one(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, pairs: bool) -> Tensor:
-    """What the operator computes, of x [batch, heads, tokens, head_size] and one column of cos and sin a pair."""
+    """The operator's result for x [batch, heads, tokens, head_size] with one column of cos and sin a pair."""
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
     first, second = (turned[..., ::2], turned[..., 1::2]) if pairs else turned.chunk(2, dim=-1)
@@ -151,7 +151,7 @@ def _equals_queries_and_keys(apply: Apply, rotation: Rotation) -> bool:
     except (RuntimeError, TypeError, AssertionError):
         return False
     try:
-        return agrees(8)  # a part of the head: some models slice inside the function, the others never ask for it
+        return agrees(8)  # a part of the head: some models slice inside the function, the others never rotate a part
     except RuntimeError:
         return True
 

@@ -39,21 +39,21 @@ def _parameters_without_values() -> Iterator[None]:
 def build_skeleton(config: PreTrainedConfig, attention: str | None = ATTENTION_NAME) -> PreTrainedModel:
     """transformers' own class for `config`: evaluation mode, float32, parameters on the meta device, buffers computed.
 
-    `attention` is our own function, to be called while it is registered (`CallInputs.registered`), or None for what
-    transformers would take. Raises UnsupportedModelError for what is no plain decoder, and for settings that change
-    what a graph means; whether it means what transformers does is compared later (check/referee.py).
+    `attention` is mxspec's function, to be called while it is registered (`CallInputs.registered`), or None for
+    transformers' default. Raises UnsupportedModelError for a model that is not a plain decoder, and for settings that
+    change the meaning of a graph; the referee compares the graph with transformers later (check/referee.py).
     """
     name = architecture_name(config)
     require_plain_decoder(config)
     if getattr(config, "quantization_config", None):
         raise UnsupportedModelError(f"{name}: its config.json sets quantization_config, which cannot be compiled")
     with _parameters_without_values(), no_init_weights():
-        own = copy.deepcopy(config)  # transformers writes the attention's name into what it is given
+        own = copy.deepcopy(config)  # transformers writes the attention's name into the config
         try:
             model: PreTrainedModel = model_class(config).from_config(
                 own, attn_implementation=attention, dtype=torch.float32
             )
-        except Exception as error:  # whatever a class makes of values that it does not expect
+        except Exception as error:  # a class raises various errors for unexpected values
             raise UnsupportedModelError(f"{name}: transformers cannot build it: {one_line(error)}") from None
     tie_parameters(model)  # part of the initialisation that was skipped
     return model.eval()

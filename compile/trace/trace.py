@@ -1,4 +1,4 @@
-"""From a model without weights to a raw ONNX graph: torch.export, then torch's ONNX exporter, nothing optimised yet."""
+"""From a model without weights to a raw ONNX graph: torch.export, then torch's ONNX exporter, without optimisation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mxspec.compile.graph.quiet_logger import quiet_logger
 from mxspec.compile.trace.interface import GraphInterface
 from mxspec.compile.trace.rotations import rotary_as_operator
 
-OPSET = 23  # the first with RMSNormalization; ONNX Runtime 1.31 takes up to 26
+OPSET = 23  # the first with RMSNormalization; ONNX Runtime 1.31 supports up to 26
 
 
 def trace(interface: GraphInterface) -> ir.Model:
@@ -46,18 +46,18 @@ def trace(interface: GraphInterface) -> ir.Model:
 
 
 def _stays(node: torch.fx.Node) -> bool:
-    """Whether an unused node stays; torch would keep our operators, too."""
+    """Whether an unused node stays; torch would also keep mxspec's operators."""
     return node.op in ("placeholder", "output")
 
 
 def _name_as_the_model_does(graph: ir.Model) -> None:
-    """Initializers without the prefix of the interface around the model."""
+    """Remove the interface's prefix from the names of initializers."""
     for name, value in list(graph.graph.initializers.items()):
         value.name = name.removeprefix("model.")
 
 
 def _make_fake(module: nn.Module, fake: FakeTensorMode) -> None:
-    """Every parameter and buffer becomes a fake CPU tensor: it has a place in the trace and no memory."""
+    """Make every parameter and buffer a fake CPU tensor, which takes no memory."""
     made: dict[int, Tensor] = {}
     for child in module.modules():
         for store in (child._parameters, child._buffers):
@@ -71,7 +71,7 @@ def _make_fake(module: nn.Module, fake: FakeTensorMode) -> None:
                 store[name] = nn.Parameter(value, requires_grad=False) if store is child._parameters else value  # type: ignore[assignment]
 
 
-# torch's exporters warn about their own insides; a user can do nothing about it.
+# torch's exporters warn about their own internals; a user can do nothing about it.
 _NOISE = (
     (UserWarning, r"# The axis name: \w+ will not be used, since it shares the same shape constraints"),
     (FutureWarning, r"`isinstance\(treespec, LeafSpec\)` is deprecated"),

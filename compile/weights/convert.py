@@ -1,4 +1,4 @@
-"""Plain conversions, for what is not packed: embeddings to float16, norms and biases to float32."""
+"""Plain conversions for tensors that are not packed: embeddings to float16, norms and biases to float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FP16_MAX = 65504.0
 def convert(
     values: npt.NDArray[Any], dtype: str, to: type[np.float16] | type[np.float32]
 ) -> tuple[npt.NDArray[Any], PackStatistics]:
-    """Round to nearest even, and count what that did to the values, as the packers do."""
+    """Round to nearest even, and count the effects as the packers do."""
     exact = as_float32(values, dtype)
     finite = np.isfinite(exact)
     nonfinite = int(finite.size - np.count_nonzero(finite))

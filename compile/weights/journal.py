@@ -1,7 +1,7 @@
-"""How far packing is, so that a run that was killed goes on at its tensor: a line of JSON for each that is finished.
+"""The journal of packing, from which a killed run resumes: a line of JSON for each finished tensor.
 
-The first line says what the bytes depend on; a journal that speaks of something else counts for nothing. A journal is
-believed only as far as the weights file still has the hashes that it tells.
+The first line identifies everything that the bytes depend on; a journal with another identity is ignored. A journal
+counts only as far as the weights file still has its hashes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Journal:
         self._file = self._files.enter_context(self._path.open("ab", buffering=0))
 
     def add(self, entry: TensorEntry, writer: SafetensorsWriter) -> None:
-        """A tensor is finished, the last that the writer wrote."""
+        """Note that a tensor is finished, the last that the writer wrote."""
         line = FinishedTensor(sha256=writer.sha256, entry=entry).model_dump_json()
         self._file.write(f"{line}\n".encode())
 
@@ -62,7 +62,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 def _parse(lines: list[bytes]) -> list[FinishedTensor]:
-    """As many as can be read."""
+    """The finished tensors in the lines, up to the first damaged line."""
     finished = []
     for line in lines:
         try:

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; the next is made on a thread while the caller works on one."""
+    """Yield the same items; a thread makes the next item while the caller works on one."""
     with ThreadPoolExecutor(1) as thread:
         pending = thread.submit(next, items, None)
         while (item := pending.result()) is not None:
@@ -21,9 +21,9 @@ def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 class WriteBehind:
-    """Runs calls in their order on a thread, at most two behind; an error comes up at a later call or at the end.
+    """Runs calls in order on a thread, at most two behind; an error is raised at a later call or at the end.
 
-    After an error none of the calls that wait is run: they would write after what is missing.
+    After an error no waiting call is run, because it would write after a gap.
     """
 
     def __init__(self) -> None:

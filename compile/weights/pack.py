@@ -29,15 +29,15 @@ from mxspec.formats.safetensors_file import Layout, SafetensorsWriter
 from mxspec.formats.tiles import PackStatistics, pack, pack_values
 from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS
 
-PIECE_WEIGHTS = 4 << 20  # weights read at once: 8 MB of a bfloat16 checkpoint
+PIECE_WEIGHTS = 4 << 20  # weights read at a time: 8 MB of a bfloat16 checkpoint
 
 Piece = TypeVar("Piece")
-Advance = Callable[[int], object]  # gets the bytes of the checkpoint that are done
+Advance = Callable[[int], object]  # gets the number of checkpoint bytes done
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """What became of the weights: the manifest's table, the hash of the file, and how many a killed run had packed."""
+    """The result of packing: the manifest's table, the file's hash, and the number of tensors from a killed run."""
 
     entries: tuple[TensorEntry, ...]
     sha256: str
@@ -53,7 +53,7 @@ def pack_weights(
     rounded: RoundedModel = TO_NEAREST,
     journal: Path | None = None,
 ) -> PackedWeights:
-    """Write the weights file, going on where the `journal` of a run that was killed ends.
+    """Write the weights file, resuming where the `journal` of a killed run ends.
 
     Raises CheckpointError naming the tensor that cannot be packed.
     """
@@ -89,7 +89,7 @@ def pack_weights(
 
 
 def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rounded: RoundedModel) -> str:
-    """A hash of all that the bytes of a weights file depend on."""
+    """A hash of everything that the bytes of a weights file depend on."""
     digest = hashlib.sha256(layout.header)
     digest.update(f"{version('mxspec')} {rounded.entry!r} {rounded.search}\n".encode())
     for spec in specs:
@@ -104,7 +104,7 @@ def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rou
 def _stream(
     spec: WeightSpec, parameter: str, source: Source, advance: Advance, rounded: RoundedModel
 ) -> Iterator[tuple[npt.NDArray[Any], PackStatistics]]:
-    """The packed bytes of one checkpoint tensor, piece by piece, and what packing did to each."""
+    """The packed bytes of one checkpoint tensor, piece by piece, with the statistics of each."""
     if spec.kind == "matmul" and (matrix := rounded.matrices.get(parameter)) is not None:
         for number, tiles in enumerate(matrix.pieces()):
             yield tiles, PackStatistics() if number else matrix.statistics
@@ -121,9 +121,9 @@ def _stream(
 
 
 def _pieces(spec: WeightSpec, source: Source, read: Callable[[int, int], Piece]) -> Iterator[tuple[Piece, int]]:
-    """Whole row tiles of a matrix, or some rows of anything else, and the bytes of the checkpoint that each piece is.
+    """Whole row tiles of a matrix, or some rows of another tensor, each with its number of checkpoint bytes.
 
-    `read` reads columns where the checkpoint has the matrix transposed.
+    `read` reads columns if the checkpoint has the matrix transposed.
     """
     rows = source.shape[1] if spec.transpose else source.shape[0]
     width = math.prod(source.shape) // rows
@@ -152,7 +152,7 @@ def _pack(
 
 
 def _origins(sources: Sequence[Source]) -> tuple[str, ...]:
-    """Types of blocks that the sources were rounded to in a GGUF file."""
+    """The block types to which a GGUF file had rounded the sources."""
     blocks = (source for source in sources if isinstance(source, GgufTensor))
     return tuple(sorted({source.origin for source in blocks if source.rounded}))
 

@@ -1,4 +1,4 @@
-"""From the bundle's graph to standard operators: the table of what becomes of each operator, and the walk over it."""
+"""From the bundle's graph to standard operators: a table with the lowering of each operator, and the walk over it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOWERINGS: Mapping[tuple[str, str], Lowering] = {
     ("mxspec", "AddLayerNorm"): lower_add_layer_norm,
     ("mxspec", "SwiGLU"): lower_swiglu,
     ("mxspec", "GeGLU"): lower_geglu,
-    ("", "RMSNormalization"): lower_rms_norm,  # of opset 23
+    ("", "RMSNormalization"): lower_rms_norm,  # added in opset 23
     ("", "Reshape"): lower_reshape,
 }
 """Each makes the nodes that do what a node does, in operators of opset 21, and returns the values of its outputs."""
@@ -47,6 +47,6 @@ def lower(model: ir.Model, call: Call) -> None:
         results = lowering(node, nodes, call)
         graph.insert_before(node, nodes.nodes)
         for new, old in zip(results, node.outputs, strict=True):
-            new.shape, new.type = old.shape, old.type  # other lowerings ask for them
+            new.shape, new.type = old.shape, old.type  # other lowerings read them
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         graph.remove(node, safe=True)

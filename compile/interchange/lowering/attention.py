@@ -1,4 +1,4 @@
-"""Attention as products and a softmax over keys and values that are past and new ones joined."""
+"""Attention as products and a softmax over past and new keys and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxspec.compile.interchange.lowering.rotation import rotate
 from mxspec.compile.passes.segments import last_dimension
 from mxspec.formats.errors import MxspecError
 
-_NEVER = float(np.finfo(np.float32).min)  # not infinity: a row of padding that sees no key stays a number
+_NEVER = float(np.finfo(np.float32).min)  # not infinity, so that a row of padding, which sees no key, stays finite
 
 
 def lower_attention(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:
@@ -59,7 +59,7 @@ def _refuse_scores(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
 
 
 def _parts(nodes: Nodes, node: ir.Node, call: Call, qkv: ir.Value, heads: int) -> list[ir.Value]:
-    """Queries, keys and values of a row, or of each key-value head's piece of a row where they are interleaved."""
+    """Queries, keys and values of a row, or of each key-value head's piece of a row if they are interleaved."""
     sizes = [heads * call.head_size, *[call.kv_heads * call.head_size] * 2]
     if node.attributes.get_int("interleaved", 0):
         sizes = [size // call.kv_heads for size in sizes]
@@ -94,7 +94,7 @@ def _attend(
 ) -> ir.Value:
     """softmax(query · keyᵀ · scale) · value as [batch, tokens, heads · head_size].
 
-    Where queries are grouped, both sides have the axes [batch, kv_heads, heads of a group, ...].
+    If queries are grouped, both sides have the axes [batch, kv_heads, heads of a group, ...].
     """
     key, value = (x if call.cache_dtype == ir.DataType.FLOAT else nodes.cast(x, ir.DataType.FLOAT) for x in presents)
     query, key = nodes.transpose(query, 0, 2, 1, 3), nodes.transpose(key, 0, 1, 3, 2)

@@ -1,4 +1,4 @@
-"""What lowerings know of the model, and the inputs that they share."""
+"""The facts about a model, and the inputs, that all lowerings share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`matrices` by the name of the packed initializer; `masks`, of the window, which keys a token attends to.
+    """`matrices` by the packed initializer's name; `masks` by window: the keys that a token attends to.
 
-    A mask is bool[batch, 1, tokens, keys], or bool[batch, 1, 1, tokens, keys] where queries are `grouped`: more heads
-    than the `kv_heads` of the cache, whose type is `cache_dtype`.
+    A mask is bool[batch, 1, tokens, keys], or bool[batch, 1, 1, tokens, keys] if queries are `grouped`: there are more
+    heads than the `kv_heads` of the cache, whose type is `cache_dtype`.
     """
 
     matrices: Mapping[str, Matrix]

@@ -1,4 +1,4 @@
-"""What lowerings write nodes with."""
+"""A tape on which lowerings write nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Nodes(ir.tape.Tape):
         return self.op("Constant", [], {"value": ir.tensor(np.array(value, np.float32))})
 
     def reshape(self, x: ir.Value, *shape: int) -> ir.Value:
-        """`x` in another shape: 0 copies a dimension, -1 is worked out."""
+        """`x` in another shape: 0 copies a dimension, -1 is computed."""
         return self.op("Reshape", [x, self.ints(*shape)])
 
     def transpose(self, x: ir.Value, *order: int) -> ir.Value:
@@ -28,7 +28,7 @@ class Nodes(ir.tape.Tape):
         return self.op("Transpose", [x], {"perm": order})
 
     def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
-        """`x` with axes of one entry more."""
+        """`x` with more axes, each of one entry."""
         return self.op("Unsqueeze", [x, self.ints(*axes)])
 
     def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:

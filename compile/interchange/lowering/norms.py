@@ -1,4 +1,4 @@
-"""Norms: by root mean square spelled out, LayerNormalization as it is, sums with a residual apart."""
+"""Norms: RMS norms in single operators, LayerNormalization unchanged, sums with a residual separately."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mxspec.compile.interchange.lowering.nodes import Nodes
 
 
 def lower_rms_norm(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:
-    """RMSNormalization(x, weight), along the last axis as every one that the compiler writes."""
+    """RMSNormalization(x, weight), along the last axis, as the compiler always writes it."""
     x, weight = _given(node)
     return (rms_norm(nodes, x, weight, node.attributes.get_float("epsilon", 1e-5)),)
 

@@ -1,4 +1,4 @@
-"""The product with a packed matrix, and rows of it: of what DequantizeLinear makes of codes and scales."""
+"""The product with a packed matrix, and its rows: both use DequantizeLinear of codes and scales."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lower_matmul(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...
 def lower_gather(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:
     """PackedGather(ids [...], B) → rows [..., k] of B.
 
-    No Gather takes types of less than a byte: it takes the rows of the float32 matrix, which the head makes as well.
+    Gather supports no types of less than a byte, so it reads rows of the float32 matrix, which the head also needs.
     """
     ids, packed = node.inputs
     assert ids is not None
@@ -38,7 +38,7 @@ def _matrix(packed: ir.Value | None, call: Call) -> Matrix:
 
 
 def _dequantized(matrix: Matrix, nodes: Nodes) -> ir.Value:
-    """float32[n, k]."""
+    """The matrix as float32[n, k]."""
     if matrix.scales is None:
         return nodes.cast(matrix.values, ir.DataType.FLOAT)
     attributes = {"axis": 1, "block_size": BLOCK}

@@ -1,4 +1,4 @@
-"""Rotary embedding, spelled out."""
+"""Rotary embedding in standard operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lower_rotary_embedding(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.
 def rotate(nodes: Nodes, x: ir.Value, cos: ir.Value, sin: ir.Value, head_size: int, *, pairs: bool = False) -> ir.Value:
     """(first · cos − second · sin, second · cos + first · sin) of the halves of the first entries of each head.
 
-    These are twice as many as the tables have columns. Of pairs, first and second are the even and the odd entries.
+    These entries are twice the number of the tables' columns. With pairs, the halves are the even and the odd entries.
     """
     half = last_dimension(cos)
     assert half is not None

@@ -10,7 +10,7 @@ from mxspec.formats.errors import MxspecError
 
 
 def lower_reshape(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:
-    """Reshape of [1, tokens, ...] to [1, tokens, ...]: both dimensions are copied, whatever they are."""
+    """Reshape of [1, tokens, ...] to [1, tokens, ...]: copies both dimensions, of any size."""
     x, target = node.inputs
     constant = None if target is None else ir.convenience.get_const_tensor(target)
     if x is None or constant is None or constant.size < 3 or list(constant.numpy()[:2]) != [1, 0]:

@@ -1,7 +1,7 @@
-"""What a single model type needs before it is traced: a file each, by the name of its model type.
+"""Changes that a model type needs before it is traced: one file for each, with the name of the model type.
 
-A file has `patch(model, call)`, which changes modules of the model in place, and may have `prepare(config)`, which runs
-before the model is built, and `BUILT_WITH`, the attention that its class must be asked for where it refuses ours.
+A file has `patch(model, call)`, which changes modules of the model in place. It may have `prepare(config)`, which runs
+before the model is built, and `BUILT_WITH`, the attention to build the class with if it refuses mxspec's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mxspec.compile.trace.skeleton import ATTENTION_NAME
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is done for a model type."""
+    """The changes for a model type."""
 
     built_with: str
     prepare: Callable[[PreTrainedConfig], None]
@@ -27,7 +27,7 @@ class Family:
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """The family of a configuration; of a model type without a file, one that does nothing."""
+    """The family of a configuration; for a model type without a file, one that changes nothing."""
     name = f"{__name__}.{config.model_type}"
     found = config.model_type.isidentifier() and find_spec(name) is not None
     module = import_module(name) if found else None

@@ -1,4 +1,4 @@
-"""BART counts its tokens itself, and looks their positions up."""
+"""BART counts its tokens itself, and looks up their positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.compile.trace.positions import LearnedPositions
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Positions are those of the call."""
+    """Take positions from the call."""
     for path, module in list(model.named_modules()):
         if path.endswith("embed_positions"):
             table: Any = module

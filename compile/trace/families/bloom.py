@@ -1,4 +1,4 @@
-"""BLOOM has an attention of its own, with ALiBi."""
+"""BLOOM has its own attention, with ALiBi."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxspec.compile.trace.modules import TanhGelu
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Its attention becomes the operator, its GELU one node."""
+    """Replace its attention by the operator, and its GELU by one node."""
     for path, module in list(model.named_modules()):
         if isinstance(module, BloomAttention):
             slopes = build_alibi_tensor(torch.ones(1, 2), module.num_heads, torch.float32)[:, 0, 1]

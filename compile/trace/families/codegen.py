@@ -12,5 +12,5 @@ BUILT_WITH = "eager"
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """As GPT-J's."""
+    """Patch it as GPT-J."""
     patch_attention(model, call, CodeGenAttention)

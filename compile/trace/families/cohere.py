@@ -1,4 +1,4 @@
-"""Cohere's norm without a bias is spelled out, and may norm the heads of queries and keys."""
+"""Cohere computes its norm without a bias in several operators, perhaps also for heads of queries and keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxspec.compile.trace.norms import LayerNorm
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """The norms become one node each."""
+    """Make each norm one node."""
     for path, module in list(model.named_modules()):
         if isinstance(module, CohereLayerNorm):
             model.set_submodule(path, LayerNorm(module.weight, module.variance_epsilon))

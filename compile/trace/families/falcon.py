@@ -1,4 +1,4 @@
-"""Falcon has an attention of its own, which repeats keys and values for every query, and ALiBi in some checkpoints."""
+"""Falcon has its own attention, which repeats keys and values for every query, and ALiBi in some checkpoints."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BUILT_WITH = "eager"
 
 
 def prepare(config: PreTrainedConfig) -> None:
-    """Say by the usual name how many heads of keys and values there are."""
+    """Set the number of key-value heads under the usual name."""
     one = config.multi_query and not config.new_decoder_architecture
     config.num_key_value_heads = 1 if one else config.num_kv_heads
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Its attention cuts the product up itself."""
+    """Replace its attention, which splits the product itself."""
     for module in model.modules():
         if isinstance(module, FalconAttention):
             if model.config.alibi:
@@ -32,7 +32,7 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
 
 
 def _slopes(module: FalconAttention) -> Tensor:
-    """Of each head; rounded to bfloat16 and scaled with the scores, as the model does."""
+    """The slopes of the heads; rounded to bfloat16 and scaled with the scores, as in the model."""
     positions = modeling_falcon.build_alibi_tensor(torch.ones(1, 2), module.num_heads, torch.float32)
     slopes: Tensor = positions[:, 0, 1] * module.inv_norm_factor
     return slopes
@@ -47,7 +47,7 @@ def _forward(
     **_: Any,
 ) -> tuple[Tensor, None]:
     heads, kv_heads, size = module.num_heads, module.num_kv_heads, module.head_dim
-    sizes = [heads // kv_heads * size, size, size]  # of a key-value head: its queries, its key, its value
+    sizes = [heads // kv_heads * size, size, size]  # of a key-value head's queries, key and value
     product = module.query_key_value(hidden_states)
     tokens = product.shape[1]
     pieces = product if kv_heads == 1 else product.view(1, tokens, kv_heads, sum(sizes))

@@ -1,4 +1,4 @@
-"""Gemma 4's norm is spelled out by a power that no fusion knows; that of the values has no weight."""
+"""Gemma 4 computes its norm with a power that no fusion recognises; the norm of values has no weight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxspec.compile.trace.norms import RmsNorm
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """The norms become one node each."""
+    """Make each norm one node."""
     sizes = {
         id(module.v_norm): module.head_dim for module in model.modules() if isinstance(module, Gemma4TextAttention)
     }

@@ -1,4 +1,4 @@
-"""GPT-Neo has an attention of its own: unscaled, every other layer with a window."""
+"""GPT-Neo has its own attention: unscaled, every other layer with a window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUILT_WITH = "eager"
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Its `_attn` becomes the operator."""
+    """Replace its `_attn` by the operator."""
     for module in model.modules():
         if isinstance(module, GPTNeoSelfAttention):
             module.layer_idx = module.layer_id

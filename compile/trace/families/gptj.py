@@ -1,4 +1,4 @@
-"""GPT-J has an attention of its own; it works on the heads that the operator wants."""
+"""GPT-J has its own attention, which already has the operator's order of heads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ BUILT_WITH = "eager"
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Its `_attn` becomes the operator."""
+    """Replace its `_attn` by the operator."""
     patch_attention(model, call, GPTJAttention)
 
 
 def patch_attention(model: PreTrainedModel, call: CallInputs, kind: type[nn.Module]) -> None:
-    """`_attn` of modules of this kind becomes the operator.
-
-    The position tables of all layers become one.
-    """
+    """Replace `_attn` of modules of this kind by the operator, and join the position tables of all layers."""
     layers: list[Any] = [module for module in model.modules() if isinstance(module, kind)]
     tables = layers[0].embed_positions
     for module in layers:

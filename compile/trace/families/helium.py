@@ -1,4 +1,4 @@
-"""Helium's norm is spelled out in a way that no fusion knows."""
+"""Helium computes its norm in operators that no fusion recognises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxspec.compile.trace.norms import RmsNorm
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """The norms become one node each."""
+    """Make each norm one node."""
     for path, module in list(model.named_modules()):
         if isinstance(module, HeliumRMSNorm):
             model.set_submodule(path, RmsNorm(module.weight, module.variance_epsilon))

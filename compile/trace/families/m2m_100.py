@@ -1,4 +1,4 @@
-"""M2M-100 counts the tokens that are no padding; texts here have none."""
+"""M2M-100 counts the tokens that are not padding; texts here have no padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.compile.trace.positions import ComputedPositions
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Positions are those of the call, and all tables are one, from the row of a text's first token on."""
+    """Take positions from the call, and join all tables, from the row of a text's first token on."""
     paths = [path for path, _ in model.named_modules() if path.endswith("embed_positions")]
     first: Any = model.get_submodule(paths[0])
     positions = ComputedPositions(first.weights[first.padding_idx + 1 :].clone(), call.positions)

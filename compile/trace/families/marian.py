@@ -1,4 +1,4 @@
-"""Marian counts its tokens itself; its sinusoids are a parameter that is computed, whatever a checkpoint holds."""
+"""Marian counts its tokens itself; its sinusoids are a parameter that is always computed, never loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxspec.compile.trace.positions import ComputedPositions
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Positions are those of the call, and all tables are one."""
+    """Take positions from the call, and join all tables."""
     paths = [path for path, _ in model.named_modules() if path.endswith("embed_positions")]
     first: Any = model.get_submodule(paths[0])
     positions = ComputedPositions(first.create_weight(), call.positions)

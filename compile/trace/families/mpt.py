@@ -1,4 +1,4 @@
-"""MPT has an attention of its own, with ALiBi, and a model around it that wants a mask."""
+"""MPT has its own attention, with ALiBi, in a model that requires a mask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxspec.compile.trace.attention import CallInputs
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Its attention becomes the operator; its decoder runs its layers, without a mask."""
+    """Replace its attention by the operator, and run its layers without a mask."""
     for module in model.modules():
         if isinstance(module, MptAttention):
             positions = build_mpt_alibi_tensor(module.n_heads, 2)

@@ -1,4 +1,4 @@
-"""T5 adds a bias by distance to scores, asks the weights of its second product for their type, spells out its norm."""
+"""T5 adds a bias by distance to scores, reads the type of a product's weights, and has its own norm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxspec.compile.trace.norms import RmsNorm
 
 
 def patch(model: PreTrainedModel, call: CallInputs) -> None:
-    """Biases are tables by distance, none for cross-attention; products are products, and norms are one node."""
+    """Make biases tables by distance, except in cross-attention; use plain products, and one node for each norm."""
     for path, module in list(model.named_modules()):
         norm: Any = module
         if path.endswith("layer_norm"):
@@ -22,7 +22,7 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
     attentions: list[Any] = [module for module in model.modules() if hasattr(module, "relative_attention_num_buckets")]
     for module in attentions:
         if not module.has_relative_attention_bias:
-            module.has_relative_attention_bias = True  # else it makes zeros of the size of a call's scores
+            module.has_relative_attention_bias = True  # otherwise it makes zeros in the size of a call's scores
             module.compute_bias = _no_bias
     for stack in (model.get_encoder(), model.get_decoder()):
         first: Any = stack.block[0].layer[0].SelfAttention
@@ -36,7 +36,7 @@ def patch(model: PreTrainedModel, call: CallInputs) -> None:
 
 
 def distance_bias(module: Any) -> DistanceBias:
-    """The table of an attention that has one, by distances of which only its ends go on."""
+    """The table of an attention with a bias; beyond its first and last distance, the bias is constant."""
     furthest = int(module.relative_attention_max_distance)
     buckets = partial(
         module._relative_position_bucket,

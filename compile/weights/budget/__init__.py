@@ -1,1 +1,1 @@
-"""A budget of bytes or of quality: what each matrix's formats cost in text and in bytes, and the best choice."""
+"""A budget of bytes or of quality: the loss and the bytes of each matrix's formats, and the best choice."""

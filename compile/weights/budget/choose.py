@@ -1,8 +1,8 @@
-"""The best formats under a budget: one of each product's, exactly (a knapsack of many choices, by dynamic programming).
+"""The best formats under a budget, one for each product: an exact multiple-choice knapsack by dynamic programming.
 
-State b holds the least loss that b quanta of bytes beyond the smallest choice can reach. A quantum is the largest that
-divides all differences of bytes; where that would make more than STATES states it is larger, and the differences are
-rounded up: a choice then never takes more than it may, and may miss a byte in 65,536.
+State b holds the least loss with b quanta of bytes beyond the smallest choice. A quantum is the largest number that
+divides all differences of bytes. If this makes more than STATES states, the quantum is larger, and the differences are
+rounded up: a choice then never exceeds the budget, but may leave one byte in 65,536 unused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STATES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a product takes in a format, and the nats a token that it loses there."""
+    """A product's bytes in a format, and its loss there in nats a token."""
 
     bytes: int
     loss: float
@@ -38,7 +38,7 @@ def within_bytes(products: Sequence[Options], most: int) -> list[str] | None:
 
 
 def within_loss(products: Sequence[Options], most: float) -> list[str] | None:
-    """The format of each product with the fewest bytes in all that loses at most `most`; None where there is none."""
+    """The formats of products with the fewest bytes and a total loss of at most `most`; None if no choice has one."""
     table = _Table(products)
     (found,) = np.nonzero(table.losses <= most)
     return table.formats(int(found[0])) if len(found) else None
@@ -65,7 +65,7 @@ class _Table:
         self._chosen = [self._add(*both) for both in zip(products, self._quanta, strict=True)]
 
     def formats(self, state: int) -> list[str]:
-        """The choice that a state stands for."""
+        """The choice of a state."""
         names = []
         for options, quanta, chosen in zip(
             reversed(self._products), reversed(self._quanta), reversed(self._chosen), strict=True
@@ -76,7 +76,7 @@ class _Table:
         return names[::-1]
 
     def _add(self, options: Options, quanta: Mapping[str, int]) -> NDArray[np.int8]:
-        """Let every state choose among one more product's options, those of fewer bytes first."""
+        """Add a product: each state chooses among its options, those of fewer bytes first."""
         before, self.losses = self.losses, np.full(self.last + 1, np.inf)
         chosen = np.zeros(self.last + 1, np.int8)
         order = sorted(enumerate(options), key=lambda numbered: (quanta[numbered[1]], options[numbered[1]].loss))

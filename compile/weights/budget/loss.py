@@ -1,4 +1,4 @@
-"""The nats a token that one matrix loses in each of its formats, from what it reads and what its outputs are worth."""
+"""The loss of a matrix in each of its formats, in nats a token, from its inputs and its outputs' gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxspec.compile.weights.rounding.scale import best_exponents, round_with, ru
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Rounding
 
-ROWS = 1024  # whose gradient is made at once: of 11,008 columns it is 45 MB, and so is each format's error
+ROWS = 1024  # rows of gradient at a time: with 11,008 columns it takes 45 MB, as does each format's error
 
 Values = NDArray[np.float32]
 Read = Callable[[int, int], Values]  # rows of a matrix [n, k]
@@ -22,10 +22,10 @@ Errors = Mapping[str, Values]  # by format
 
 
 def layer_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> dict[str, float]:
-    """Of a matrix inside a layer: 1/2 of the sum of (G_r . E_r)^2 over rows r and windows, a token, for each format.
+    """Losses of a matrix inside a layer: 1/2 of the sum of (G_r . E_r)^2 over rows r and windows, a token, by format.
 
-    `inputs` float32[windows, length, k] and `gradients` float32[windows, length, n], of the log probability of labels,
-    make a window's G [n, k]; `errors` gives E, some rows after the other.
+    `inputs` float32[windows, length, k] and `gradients` float32[windows, length, n] of the labels' log probability give
+    a window's G [n, k]; `errors` yields E, some rows at a time.
     """
     sums: dict[str, float] = {}
     begin = 0
@@ -41,9 +41,9 @@ def layer_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) ->
 
 
 def head_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> dict[str, float]:
-    """Of the head, of which each token's logits are its own: 1/2 of the mean of (g_t . E x_t)^2 over tokens t.
+    """Losses of the head, by format: 1/2 of the mean of (g_t . E x_t)^2 over tokens t, each with its own logits.
 
-    That is exact to second order, for it takes no rows to be independent: those of a softmax are not.
+    This is exact to second order, because it does not assume independent rows: those of a softmax are dependent.
     """
     moved: dict[str, NDArray[np.float64]] = {}
     begin = 0
@@ -58,10 +58,10 @@ def head_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> 
 
 
 def lookup_loss(ids: NDArray[np.int64], gradients: Values, moved: Iterator[Values]) -> float:
-    """Of a table whose rows are looked up: 1/2 of the sum of (G_r . E_r)^2 over rows r and windows, a token.
+    """The loss of a table whose rows are looked up: 1/2 of the sum of (G_r . E_r)^2 over rows r and windows, a token.
 
-    `ids` int64[windows, length]; of what goes into the first layer the `gradients` float32[windows, length, width], and
-    how far rounding has `moved` it, window by window.
+    `ids` int64[windows, length]; `gradients` float32[windows, length, width] are those of the first layer's input;
+    `moved` yields the change of this input by rounding, window by window.
     """
     total = 0.0
     for tokens, worth, by in zip(ids, gradients, moved, strict=True):
@@ -74,14 +74,14 @@ def lookup_loss(ids: NDArray[np.int64], gradients: Values, moved: Iterator[Value
 def rounding_errors(
     read: Read, n: int, formats: Sequence[str], rounding: Rounding, factor: Factor | None
 ) -> Iterator[Errors]:
-    """What rounding does to a matrix of n rows in each of its MX formats, ROWS rows after ROWS rows."""
+    """Yield the rounding errors of a matrix of n rows in each of its MX formats, ROWS rows at a time."""
     for begin in range(0, n, ROWS):
         values = read(begin, min(begin + ROWS, n))
         yield {name: round_as(values, name, rounding, factor) - values for name in formats}
 
 
 def round_as(values: Values, format_name: str, rounding: Rounding, factor: Factor | None) -> Values:
-    """What float32[n, k] becomes in an MX format; to nearest where `gptq` has no factor."""
+    """float32[n, k] rounded to an MX format; to nearest if `gptq` has no factor."""
     grid = Grid.of(format_name)
     if rounding == "scale":
         return round_with(values, grid, best_exponents(values, grid))
@@ -92,5 +92,5 @@ def round_as(values: Values, format_name: str, rounding: Rounding, factor: Facto
 
 
 def lossy(formats: Sequence[str]) -> list[str]:
-    """Those that round; fp16 is taken to lose nothing."""
+    """The formats that round; fp16 counts as lossless."""
     return [name for name in formats if name != FP16_TILES]

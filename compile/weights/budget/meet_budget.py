@@ -27,13 +27,13 @@ from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-SCORED_TOKENS = 8192  # that losses are taken on: a matrix has so many rows that few windows will do
-_TRIAL_SHARE = 4  # of the windows one in four is scored where the others make a trial rounding by gptq
+SCORED_TOKENS = 8192  # on which losses are measured: a matrix has many rows, so few windows suffice
+_TRIAL_SHARE = 4  # with gptq, one window in four is scored, and the others make the trial rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Which model gets formats, how its recipe wants them, and where its checkpoint and our own files are."""
+    """The model that gets formats: its name and recipe, its checkpoint, and a folder for files."""
 
     name: ModelName
     checkpoint: Checkpoint
@@ -63,7 +63,7 @@ def meet_budget(
 
 
 def _outline(model: Model, context_length: int) -> ModelPlan:
-    """A plan whose products are those of a model in one format: one that no pattern asks for."""
+    """A plan with all products in one format that no pattern names, to find the model's products."""
     asked = {kind for _, kind in model.wanted.formats}
     uniform = next((kind for kind in model.wanted.choices if kind not in asked), model.wanted.choices[0])
     wanted = model.wanted.model_copy(update={"format": uniform})
@@ -71,7 +71,7 @@ def _outline(model: Model, context_length: int) -> ModelPlan:
 
 
 def _fixed_formats(model: Model) -> Callable[[str], str]:
-    """The format that patterns give to a parameter, or "" where they say nothing."""
+    """The format that patterns give to a parameter, or "" if none matches."""
     named = model.checkpoint.named
     if own := own_formats(named, model.checkpoint):
         raise RecipeError(
@@ -124,20 +124,20 @@ def _measure(
 
 
 def _looked_up(plan: ModelPlan, wanted: TargetRecipe) -> list[str]:
-    """The head, if it is looked up in whatever format it gets."""
+    """The head, if tokens are looked up in it in any format."""
     shared = [spec for spec in plan.exported.weights if spec.looked_up and wanted.tied == "once"]
     return [parameter for spec in shared for parameter in spec.sources]
 
 
 def _scored_windows(windows: NDArray[np.int64], recipe: Recipe) -> int:
-    """How many windows losses are taken on; a trial rounding is not judged by the text that it was made for."""
+    """The number of windows on which losses are measured; a trial rounding is judged on other windows than its own."""
     count, length = windows.shape
     few = max(1, SCORED_TOKENS // int(length))
     return min(few, count // _TRIAL_SHARE if recipe.rounding == "gptq" and count >= _TRIAL_SHARE else int(count))
 
 
 def _scratch_bytes(plan: ModelPlan, products: Sequence[Product], text: CalibrationText) -> int:
-    """What goes into every layer, and what the products of one read and make, the head's being the widest."""
+    """Bytes of all layers' inputs, and of the inputs and outputs of one layer's products; the head's are the widest."""
     matrices = [shape for product in products for shape in product.matrices.values()]
     hidden = min(k for _, k in matrices)
     width = max(n for n, _ in matrices) + sum(n + k for n, k in matrices) // plan.exported.layers
@@ -160,7 +160,7 @@ def _choose(options: Sequence[Options], wanted: TargetRecipe, most: int | None) 
 
 
 def _with_formats(wanted: TargetRecipe, products: Sequence[Product], chosen: Sequence[str]) -> TargetRecipe:
-    """Every chosen format as a pattern of its own, after the user's; `format` is that of most weights."""
+    """The recipe with a pattern for every chosen format, after the user's; `format` is that of most weights."""
     weights = dict.fromkeys(WEIGHT_FORMATS, 0)
     rules = []
     for product, kind in zip(products, chosen, strict=True):

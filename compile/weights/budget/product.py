@@ -1,4 +1,4 @@
-"""The products of a model that formats are chosen for, what each may be, and the manifest's line on what it became."""
+"""The products for which formats are chosen, their allowed formats, and the manifest's entry for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mxspec.formats.weight_format import packed_shape, weight_format
 class Product:
     """Matrices that share a format, because the graph stacks them into one product; n and k by parameter name.
 
-    A product with a `fixed` format has it from the user's patterns. `formats` are those that it may have.
+    A `fixed` format comes from the user's patterns. `formats` lists the allowed formats.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Product:
         return sum(n * k for n, k in self.matrices.values())
 
     def bytes(self, format_name: str) -> int:
-        """What it takes in a format, tiles and scales included."""
+        """The product's bytes in a format, including tiles and scales."""
         return sum(math.prod(packed_shape(format_name, n, k)) for n, k in self.matrices.values())
 
     def options(self, losses: Mapping[str, Mapping[str, float]]) -> Options:
         """Bytes and loss in each of its formats, from the losses of its matrices.
 
-        One whose loss was not measured, since it is in no decoder layer, has the largest format alone.
+        A product outside the decoder layers, whose loss was not measured, has only the largest format.
         """
         if not all(name in losses for name in self.matrices):
             largest = largest_format(self.formats)
@@ -47,12 +47,12 @@ class Product:
 
 
 def largest_format(formats: tuple[str, ...]) -> str:
-    """That of the most bits a weight."""
+    """The format with the most bits a weight."""
     return max(formats, key=lambda name: weight_format(name).bits_a_weight)
 
 
 def list_products(plan: ModelPlan, allowed: tuple[str, ...], fixed_format: Callable[[str], str]) -> list[Product]:
-    """The products of a model; `fixed_format` says what patterns make of a parameter, or "" where they say nothing."""
+    """The products of a model; `fixed_format` gives a parameter's format by patterns, or "" if none matches."""
     specs = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
     return [product for spec in specs for product in _split(plan, spec, allowed, fixed_format)]
 
@@ -60,7 +60,7 @@ def list_products(plan: ModelPlan, allowed: tuple[str, ...], fixed_format: Calla
 def _split(
     plan: ModelPlan, spec: WeightSpec, allowed: tuple[str, ...], fixed_format: Callable[[str], str]
 ) -> Iterator[Product]:
-    """One product; where patterns fix some of its matrices, one of each format."""
+    """One product, or one for each format if patterns fix some of its matrices."""
     groups: dict[str, dict[str, tuple[int, int]]] = {}
     for parameter in spec.sources:
         shape = plan.sources[parameter].shape
@@ -72,7 +72,7 @@ def _split(
 
 
 def product_entry(product: Product, options: Options, chosen: str) -> ProductEntry:
-    """The manifest's line of a product."""
+    """The manifest's entry for a product."""
     largest = max(options.values(), key=lambda option: (option.bytes, -option.loss))
     smallest = min(options.values(), key=lambda option: (option.bytes, option.loss))
     saved = largest.bytes - smallest.bytes

@@ -1,22 +1,24 @@
-"""What rounding each matrix costs in text: the nats a token that it is expected to lose in each of its formats.
+"""The expected loss of each matrix in each of its formats, in nats a token.
 
 To second order, moving a matrix W by E moves the model's distribution by
 
     KL = 1/2 E[(d log p(y) / dW . E)^2],  y drawn from the model itself
 
-(Fisher information; Martens 2014, https://arxiv.org/abs/1412.1193, section 9.2, for why y is drawn and not read in the
-text). A window with one label drawn for each of its tokens gives one gradient G: the scores of different tokens are
-uncorrelated. The rounding errors of different rows of W are taken to be uncorrelated as well, so
+(Fisher information; Martens 2014, https://arxiv.org/abs/1412.1193, section 9.2, explains why y is drawn and not read
+from the text). A window with one label drawn for each of its tokens gives one gradient G, because the scores of
+different tokens are uncorrelated. The rounding errors of different rows of W are assumed to be uncorrelated as well, so
 
     loss = 1/2 sum over rows r, mean over tokens, of (G_r . E_r)^2,
 
-which has n terms a window where (G . E)^2 has one, and far less noise. Losses of several matrices are added up.
+which has n terms for each window, where (G . E)^2 has one, and therefore far less noise. Losses of several matrices are
+added up.
 
-It streams: forward layer by layer, keeping what goes into each; then backward, each layer run once more, with what its
-products read and the gradients of what they make in files, from which G is made some rows of a matrix at a time.
+The model is streamed: forward layer by layer, keeping each layer's input; then backward, running each layer again.
+Files hold the inputs of its products and the gradients of their outputs, from which G is made, some rows of a matrix at
+a time.
 
-A head whose rows are looked up as the embedding loses there as well: the gradient of what goes into the first layer
-says how much. The two losses are added up, as if they were of two matrices.
+If a head's rows are also looked up as the embedding, that loss is added: it comes from the gradient of the first
+layer's input, as if it belonged to another matrix.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Rounding
 
-_LOGITS = 16 << 20  # made at once
+_LOGITS = 16 << 20  # logits made at a time
 
-Advance = Callable[[int], object]  # gets how many multiplications are done
+Advance = Callable[[int], object]  # gets the number of multiplications done
 Losses = dict[str, dict[str, float]]  # nats a token, by parameter name and format
 
 
@@ -59,8 +61,8 @@ Losses = dict[str, dict[str, float]]  # nats a token, by parameter name and form
 class Sensitivity:
     """Measures matrices in the formats that `formats` lists for them, by parameter name.
 
-    Losses are taken on the first `scored` windows; `gptq` is tried with moments of the others, if there are any.
-    `looked_up` names the head if its rows are the embedding's, too.
+    Losses are measured on the first `scored` windows; `gptq` is tried with moments of the others, if there are any.
+    `looked_up` names the head if its rows are also the embedding's.
     """
 
     model: LayeredModel
@@ -70,18 +72,18 @@ class Sensitivity:
     store: RoundingStore
     random: torch.Generator
     looked_up: Collection[str] = ()
-    factors: dict[str, Factor | None] = field(default_factory=dict)  # that those matrices were rounded with
+    factors: dict[str, Factor | None] = field(default_factory=dict)  # with which the matrices were rounded
 
     def work(self, windows: NDArray[np.int64], scored: int) -> int:
-        """About how many multiplications it takes: two passes forward and two backward, one where nothing is scored."""
+        """The approximate number of multiplications: two passes each way, or one forward without scored windows."""
         weights = sum(self._weights(index) for index in range(self._layers + 1))
         return int(weights * (len(windows) + 3 * scored) * windows.shape[1])
 
     def run(self, windows: NDArray[np.int64], scored: int, advance: Advance) -> Losses:
-        """Nats a token that each matrix of a decoder layer, or of the head, loses in each of its formats."""
+        """The loss of each matrix of the decoder layers and the head in each of its formats, in nats a token."""
         self._forward(windows, advance)
         losses: Losses = {}
-        gradient = np.empty((0,), np.float32)  # of what comes out of the last layer: the head makes its own
+        gradient = np.empty((0,), np.float32)  # of the last layer's output: the head computes its own
         for index in range(self._layers, -1, -1):
             found, gradient = self._backward(index, gradient, scored, advance)
             losses |= found
@@ -95,7 +97,7 @@ class Sensitivity:
         return len(self.model.layers)
 
     def _forward(self, windows: NDArray[np.int64], advance: Advance) -> None:
-        """Keep what goes into every layer, and into the last norm."""
+        """Keep the inputs of every layer, and of the last norm."""
         self._keep(0, len(windows), self.model.embed(windows))
         for index in range(self._layers):
             inputs = self.store.inputs(index)
@@ -115,7 +117,7 @@ class Sensitivity:
             kept[window] = values[0].numpy()
 
     def _backward(self, index: int, gradient: Values, scored: int, advance: Advance) -> tuple[Losses, Values]:
-        """Losses of a layer's matrices, and the gradient of what went into it."""
+        """Losses of a layer's matrices, and the gradient of the layer's input."""
         inputs = self.store.inputs(index)
         length, weights = inputs.shape[1], self._weights(index)
         tape = Tape(self.store.folder / "tape", scored, length)
@@ -137,7 +139,7 @@ class Sensitivity:
         return losses, before
 
     def _pieces(self, index: int, length: int) -> Iterator[slice]:
-        """Whole windows; fewer tokens at once where logits are made of them."""
+        """Whole windows; fewer tokens at a time for the head, because of its logits."""
         (head,) = self.model.matrices(self._layers).values()
         step = max(1, _LOGITS // max(head.weight.shape)) if index == self._layers else length
         for begin in range(0, length, step):
@@ -146,7 +148,7 @@ class Sensitivity:
     def _pull(self, index: int, hidden: Tensor, after: Tensor | None, tape: Tape) -> list[Tensor]:
         """Gradients of a loaded layer's inputs and products, from those of its outputs.
 
-        Without them they are those of the log probability of labels that are drawn: for the head.
+        For the head, without gradients of outputs, they come from the log probability of drawn labels.
         """
         output = self.model.trace(index, hidden.requires_grad_(), tape.on_product)
         if after is None:
@@ -180,7 +182,7 @@ class Sensitivity:
         return losses
 
     def _add_lookups(self, ids: NDArray[np.int64], gradient: Values, losses: Losses) -> None:
-        """Add what a table loses where tokens are looked up in it, `gradient` being that of what they become."""
+        """Add the loss of a table in which tokens are looked up; `gradient` is that of the looked-up rows."""
         exact = self.store.inputs(0)
         for name in self.looked_up:
             for kind in lossy(self.formats[name]):

@@ -1,4 +1,4 @@
-"""What the products of a layer read, and the gradients of what they make, over all windows, in mapped files."""
+"""The inputs of a layer's products, and the gradients of their outputs, over all windows, in mapped files."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ Values = NDArray[np.float32]  # [windows, length, width]
 
 
 class Tape:
-    """Files in a folder of their own; products that read one tensor share its file."""
+    """Files in a separate folder; products that read the same tensor share its file."""
 
     def __init__(self, folder: Path, windows: int, length: int) -> None:
         self._folder, self._shape = folder, (windows, length)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._files: dict[str, Values] = {}
-        self._first: dict[str, str] = {}  # the product that reads what a product reads, by name
-        self._read: dict[str, Tensor] = {}  # of the pass that is going on
+        self._first: dict[str, str] = {}  # by product: the first product with the same input
+        self._read: dict[str, Tensor] = {}  # inputs in the current pass
         self._made: dict[str, Tensor] = {}
 
     def on_product(self, name: str, inputs: Tensor, outputs: Tensor) -> None:
-        """Take note of a product [1, tokens, n] of inputs [1, tokens, k]."""
+        """Note a product [1, tokens, n] of inputs [1, tokens, k]."""
         self._read[name], self._made[name] = inputs, outputs
 
     @property
     def made(self) -> list[Tensor]:
-        """The products of the pass that is going on."""
+        """The products of the current pass."""
         return list(self._made.values())
 
     def keep(self, window: int, rows: slice, gradients: Sequence[Tensor]) -> None:
@@ -46,11 +46,11 @@ class Tape:
         self._made.clear()
 
     def inputs(self, name: str) -> Values:
-        """float32[windows, length, k] that the product of that name reads."""
+        """The inputs of a product, float32[windows, length, k]."""
         return self._files[f"inputs-{self._first[name]}"]
 
     def gradients(self, name: str) -> Values:
-        """float32[windows, length, n] of what it makes."""
+        """The gradients of a product's outputs, float32[windows, length, n]."""
         return self._files[f"gradients-{name}"]
 
     def remove(self) -> None:

@@ -1,1 +1,1 @@
-"""Rounding with care: block scales by error, and errors compensated with second moments of a layer's inputs."""
+"""Calibrated rounding: block scales chosen by error, and errors compensated by second moments of a layer's inputs."""

@@ -20,17 +20,17 @@ from mxspec.compile.checkpoint.tensor import as_float32
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
-_PIECE = 4 << 20  # weights converted at once
+_PIECE = 4 << 20  # weights converted at a time
 
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
 _LayerOutput = Tensor | tuple[Tensor, None]
 OnInput = Callable[[str, Tensor], None]  # gets a matrix's parameter name and its inputs [..., k]
 Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-OnProduct = Callable[[str, Tensor, Tensor], None]  # gets also what it makes of them [..., n]
+OnProduct = Callable[[str, Tensor, Tensor], None]  # also gets its outputs [..., n]
 
 
 class _Reached(Exception):
-    """Not an error: it ends a forward pass where its value is known."""
+    """Not an error: it ends a forward pass as soon as its value is known."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
@@ -38,10 +38,10 @@ class _Reached(Exception):
 
 
 class LayeredModel:
-    """Runs embedding, a decoder layer, what comes before the head, or the head, by themselves.
+    """Runs the embedding, a decoder layer, the part before the head, or the head, each by itself.
 
-    The model's own forward pass runs each time, so that masks, positions and rotations are its own; layers before the
-    wanted one hand on the given hidden states, and the pass ends after it. Raises UnsupportedModelError for a model
+    The model's own forward pass runs each time, with its masks, positions and rotations. Layers before the wanted one
+    pass on the given hidden states, and the pass ends after the wanted layer. Raises UnsupportedModelError for a model
     without a list of decoder layers.
     """
 
@@ -56,7 +56,7 @@ class LayeredModel:
         self._names: dict[int, str] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             self._names.setdefault(id(parameter), name)
-        self._parameters = {  # by the id of their module and their name in it
+        self._parameters = {  # by the id of the module, and the name in the module
             (id(module), leaf): self._names[id(parameter)]
             for module in self._model.modules()
             for leaf, parameter in module._parameters.items()
@@ -64,7 +64,7 @@ class LayeredModel:
         }
         self.layers = _decoder_layers(self._model, config)
         self._current, self._hidden, self._past_head = -1, torch.empty(0), False
-        self._gives_tuples = False  # as older models' layers do; the first layer that runs shows it
+        self._gives_tuples = False  # true for layers of older models; the first run of a layer shows it
         for index, layer in enumerate(self.layers):
             layer.forward = self._standing_in(index, layer.forward)
         head = self._model.get_output_embeddings()
@@ -78,7 +78,7 @@ class LayeredModel:
                 self._load(module)
 
     def matrices(self, index: int) -> Matrices:
-        """The linear layers of a decoder layer; of the head where `index` is after the last layer."""
+        """The linear layers of a decoder layer, or of the head if `index` is after the last layer."""
         if index == len(self.layers):
             head = self._model.get_output_embeddings()
             return {self._parameters[id(head), "weight"]: head}
@@ -87,7 +87,7 @@ class LayeredModel:
 
     @contextmanager
     def loaded(self, index: int) -> Iterator[None]:
-        """Have the weights of a decoder layer, or of the head, in memory, as float32."""
+        """In this block, the weights of a decoder layer, or of the head, are in memory as float32."""
         last = index == len(self.layers)
         modules = [self._model.get_output_embeddings()] if last else list(self.layers[index].modules())
         for module in modules:
@@ -103,7 +103,7 @@ class LayeredModel:
     def embed(self, windows: NDArray[np.int64], change: Change = lambda rows: rows) -> Iterator[Tensor]:
         """The hidden states [1, length, width] before the first layer, of each window of token ids.
 
-        `change` is what becomes of the rows float32[n, k] of the embedding that the tokens are looked up in.
+        `change` is applied to the looked-up rows of the embedding, float32[n, k].
         """
         embedding: Any = self._model.get_input_embeddings()
         used, numbers = np.unique(windows, return_inverse=True)
@@ -114,7 +114,7 @@ class LayeredModel:
         self._forget_embedding()
 
     def run(self, index: int, hidden: Tensor, on_input: OnInput | None = None) -> Tensor:
-        """What a loaded layer makes of hidden states, or, where `index` is after the last, what the head gets."""
+        """The output of a loaded layer, or the head's input if `index` is after the last layer."""
         self._hidden = hidden
         ids = torch.zeros(hidden.shape[:2], dtype=torch.int64)
         with ExitStack() as hooks:
@@ -125,9 +125,9 @@ class LayeredModel:
             return self._run(index, ids)
 
     def trace(self, index: int, hidden: Tensor, on_product: OnProduct) -> Tensor:
-        """What a loaded layer makes of hidden states, or the loaded head of those before the last norm: the logits.
+        """The output of a loaded layer, or the logits of the loaded head from hidden states before the last norm.
 
-        Gradients reach `hidden` and the products where `hidden` requires them.
+        Gradients reach `hidden` and the products if `hidden` requires them.
         """
         self._hidden = hidden
         with ExitStack() as hooks:
@@ -141,7 +141,7 @@ class LayeredModel:
                 self._past_head = False
 
     def _forget_embedding(self) -> None:
-        """One row that every id but 0 lies outside of: what is made of it is not used."""
+        """Shrink the embedding to one row, because the forward pass does not use its result."""
         embedding: Any = self._model.get_input_embeddings()
         embedding.weight = nn.Parameter(torch.zeros(1, embedding.weight.shape[1]), requires_grad=False)
 
@@ -175,12 +175,12 @@ class LayeredModel:
         for leaf, parameter in module._parameters.items():
             if parameter is not None:
                 name = self._parameters[id(module), leaf]
-                if name in self._sources:  # one that the graph does not use is not used here either
+                if name in self._sources:  # skip tensors that the graph does not use
                     values = self._rows(name, None)
                     module._parameters[leaf] = nn.Parameter(values, requires_grad=False)
 
     def _rows(self, name: str, rows: NDArray[np.int64] | None) -> Tensor:
-        """A tensor of the checkpoint as float32, or some of its rows."""
+        """A tensor of the checkpoint, or some of its rows, as float32."""
         source = self._sources[name]
         count = source.shape[0] if rows is None else len(rows)
         values = np.empty((count, *source.shape[1:]), np.float32)

@@ -1,9 +1,9 @@
 """Error-compensated rounding: GPTQ (Frantar et al. 2022, https://arxiv.org/abs/2210.17323).
 
-It rounds a row w to q on the grid so that (w - q) H (w - q)^T is small, H being the second moments of the inputs: one
-column after the other, each moved first by what the errors before it make up for. With H = L L^T, L lower triangular,
-(w - q) H (w - q)^T is the squared length of (w - q) L, whose entry i depends on the errors e_j = w_j - q_j of j >= i
-only. So the columns are taken from the last to the first, and column i is rounded at
+It rounds a row w to q on the grid so that (w - q) H (w - q)^T is small, where H has the second moments of the inputs.
+Columns are rounded one after the other, each moved first to compensate earlier errors. With H = L L^T, L lower
+triangular, (w - q) H (w - q)^T is the squared length of (w - q) L, whose entry i depends only on the errors e_j = w_j -
+q_j of j >= i. So the columns are taken from the last to the first, and column i is rounded at
 
     w_i + sum over j > i of e_j L_ji / L_ii
 
@@ -26,9 +26,9 @@ COLUMNS = 128  # rounded between two products with the errors so far
 def compensate(
     values: NDArray[np.float32], grid: Grid, exponents: NDArray[np.int32], factor: Factor
 ) -> NDArray[np.float32]:
-    """float32[n, k] to numbers that the grid has under exponents int32[n, blocks], errors compensated.
+    """Round float32[n, k] to the grid under exponents int32[n, blocks], with compensated errors.
 
-    Rows do not depend on one another. It takes three times the memory of `values`.
+    Rows do not depend on each other. It takes three times the memory of `values`.
     """
     lower, order = factor.lower, factor.order
     columns = np.ascontiguousarray(values.T[order])  # [k, n], in the factor's order

@@ -1,4 +1,4 @@
-"""The numbers that an MX element can be, and rounding to them."""
+"""The values of an MX element, and rounding to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Grid:
 
     @classmethod
     def of(cls, format_name: str) -> Grid:
-        """The grid of an MX weight format, taken from what its codec makes of every code. Raises ValueError."""
+        """The grid of an MX weight format, from its codec's values of all codes. Raises ValueError."""
         form = weight_format(format_name)
         if form.element is None:
             raise ValueError(f"format: got {format_name!r}, expected an MX format")
@@ -42,7 +42,7 @@ class Grid:
         return math.frexp(self.largest)[1] - 1
 
     def round(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The nearest numbers of the grid, ties to even; what is larger than the largest becomes that."""
+        """The nearest numbers of the grid, ties to even; larger magnitudes become the largest."""
         steps = values.view(np.int32) & _EXPONENT_BITS
         np.maximum(steps, np.int32((self.emin + _UNIT_SCALE) << _MANTISSA_WIDTH), out=steps)
         steps -= np.int32(self.mantissa_bits << _MANTISSA_WIDTH)

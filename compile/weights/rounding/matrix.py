@@ -19,12 +19,12 @@ from mxspec.formats.errors import CheckpointError
 from mxspec.formats.tiles import PackStatistics, pack_values, unpack_values
 from mxspec.formats.weight_format import TILE_ROWS
 
-PIECE_BYTES = 32 << 20  # of float32 values rounded at once; their copies take eight times as much
+PIECE_BYTES = 32 << 20  # of float32 values rounded at a time; their copies take eight times as much
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixSource:
-    """A matrix [n, k] in the checkpoint, or [k, n] there where it is transposed, and the MX format it gets."""
+    """A matrix [n, k] of the checkpoint, stored [k, n] if it is transposed, and its MX format."""
 
     tensor: Source
     transpose: bool
@@ -32,7 +32,7 @@ class MatrixSource:
 
     @classmethod
     def of(cls, tensor: Source, module: nn.Module, format_name: str) -> Self:
-        """That of a linear layer, or of a Conv1D, which has it transposed."""
+        """The matrix of a linear layer, or of a Conv1D, which is transposed."""
         return cls(tensor, not isinstance(module, nn.Linear), format_name)
 
     @property
@@ -57,7 +57,7 @@ def round_matrix(
 ) -> PackStatistics:
     """Write the tiles uint8[n_tiles, row_tile_bytes] of a matrix: errors compensated, or to nearest without a factor.
 
-    What the tiles stand for goes into `weight` too, if given, in the checkpoint's own orientation.
+    The tiles' values are also written to `weight`, if given, in the checkpoint's own orientation.
     """
     statistics = PackStatistics()
     n, k = source.shape
@@ -78,10 +78,10 @@ def round_matrix(
 def _round_rows(
     values: NDArray[np.float32], format_name: str, factor: Factor | None, out: NDArray[np.uint8]
 ) -> tuple[PackStatistics, NDArray[np.float32]]:
-    """Pack rows; what packing did to them, and what the tiles stand for.
+    """Pack rows; return the statistics of packing, and the tiles' values.
 
-    Values that lie on a block's grid already are packed as they are: the rule's exponent is never above the one that
-    they were rounded with, and its grid holds them all.
+    Values that are already on a block's grid are packed unchanged: the rule's exponent is never above the one of their
+    rounding, and its grid holds them all.
     """
     if factor is None:
         packed = pack_values(values, format_name, out=out)

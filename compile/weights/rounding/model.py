@@ -1,4 +1,4 @@
-"""Round a whole model, one decoder layer after the other, each on the outputs of those that are rounded already."""
+"""Round a whole model, one decoder layer after the other, each with the outputs of the rounded layers before it."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from mxspec.compile.weights.rounding.rounded import RoundedMatrix
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
 
-Advance = Callable[[int], object]  # gets how many multiplications are done
+Advance = Callable[[int], object]  # gets the number of multiplications done
 
-WIDE_BYTES = 256 << 20  # of moments: matrices with more are rounded after the others of their layer, in their memory
+WIDE_BYTES = 256 << 20  # of moments: matrices with more are rounded after their layer's others, in the same memory
 
 
 @dataclass(slots=True)
 class SharedMoments:
-    """Moments of the inputs of several matrices; those that read one tensor share theirs."""
+    """Moments of the inputs of several matrices; matrices that read the same tensor share their moments."""
 
-    first: dict[str, str] = field(default_factory=dict)  # the matrix whose moments a matrix shares, by name
+    first: dict[str, str] = field(default_factory=dict)  # by matrix: the matrix whose moments it shares
     sums: dict[str, Moments] = field(default_factory=dict)
     _seen: dict[tuple[int, tuple[int, ...]], tuple[str, Tensor]] = field(default_factory=dict)
 
     def begin_window(self) -> None:
-        """Before each forward pass: its tensors may lie where those of the last one lay."""
+        """Call before each forward pass, whose tensors may have the addresses of earlier ones."""
         self._seen.clear()
 
     def add(self, name: str, inputs: Tensor) -> None:
-        """Inputs [..., k] of the matrix of that name."""
+        """Add inputs [..., k] of a matrix."""
         place = (inputs.data_ptr(), tuple(inputs.shape))
         if place in self._seen:
             self.first[name] = self._seen[place][0]
             return
-        self._seen[place] = (name, inputs)  # held, so that nothing else comes to lie there
+        self._seen[place] = (name, inputs)  # held, so that no other tensor gets this address
         self.first[name] = name
         if name not in self.sums:
             self.sums[name] = Moments(inputs.shape[-1])
         self.sums[name].add(inputs)
 
     def groups(self) -> dict[str, list[str]]:
-        """The matrices that share moments, by the first of them."""
+        """The groups of matrices that share moments, by their first matrix."""
         found: dict[str, list[str]] = defaultdict(list)
         for name, first in self.first.items():
             found[first].append(name)
@@ -69,12 +69,12 @@ class ModelRounder:
         self._model, self._sources, self._formats, self._store = model, sources, formats, store
 
     def work(self, tokens: int) -> int:
-        """About how many multiplications rounding the whole model takes."""
+        """The approximate number of multiplications for rounding the whole model."""
         count = len(self._model.layers)
         return sum(self._forward_work(index, tokens) + self._matrix_work(index, tokens) for index in range(count + 1))
 
     def run(self, text: CalibrationText, advance: Advance) -> dict[str, RoundedMatrix]:
-        """Rounded matrices by parameter name; goes on where the store says that a run before has ended."""
+        """Rounded matrices by parameter name; resumes where the store of an earlier run ends."""
         rounded: dict[str, RoundedMatrix] = {}
         for index in range(len(self._model.layers) + 1):
             done = self._store.finished_layer(index)
@@ -172,7 +172,7 @@ class ModelRounder:
 
 
 def factor_of(moments: Moments | None) -> tuple[Factor | None, str | None]:
-    """The factor, or why there is none."""
+    """The factor, or the reason why there is none."""
     if moments is None:
         return None, "its inputs were not seen"
     try:

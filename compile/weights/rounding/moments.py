@@ -1,4 +1,4 @@
-"""Second moments of a layer's inputs, and their triangular factor, made in the same memory."""
+"""Second moments of a layer's inputs, and their triangular factor, computed in the same memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 DAMPING = 0.01
 """Of the mean of the diagonal, added to it (GPTQ, section 3.3, step 3)."""
-_PANEL = 512  # columns factored at once
-_CHUNK = 1024  # rows updated at once
+_PANEL = 512  # columns factored at a time
+_CHUNK = 1024  # rows updated at a time
 
 
 class UnfactoredError(ArithmeticError):
@@ -23,8 +23,8 @@ class UnfactoredError(ArithmeticError):
 class Factor:
     """`lower` float32[k, k] with lower lower^T = the damped moments, rows and columns in `order` int64[k].
 
-    Columns with the largest moments come last: they are rounded first, while all others can still make up for them.
-    What lies above the diagonal means nothing.
+    Columns with the largest moments come last: they are rounded first, while all others can still compensate. Entries
+    above the diagonal have no meaning.
     """
 
     lower: NDArray[np.float32]
