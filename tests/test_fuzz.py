@@ -20,7 +20,7 @@ def test_every_reader_takes_a_file_or_says_one_line(reader: str, tmp_path: Path)
     assert counts.keys() <= {"taken", "refused"}, counts
 
 
-def test_what_is_not_taken_well_is_named(tmp_path: Path) -> None:
+def test_errors_are_named(tmp_path: Path) -> None:
     def divide() -> object:
         return 1 // 0
 

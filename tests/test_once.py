@@ -42,7 +42,7 @@ def test_a_graph_that_was_read_back_is_the_one_that_was_traced(tmp_path_factory:
     assert len({traced, *others}) == 4
 
 
-def test_what_failed_half_way_is_made_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_half_finished_fixture_is_made_again(tmp_path_factory: pytest.TempPathFactory) -> None:
     tries: list[Path] = []
 
     def fill(folder: Path) -> None:

@@ -133,7 +133,7 @@ def test_every_format_packs(compiled: Callable[[str], Compiled]) -> None:
     assert {tensor.format for tensor in compiled("bart").entry.tensors} >= WEIGHT_FORMATS.keys()
 
 
-def test_a_forecast_is_what_is_written(name_with_encoder: str, compiled: Callable[[str], Compiled]) -> None:
+def test_a_forecast_equals_the_compiled_sizes(name_with_encoder: str, compiled: Callable[[str], Compiled]) -> None:
     model = compiled(name_with_encoder)
     (foretold,) = forecast(model.recipe, {"target": model.config})
     found = model.plan.layout.file_bytes
@@ -225,7 +225,7 @@ def test_the_command_refuses_before_it_works(tiny_checkpoint: Checkpoints, tmp_p
         ({"bos_token_id": 1}, {}, (1,)),
     ],
 )
-def test_what_a_decoder_begins_with(
+def test_a_decoders_first_ids(
     config: dict[str, int], generation: dict[str, int], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     for name, values in (("config.json", config), ("generation_config.json", generation)):
@@ -235,6 +235,6 @@ def test_what_a_decoder_begins_with(
     assert read_special_tokens(tmp_path, "0" * 64, 10).decoder_start == ()
 
 
-def test_a_decoder_that_nobody_says_how_to_begin(tmp_path: Path) -> None:
+def test_a_decoder_without_a_start_token(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has a decoder_start_token_id"):
         read_special_tokens(tmp_path, "0" * 64, 10, is_encoder_decoder=True)

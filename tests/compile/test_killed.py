@@ -62,7 +62,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pair(tmp_path_factory.mktemp("pair"), "llama")
 
 
-def test_a_killed_compile_goes_on_at_its_tensor(recipe: Path, tmp_path: Path) -> None:
+def test_a_killed_compile_resumes_at_its_tensor(recipe: Path, tmp_path: Path) -> None:
     place, work = tmp_path / "x.bundle", tmp_path / "x.bundle.partial"
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(recipe), "-o", str(place)],

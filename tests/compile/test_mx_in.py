@@ -176,7 +176,7 @@ def formats_of(folder: Path, **wanted: Any) -> Callable[[str], str]:
         return choose_formats(model, TargetRecipe(checkpoint="x", **wanted), own_formats(model, checkpoint))
 
 
-def test_what_is_not_mx_follows_the_recipe(tmp_path: Path) -> None:
+def test_matrices_that_are_not_mx_follow_the_recipe(tmp_path: Path) -> None:
     write_mx(tmp_path, COMPRESSED)
     head, down = "lm_head.weight", "model.layers.0.mlp.down_proj.weight"
     chosen = formats_of(tmp_path)

@@ -118,7 +118,7 @@ def test_in_an_mx_format_the_embedding_is_the_rounded_head(tiny_checkpoint: Chec
         ({"format": "fp16", "formats": (("lm_head.*", "mxint8"),)}, False),
     ],
 )
-def test_once_is_where_it_is_asked_for_or_nothing_is_lost(
+def test_a_table_is_stored_once_on_request_or_if_nothing_is_lost(
     settings: dict[str, object], once: bool, tiny_checkpoint: Checkpoints
 ) -> None:
     path, model = tiny_checkpoint("qwen2")
@@ -159,7 +159,7 @@ def test_codes_of_the_checkpoint_are_stored_once(tmp_path: Path) -> None:
     assert np.abs(once.logits() - expected).max() < 2e-4 * np.abs(expected).max()
 
 
-def test_a_head_of_its_own_stays_beside_its_embedding(tiny_checkpoint: Checkpoints, tmp_path: Path) -> None:
+def test_a_separate_head_is_stored_next_to_its_embedding(tiny_checkpoint: Checkpoints, tmp_path: Path) -> None:
     tied, _ = tiny_checkpoint("qwen2")
     broken = tmp_path / "broken"  # as an adapter that was merged into one of the two leaves it
     broken.mkdir()
@@ -192,7 +192,7 @@ def test_as_standard_onnx(weight_format: str, tiny_checkpoint: Checkpoints, tmp_
     assert np.abs(logits - model.logits()).max() < 5e-4 * np.abs(logits).max()
 
 
-def test_the_command_and_what_it_says(tmp_path: Path) -> None:
+def test_the_command_and_its_output(tmp_path: Path) -> None:
     """The target here has two tables, and that is said."""
     recipe, output = write_pair(tmp_path, "llama"), tmp_path / "x.bundle"
     options = ("--tied", "once", "--draft-format", "mxfp4_e2m1", "--draft-tied", "once", "--with-baseline")

@@ -92,7 +92,7 @@ def test_no_folder_and_no_manifest(tmp_path: Path) -> None:
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "not valid JSON"),
     ],
 )
-def test_manifests_that_are_none(bundle_path: Path, text: bytes, says: str) -> None:
+def test_invalid_manifests(bundle_path: Path, text: bytes, says: str) -> None:
     (bundle_path / "manifest.json").write_bytes(text)
     assert says in refused(bundle_path)
 
@@ -215,7 +215,7 @@ def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[i
         (lambda m: m["models"]["target"]["tensors"].pop(), "'down' is not in the manifest"),
     ],
 )
-def test_manifests_that_lie(bundle_path: Path, edit: Callable[[Json], object], says: str) -> None:
+def test_manifests_that_disagree_with_the_files(bundle_path: Path, edit: Callable[[Json], object], says: str) -> None:
     edit_manifest(bundle_path, edit)
     assert says in refused(bundle_path)
 
@@ -331,7 +331,9 @@ def shift(name: str, begin: int, end: int) -> Callable[[Json], object]:
         (lambda header: header["up"].update(shape=[1, 1600]), 0, "is stored as U8 [2, 800]"),
     ],
 )
-def test_headers_that_lie(bundle_path: Path, edit: Callable[[Json], object], data_bytes: int, says: str) -> None:
+def test_headers_that_disagree_with_the_file(
+    bundle_path: Path, edit: Callable[[Json], object], data_bytes: int, says: str
+) -> None:
     edit_header(bundle_path, edit, data_bytes=data_bytes)
     assert says in refused(bundle_path)
 
@@ -362,7 +364,7 @@ def test_tensors_off_the_alignment(bundle_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{", b'{"a":1,"a":1}', b"null", b'"' * 5])
-def test_headers_that_are_none(bundle_path: Path, text: bytes) -> None:
+def test_invalid_headers(bundle_path: Path, text: bytes) -> None:
     file = bundle_path / "target.safetensors"
     content = file.read_bytes()
     length = int.from_bytes(content[:8], "little")

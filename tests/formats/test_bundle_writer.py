@@ -83,7 +83,7 @@ def test_force_replaces_nothing_but_bundles(tmp_path: Path, kind: str, small_bun
 
 
 @pytest.mark.parametrize("manifest", [b'{"manifest_version": 3, "name": "tab counter"}', b"", None])
-def test_force_replaces_no_folder_with_somebody_elses_manifest(
+def test_force_replaces_no_folder_with_another_programs_manifest(
     bundle_path: Path, manifest: bytes | None, small_bundle: Callable[..., Path]
 ) -> None:
     """A browser extension beside a thesis; and a whole bundle beside a thesis."""
@@ -110,7 +110,7 @@ def test_force_replaces_no_bundle_with_a_folder_under_the_name_of_a_file(
 
 @pytest.mark.parametrize("system", ["as it is", "old"])
 @pytest.mark.parametrize("kind", ["bundle", "file", "link"])
-def test_what_appears_late_is_not_replaced(
+def test_a_file_that_appears_late_is_not_replaced(
     tmp_path: Path, kind: str, system: str, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system == "old":
@@ -219,7 +219,7 @@ def test_one_place_has_one_writer(tmp_path: Path, small_bundle: Callable[..., Pa
     assert names(tmp_path) == ["x.bundle"]
 
 
-def test_what_a_kill_left_is_cleared_away(tmp_path: Path, small_bundle: Callable[..., Path]) -> None:
+def test_the_remains_of_a_killed_run_are_removed(tmp_path: Path, small_bundle: Callable[..., Path]) -> None:
     work = tmp_path / "x.bundle.partial"
     (work / "bundle" / "folder").mkdir(parents=True)
     for name in ("lock", "bundle/target.safetensors", "bundle/manifest.json", "bundle/folder/file"):
@@ -262,7 +262,7 @@ def test_write_errors_are_one_line_and_leave_nothing(bundle_path: Path, code: in
     Bundle.open(bundle_path).verify()
 
 
-def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**9))
     with BundleWriter(tmp_path / "big.bundle") as writer:
         writer.require_space(10**9)
@@ -320,7 +320,7 @@ def write_file(path: Path, finished: list[str]) -> tuple[list[str], SafetensorsW
 
 @pytest.mark.parametrize("damaged", [None, "a", "b", "c", "header"])
 @pytest.mark.parametrize("length", [None, 0, 5, -1, -65, -200])
-def test_a_file_that_was_begun_is_gone_on_with_as_far_as_it_is_whole(
+def test_an_unfinished_file_is_resumed_as_far_as_it_is_whole(
     tmp_path: Path, damaged: str | None, length: int | None
 ) -> None:
     path = tmp_path / "x.safetensors"

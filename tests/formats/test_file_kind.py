@@ -40,14 +40,14 @@ def test_a_recipe_is_asked_for(tmp_path: Path, name: str) -> None:
     assert message in done.output.replace("\n", " ")
 
 
-def test_a_checkpoint_is_asked_for_and_a_bundle_given(tmp_path: Path) -> None:
+def test_a_bundle_in_the_place_of_a_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     done = CliRunner().invoke(main, [str(tmp_path)])
     assert done.exit_code == 1
     assert "it is a bundle, which is compiled already: run it with specrun" in done.output.replace("\n", " ")
 
 
-def test_a_bundle_is_asked_for_and_a_checkpoint_given(tmp_path: Path) -> None:
+def test_a_checkpoint_in_the_place_of_a_bundle_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BundleError, match="it is a checkpoint: compile it with speccompile"):
         Bundle.open(tmp_path)
@@ -59,7 +59,7 @@ def test_a_pointer_is_no_damaged_safetensors_file(tmp_path: Path) -> None:
         read_header(tmp_path / "x", CheckpointError)
 
 
-def test_nothing_is_said_of_what_is_not_known(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_file_has_no_name(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"name = 'x'\n")
     assert what_it_is(tmp_path / "x") is None
     assert what_it_is(tmp_path) is None

@@ -70,13 +70,13 @@ def code_bits(row: int, column: int) -> list[tuple[int, int]]:
     return [(half * 192 + run * 64 + lane, 6 + bit) for run in range(3) for bit in range(2)]
 
 
-def test_every_code_bit_of_a_tile_has_a_place_of_its_own() -> None:
+def test_every_code_bit_of_a_tile_has_its_own_place() -> None:
     places = [place for row in range(16) for column in range(32) for place in code_bits(row, column)]
     assert sorted(places) == [(byte, bit) for byte in range(384) for bit in range(8)]
 
 
 @pytest.mark.parametrize(("n", "k"), [(16, 32), (17, 33), (40, 100)])
-def test_bits_lie_where_the_layout_says(n: int, k: int, isa: str) -> None:
+def test_bits_are_at_the_places_of_the_layout(n: int, k: int, isa: str) -> None:
     codes, scales = random_codes(n, k)
     packed = pack(codes, scales)
     blocks = -(-k // 32)
@@ -169,7 +169,7 @@ def test_every_half_is_read_and_every_kind_of_float_is_rounded_to_half(isa: str)
     np.testing.assert_array_equal(unpack_fp16(pack_fp16(floats).data, *floats.shape).view(np.uint16), wanted)
 
 
-def test_what_fp16_cannot_hold_is_counted(isa: str) -> None:
+def test_values_beyond_fp16_are_counted(isa: str) -> None:
     values = np.zeros((3, 40), np.float32)
     values[0, :6] = [65504, -65504.004, 65519.99, 65520, -3e38, 1]
     values[1, :5] = [np.nan, np.inf, -np.inf, 2**-25, 2**-24]
@@ -183,7 +183,7 @@ def test_what_fp16_cannot_hold_is_counted(isa: str) -> None:
     assert bits[0, :6].tolist() == [0x7BFF, 0xFBFF, 0x7BFF, 0x7C00, 0xFC00, 0x3C00]
 
 
-def test_what_is_not_finite_is_counted(isa: str) -> None:
+def test_values_that_are_not_finite_are_counted(isa: str) -> None:
     values = np.ones((20, 70), np.float32)
     values[18, [0, 69]] = np.nan, np.inf
     values[2, 33] = -np.inf
@@ -211,7 +211,7 @@ def test_row_ranges_make_up_the_whole(dtype: str, transpose: bool) -> None:
         assert total.underflow == whole.statistics.underflow
 
 
-def test_rows_may_lie_apart() -> None:
+def test_rows_may_have_a_stride() -> None:
     wide = random_values(40, 300, "float16")
     np.testing.assert_array_equal(
         quantize_pack(wide[:, 7:140]).data, quantize_pack(np.ascontiguousarray(wide[:, 7:140])).data
@@ -240,7 +240,7 @@ def test_instruction_sets_and_threads_do_not_matter(threads: int, monkeypatch: p
 
 
 @pytest.mark.parametrize("weight_format", WEIGHT_FORMATS)
-def test_unpack_values_gives_what_the_bytes_stand_for(weight_format: str) -> None:
+def test_unpack_values_gives_the_values_of_the_bytes(weight_format: str) -> None:
     values = random_values(19, 65, "float32")
     packed = pack_values(values, weight_format)
     again = unpack_values(packed.data, weight_format, 19, 65)

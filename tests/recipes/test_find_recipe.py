@@ -46,7 +46,7 @@ def test_pairs_of_ours_are_listed_only_where_their_weights_are(tmp_path: Path, m
     assert shipped_recipes().keys() == {*PAIRS, "demo"}
 
 
-def test_what_a_name_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_comes_from_a_file_a_folder_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.toml"
     file.write_text('name = "own"\n[target]\ncheckpoint = "./big"\n')
@@ -68,7 +68,7 @@ def test_what_a_name_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", ["deno", "a/b/c", "nothing", "../nowhere"])
-def test_what_is_neither_a_recipe_nor_a_checkpoint(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_a_recipe_nor_a_checkpoint(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match="no recipe and no checkpoint") as caught:
         read_recipe(name)

@@ -141,7 +141,7 @@ def test_changes_from_the_command_line(tmp_path: Path) -> None:
         recipe.with_changes(k_max=-1)
 
 
-def test_what_was_left_to_the_default_stays_so(tmp_path: Path) -> None:
+def test_defaults_stay_defaults(tmp_path: Path) -> None:
     """A format that nobody asked for gives way to that of a checkpoint which is MX already."""
     recipe = load(tmp_path, 'name = "x"\n[target]\ncheckpoint = "./big"\n[draft]\ncheckpoint = "./small"\n')
     assert "format" not in recipe.with_changes(k_max=2, target={"format": None}).target.model_fields_set

@@ -35,7 +35,7 @@ def test_a_first_line_has_one_skeleton(source: str, text: str, script: ModuleTyp
     assert function.text == text
 
 
-def test_what_is_trained_on_can_be_parsed_again_and_is_not_held_out(script: ModuleType) -> None:
+def test_training_functions_can_be_parsed_and_are_not_held_out(script: ModuleType) -> None:
     files, held_out = script.library_files(script.HELD_OUT)
     functions = script.functions_of(files[:40])
     examples = script.Examples(functions)

@@ -43,7 +43,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_many_threads_get_what_one_gets(engine: Engine) -> None:
+def test_many_threads_get_the_same_as_one(engine: Engine) -> None:
     """Once two threads mixed their texts without an error."""
     settings: list[dict[str, Any]] = [{"k": 3}, {"k": 0}, {"temperature": 1.0, "seed": 4, "k": 2}]
     jobs = [(prompt, chosen) for prompt in PROMPTS for chosen in settings]
@@ -74,7 +74,7 @@ def test_two_engines_in_one_process(engine: Engine, path: Path) -> None:
             assert mine.result().token_ids == others.result().token_ids
 
 
-def test_a_cancelled_text_says_so_and_its_slot_is_used_again(path: Path) -> None:
+def test_a_cancelled_text_reports_it_and_frees_its_slot(path: Path) -> None:
     with Engine(path, slots=1) as engine:
         first, second = engine.generate("hello", **LONG), engine.generate("x", max_new_tokens=3)
         next(first)
@@ -96,7 +96,7 @@ def test_an_abandoned_text_gives_its_slot_back(path: Path) -> None:
         assert not engine._worker._scheduler.busy
 
 
-def test_closing_ends_what_runs_and_refuses_what_comes(path: Path) -> None:
+def test_closing_ends_running_texts_and_refuses_new_ones(path: Path) -> None:
     engine = Engine(path, slots=1)
     texts = [engine.generate("hello", **LONG), engine.generate("x", **LONG)]
     next(texts[0])
@@ -107,7 +107,7 @@ def test_closing_ends_what_runs_and_refuses_what_comes(path: Path) -> None:
         engine.generate("x")
 
 
-def test_an_engine_that_nobody_holds_ends_its_thread(path: Path) -> None:
+def test_an_unreferenced_engine_ends_its_thread(path: Path) -> None:
     def engines() -> int:
         return sum(thread.name == "mxspec-engine" for thread in threading.enumerate())
 
@@ -146,7 +146,7 @@ def _child(engine: Engine, text: Any, answers: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told(engine: Engine) -> None:
+def test_a_forked_child_gets_an_error(engine: Engine) -> None:
     text = engine.generate("hello", **LONG)
     next(text)
     context = multiprocessing.get_context("fork")
@@ -171,7 +171,7 @@ def _abc(engine: Engine) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_may_make_an_engine_of_its_own(engine: Engine, path: Path) -> None:
+def test_a_forked_child_may_open_its_own_engine(engine: Engine, path: Path) -> None:
     expected = _abc(engine)
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
@@ -205,7 +205,7 @@ def test_an_error_reaches_an_event_loop(engine: Engine) -> None:
         asyncio.run(read())
 
 
-def test_answers_to_many_requests_come_in_their_order(engine: Engine) -> None:
+def test_answers_to_many_requests_keep_their_order(engine: Engine) -> None:
     requests = [Request(prompt=p, max_new_tokens=5 + 20 * (i % 2)) for i, p in enumerate(PROMPTS * 6)]
     answers = list(engine.run(iter(requests)))
     assert len(answers) == len(requests)
@@ -214,7 +214,7 @@ def test_answers_to_many_requests_come_in_their_order(engine: Engine) -> None:
         assert answer.token_ids == engine.submit(request).result().token_ids
 
 
-def test_a_drawn_seed_is_told_and_repeats_the_text(engine: Engine) -> None:
+def test_a_drawn_seed_is_reported_and_repeats_the_text(engine: Engine) -> None:
     drawn = [engine.generate("seed", temperature=1.0, max_new_tokens=30).result() for _ in range(2)]
     assert drawn[0].token_ids != drawn[1].token_ids
     told = drawn[0].statistics
@@ -338,7 +338,7 @@ def test_many_requests_with_cancels_and_bad_ones(engine: Engine) -> None:
     until(lambda: not engine._worker._scheduler.busy)
 
 
-def test_an_engine_whose_thread_fails_leaves_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_reader_waits_after_the_engines_thread_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library's panic is a BaseException, and may come up where no text can be blamed for it."""
     engine = Engine(path, slots=1)
     running, waiting = engine.generate("hello", **LONG), engine.generate("x", **LONG)
@@ -359,7 +359,7 @@ def test_an_engine_whose_thread_fails_leaves_nobody_waiting(path: Path, monkeypa
     engine.close()
 
 
-def test_an_engine_without_a_thread_to_be_had_says_so_each_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_start_a_thread_reports_it_each_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -423,7 +423,7 @@ def test_a_handle_may_go_on_in_another_event_loop(engine: Engine) -> None:
     assert counts == [1, 30, 49]
 
 
-def test_what_is_no_drafter_is_refused_at_once(engine: Engine) -> None:
+def test_an_invalid_drafter_is_refused_at_once(engine: Engine) -> None:
     other = engine.generate("hello", **LONG)
     with pytest.raises(GenerationError, match="drafter: got 5, expected model or suffix or"):
         engine.generate("x", drafter=5)
@@ -451,7 +451,9 @@ def test_what_is_no_drafter_is_refused_at_once(engine: Engine) -> None:
         ({"draft_beams": 2, "k": 2}, "draft_beams: given without a beam search"),
     ],
 )
-def test_what_does_not_go_with_beams_is_refused_by_name(engine: Engine, settings: dict[str, Any], says: str) -> None:
+def test_settings_that_beams_do_not_support_are_refused_by_name(
+    engine: Engine, settings: dict[str, Any], says: str
+) -> None:
     with pytest.raises(GenerationError, match=f"^{says}"):
         engine.generate("x", **settings)
 

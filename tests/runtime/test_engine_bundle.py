@@ -241,7 +241,7 @@ def test_events_come_round_by_round_and_end_with_finished(near: Engine) -> None:
     assert events[-1].statistics.rounds == rounds  # type: ignore[union-attr]
 
 
-def test_texts_at_the_same_time_are_what_they_are_alone(near: Engine) -> None:
+def test_texts_at_the_same_time_equal_those_written_alone(near: Engine) -> None:
     settings: list[dict[str, Any]] = [
         {"k": 4},
         {"k": "auto"},
@@ -322,7 +322,7 @@ def test_an_unknown_keyword_is_not_swallowed(near: Engine) -> None:
         near.generate("x", max_tokens=3)  # type: ignore[call-arg]
 
 
-def test_what_is_no_bundle_or_lacks_a_model_says_so(near: Engine, tmp_path: Path) -> None:
+def test_the_error_names_an_invalid_bundle_or_a_missing_model(near: Engine, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such directory"):
         Engine(tmp_path / "none")
     with pytest.raises(BundleError, match="holds no baseline"):
@@ -352,7 +352,7 @@ def test_a_slot_is_copied_and_given_back(near: Engine) -> None:
     np.testing.assert_array_equal(session.run([Part(0, 3, [8], 1)]), whole)
 
 
-def test_pages_of_a_cache_cost_what_is_written(tmp_path: Path) -> None:
+def test_a_cache_costs_only_its_written_pages(tmp_path: Path) -> None:
     """In a context of 131,072 one token of a text must not take a huge page in each layer and head."""
     script = """
 import resource, sys

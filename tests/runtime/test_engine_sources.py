@@ -75,7 +75,7 @@ def rows_of(session: Session, slots: Sequence[int]) -> list[NDArray[np.float32]]
 
 
 @pytest.mark.parametrize("model", ["target", "draft", "baseline"])
-def test_what_an_encoder_writes_does_not_depend_on_the_sources_beside_it(engine: Engine, model: ModelName) -> None:
+def test_an_encoded_source_does_not_depend_on_other_sources(engine: Engine, model: ModelName) -> None:
     """Alone, with others in one call, over what another has left, copied, and beside entries that are not numbers."""
     rng = np.random.default_rng(1)
     sources = [rng.integers(0, 256, count).tolist() for count in (11, 1, LONGEST, 30)]
@@ -135,7 +135,7 @@ def test_the_draft_is_often_right(engine: Engine) -> None:
     assert 0.15 < np.mean(kept) < 1
 
 
-def test_texts_are_what_they_are_alone(t5_bundle: Path, engine: Engine) -> None:
+def test_texts_equal_those_written_alone(t5_bundle: Path, engine: Engine) -> None:
     """Sources that come and go, some again, some together; their bits are in the log-probabilities."""
     rng = random.Random(3)
     sources = [[rng.randrange(256) for _ in range(rng.randrange(1, LONGEST + 1))] for _ in range(5)]
@@ -155,7 +155,7 @@ def test_texts_are_what_they_are_alone(t5_bundle: Path, engine: Engine) -> None:
     assert any(found.statistics.reused_tokens for found in together)
 
 
-def test_an_answer_goes_on_from_its_own_beginning(engine: Engine) -> None:
+def test_an_answer_reuses_its_own_prefix(engine: Engine) -> None:
     whole = engine.generate(SOURCES[0], max_new_tokens=20).result()
     for given in (whole.token_ids[:7], [START, *whole.token_ids[:7]]):
         rest = engine.generate(SOURCES[0], decoder_prompt=given, max_new_tokens=13).result()
@@ -185,12 +185,12 @@ def test_the_context_is_the_decoders(engine: Engine) -> None:
         ({"messages": [{"role": "user", "content": "x"}]}, "has no chat template"),
     ],
 )
-def test_what_the_models_cannot_hold_is_refused(engine: Engine, settings: dict[str, Any], says: str) -> None:
+def test_sources_and_prompts_that_are_too_long_are_refused(engine: Engine, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(GenerationError, match=says):
         engine.generate(**settings)
 
 
-def test_a_source_is_scored_under_where_there_is_an_encoder(engine: Engine, tiny_bundles: dict[str, Path]) -> None:
+def test_score_takes_a_source_if_there_is_an_encoder(engine: Engine, tiny_bundles: dict[str, Path]) -> None:
     with pytest.raises(GenerationError, match="source: got none, expected what the encoder reads"):
         engine.score([START, 1])
     with Engine(tiny_bundles["near"]) as plain:
@@ -200,7 +200,7 @@ def test_a_source_is_scored_under_where_there_is_an_encoder(engine: Engine, tiny
             plain.generate("x", decoder_prompt="y")
 
 
-def test_tasks_are_what_the_recipe_says(engine: Engine) -> None:
+def test_tasks_come_from_the_recipe(engine: Engine) -> None:
     assert engine.task("reverse") == "reverse: "
     with pytest.raises(GenerationError, match=r"task: got 'revers', expected reverse \(did you mean 'reverse'\?\)"):
         engine.task("revers")

@@ -36,7 +36,7 @@ def named_errors(module: ModuleType) -> Iterator[str]:
             yield from re.findall(r"\b[A-Z]\w+Error\b", ast.get_docstring(node) or "")
 
 
-def test_what_public_functions_raise_is_public() -> None:
+def test_errors_of_public_functions_are_public() -> None:
     raised = {name for module in public_modules() for name in named_errors(module)}
     raised -= {name for name in raised if hasattr(builtins, name)}
     assert {"BundleError", "GenerationError", "QueueFullError"} <= raised

@@ -92,7 +92,7 @@ def test_beyond_the_queue_the_answer_is_later(server: Server) -> None:
     assert ask(server, SHORT | {"prompt": ["a"] * 4}).json["error"]["param"] == "n"  # which never fits
 
 
-def test_a_client_that_reads_nothing_is_left(server: Server) -> None:
+def test_a_client_that_reads_nothing_is_dropped(server: Server) -> None:
     wait_until(server, lambda texts: texts == 0)
     with Raw(server, LONG | {"stream": True, "logprobs": 20}, receive_bytes=2048, headers=bearer()) as client:
         wait_until(server, lambda texts: texts == 1)
@@ -102,7 +102,7 @@ def test_a_client_that_reads_nothing_is_left(server: Server) -> None:
         wait_for(lambda: not held_by(server, client))  # though nobody closed it there
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(server: Server) -> None:
+def test_a_stalled_request_body_times_out(server: Server) -> None:
     with socket.create_connection((server.host, server.port), PATIENCE) as client:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEYS[0]}\r\n"
         client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())

@@ -195,7 +195,7 @@ def test_replicas_fill_the_nodes(
     assert Layout(replicas=replicas, cpus=cpus).fitted(nodes) == fitted
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_too_many_replicas_are_reported() -> None:
     with pytest.raises(
         MxspecError, match="--replicas 3: there is room for 2 of 1 CPUs each; the largest of 1 nodes has 2"
     ):

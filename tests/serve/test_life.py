@@ -39,7 +39,7 @@ def begin(server: Server, body: dict[str, Any]) -> tuple[threading.Thread, list[
     return thread, answers
 
 
-def test_what_cannot_be_served_is_one_line(tmp_path: Path, bundle: Path) -> None:
+def test_a_bundle_that_cannot_be_served_is_one_line(tmp_path: Path, bundle: Path) -> None:
     assert "no such directory" in fails(tmp_path / "none")
     assert "BUNDLE" in fails()
     copy = tmp_path / bundle.name

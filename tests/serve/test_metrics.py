@@ -71,7 +71,7 @@ def test_counters_are_the_sums_of_the_answers(server: Server, answers: list[dict
     assert server.metric("mxspec:time_to_first_token_seconds_sum") == pytest.approx(spent)
 
 
-def test_the_dashboard_asks_for_what_there_is(server: Server, answers: list[dict[str, Any]]) -> None:
+def test_the_dashboard_queries_existing_metrics(server: Server, answers: list[dict[str, Any]]) -> None:
     assert answers
     text = server.request("GET", "/metrics").body.decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]

@@ -225,7 +225,7 @@ def written(texts: list[str], statistics: dict[str, Any]) -> bytes:
 # --- chat, stop, links ---
 
 
-def test_a_model_without_a_template_goes_on_from_what_stands_there(open_page: Open, server: Server) -> None:
+def test_a_model_without_a_template_continues_the_text(open_page: Open, server: Server) -> None:
     page = open_page({"tab": "chat", "temperature": "0", "max_tokens": "12"}).open().page
     expect(page.locator("#chat-note")).to_contain_text("no chat template")
     answers = page.locator(".turn.written .text")
@@ -362,7 +362,7 @@ def test_errors_are_said_in_words_and_can_be_tried_again(open_page: Open) -> Non
     expect(alert).to_be_empty()
 
 
-def test_what_the_server_refuses_is_shown_as_it_says_it(open_page: Open, server: Server) -> None:
+def test_a_refusal_of_the_server_is_shown_literally(open_page: Open, server: Server) -> None:
     page = open_page(GREEDY | {"temperature": "0.5", "seed": "1", "verifier": "mrs", "k": "auto"}).open()
     page.page.click("#run")
     message = server.post(
@@ -420,7 +420,7 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(open_page: Open, server: Ser
     assert "a-good-key" not in json.dumps(kept)
 
 
-def test_what_a_model_writes_is_never_markup(open_page: Open) -> None:
+def test_generated_text_is_never_markup(open_page: Open) -> None:
     page = open_page({"tab": "compare", "temperature": "0", "prompt": HOSTILE[0]})
     body = written(HOSTILE, {"seed": None, "verifier": "greedy"})
     page.answer_with("/v1/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
@@ -438,7 +438,7 @@ def test_what_a_model_writes_is_never_markup(open_page: Open) -> None:
     assert page.page.locator("img, b[onmouseover]").count() == 0
 
 
-def test_the_page_may_run_its_own_script_alone(server: Server) -> None:
+def test_the_page_may_run_only_its_own_script(server: Server) -> None:
     answer = server.request("GET", "/")
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
@@ -557,7 +557,7 @@ def whole_page(open_page: Open) -> Callable[..., Page]:
     return whole_page
 
 
-def test_text_stands_out_from_its_ground(whole_page: Callable[..., Page]) -> None:
+def test_text_contrasts_with_its_background(whole_page: Callable[..., Page]) -> None:
     page = whole_page().page
     grounds = []
     for scheme in ("light", "dark"):

@@ -93,7 +93,7 @@ def test_names_of_sentencepiece_tokens_keep_their_blanks() -> None:
 
 
 @pytest.mark.parametrize("module", ["mxspec.serve.start", "mxspec.serve.app", "mxspec.serve.commands.specserve"])
-def test_the_server_stands_without_the_compiler(module: str) -> None:
+def test_the_server_runs_without_the_compiler(module: str) -> None:
     forbidden = (
         "torch",
         "transformers",
@@ -109,7 +109,7 @@ def test_the_server_stands_without_the_compiler(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_options_are_known_without_what_runs_models() -> None:
+def test_help_imports_no_code_that_runs_models() -> None:
     slow = ("onnxruntime", "tokenizers", "starlette", "uvicorn")
     code = f"import sys, mxspec.serve.commands.specserve; print([name for name in {slow!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -181,7 +181,7 @@ def test_rows_are_answered_as_specrun_answers_them(cluster: Cluster, bundle: str
     assert "unknown key 'promt'" in next(answer["error"] for answer in answers if answer["line"] == 41)
 
 
-def test_a_killed_job_goes_on_and_outlives_its_replicas(cluster: Cluster, bundle: str, tmp_path: Path) -> None:
+def test_a_killed_job_resumes_and_outlives_its_replicas(cluster: Cluster, bundle: str, tmp_path: Path) -> None:
     """Killed is the process that asks, then, in the run that goes on, every replica: nothing is lost or doubled."""
     rows, out = write_rows(tmp_path / "rows.jsonl", 600), tmp_path / "out"
     arguments = [bundle, rows, out, "--k", "2", "--cpus-per-replica", "1", "--address", cluster.address]

@@ -174,7 +174,7 @@ def test_a_wrong_chat_is_refused_by_its_field(server: Server, fields: dict[str, 
         },
     ],
 )
-def test_what_changes_nothing_is_accepted(server: Server, fields: dict[str, Any]) -> None:
+def test_settings_without_effect_are_accepted(server: Server, fields: dict[str, Any]) -> None:
     answer = server.post("/v1/chat/completions", CHAT | fields)
     assert answer.status == 200, answer.body
 
@@ -198,7 +198,7 @@ def test_a_body_that_is_no_request(server: Server, body: bytes, message: str) ->
     assert message in answer.json["error"]["message"]
 
 
-def test_what_is_too_long_is_refused_with_and_without_its_length(server: Server) -> None:
+def test_too_long_bodies_are_refused_with_and_without_a_length(server: Server) -> None:
     body = json.dumps(WHOLE | {"prompt": "x" * 20_000}).encode()
     assert server.post("/v1/completions", body).status == 413
     with socket.create_connection((server.host, server.port), 30) as connection:

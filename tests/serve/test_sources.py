@@ -41,7 +41,7 @@ def test_a_completion_is_what_the_engine_writes_of_the_source(server: Any, t5_bu
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "model pair has no chat template"),
     ],
 )
-def test_what_makes_no_sense_is_refused(server: Any, path: str, body: dict[str, Any], says: str) -> None:
+def test_meaningless_combinations_are_refused(server: Any, path: str, body: dict[str, Any], says: str) -> None:
     answer = server.post(path, body)
     assert answer.status == 400
     assert says in answer.json["error"]["message"]

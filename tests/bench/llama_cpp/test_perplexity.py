@@ -31,7 +31,7 @@ class Bigrams:
                 yield self.table[places, np.asarray(tokens)[places]]
 
 
-def test_only_what_comes_after_the_first_half_of_a_window_is_judged() -> None:
+def test_only_the_second_half_of_a_window_is_scored() -> None:
     model = Bigrams()
     ids = np.random.default_rng(1).integers(0, VOCAB, 2 * WINDOW + 10).tolist()
     losses = []

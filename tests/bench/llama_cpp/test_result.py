@@ -73,7 +73,7 @@ def test_ours_are_over_the_peer_of_the_same_repetition(result: SpeculativeResult
     assert result.rows[-1].over(result.rows[0]) == pytest.approx(4)  # of 4, 8 and 3
 
 
-def test_of_each_target_the_fastest_row_is_what_ours_are_compared_with(result: SpeculativeResult) -> None:
+def test_rows_are_compared_with_the_fastest_row_of_each_target(result: SpeculativeResult) -> None:
     chosen = {name: found.draft for name, found in result.references.items()}
     assert chosen == {"F16": None, "F16 with speculation": "demo", "Q6_K at best": None}
 

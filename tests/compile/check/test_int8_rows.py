@@ -159,7 +159,7 @@ def test_wrong_int8_products_are_seen(
         check_divergence(divergence, entry)
 
 
-def test_what_is_no_number_is_refused(model: tuple[Path, ModelEntry]) -> None:
+def test_values_that_are_not_finite_are_refused(model: tuple[Path, ModelEntry]) -> None:
     exact = read(*model)
     broken = [Reading(one.way, one.text, one.first, one.logits * np.nan) for one in exact]
     with pytest.raises(CheckFailed, match="of inf nats"):

@@ -56,7 +56,7 @@ def words(count: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("more", ["target", "draft"])
-def test_a_token_of_one_alone_is_said(more: str) -> None:
+def test_a_token_that_one_model_lacks_is_reported(more: str) -> None:
     both = {"target": Vocabulary(words(20)), "draft": Vocabulary(words(20))}
     both[more] = Vocabulary({**words(20), "<extra>": 20})
     said = check_pair(both["target"], both["draft"])
@@ -91,7 +91,7 @@ NO_TOKENIZERS = [
 
 
 @pytest.mark.parametrize("text", NO_TOKENIZERS)
-def test_tokenizers_that_are_none(tmp_path: Path, text: str) -> None:
+def test_invalid_tokenizers(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         Vocabulary.read(tmp_path / "tokenizer.json")

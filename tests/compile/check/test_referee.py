@@ -222,7 +222,7 @@ def test_a_graph_that_cannot_run_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("model_type", ["bert", "mixtral", "mamba", "led"])
-def test_what_is_no_plain_decoder_is_one_line(model_type: str) -> None:
+def test_a_model_that_is_not_a_plain_decoder_is_one_line(model_type: str) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 120}
     with pytest.raises(MxspecError) as caught:
         judge(AutoConfig.for_model(model_type, **sizes), CONTEXT)

@@ -102,7 +102,7 @@ def test_faults_are_caught(tmp_path: Path, fault: str, says: str) -> None:
         check_specializations(tmp_path, entry, VOCABULARY, (1, 5, 16))
 
 
-def test_a_large_model_takes_single_steps_alone(tmp_path: Path) -> None:
+def test_a_large_model_runs_single_steps_only(tmp_path: Path) -> None:
     """Its twin is tried at all lengths and in batches."""
     check_specializations(tmp_path, write_model(tmp_path, NEIGHBOURS), VOCABULARY, (1,))
 

@@ -46,7 +46,7 @@ def test_shrink_knows_other_names_of_the_sizes() -> None:
     assert (small.n_layer, small.vocab_size, small.n_embd) == (2, 512, 64)
 
 
-def test_shrink_narrows_what_hangs_on_no_head() -> None:
+def test_shrink_narrows_layers_that_do_not_depend_on_heads() -> None:
     """The width of the hidden states where heads have a size of their own, the number of heads where they have not."""
     wide = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 4, "num_attention_heads": 32}
     llama = shrink(AutoConfig.for_model("llama", **wide, num_key_value_heads=8))

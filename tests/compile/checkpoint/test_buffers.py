@@ -53,7 +53,7 @@ def error_of(folder: Path, output: Path) -> float:
         return compare_own_weights(output, entry, checkpoint, random_texts(120))[0].stored.error
 
 
-def test_they_are_what_transformers_loads(apertus: Path, tmp_path: Path) -> None:
+def test_they_equal_what_transformers_loads(apertus: Path, tmp_path: Path) -> None:
     assert error_of(apertus, tmp_path) < 2e-6
 
 
@@ -71,7 +71,7 @@ def test_calibration_runs_with_them(apertus: Path) -> None:
     assert float(layer.get_buffer("mlp.act_fn.beta")) == float(torch.tensor(0.8, dtype=torch.bfloat16))
 
 
-def test_tables_are_none_of_them() -> None:
+def test_tables_are_not_among_the_buffers() -> None:
     """GPT-J's positions are in its checkpoints, too; they are computed alike."""
     model_type, settings = LIGHT["gptj"]
     assert stored_buffers(name_parameters(AutoConfig.for_model(model_type, **settings))) == {}
@@ -84,7 +84,7 @@ def test_tables_are_none_of_them() -> None:
         (torch.tensor(np.inf), f"'{BETA}' of model.safetensors holds NaN or infinity"),
     ],
 )
-def test_what_makes_no_sense_is_refused(value: torch.Tensor, says: str, apertus: Path, tmp_path: Path) -> None:
+def test_meaningless_combinations_are_refused(value: torch.Tensor, says: str, apertus: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((apertus / "config.json").read_bytes())
     save_file(load_file(apertus / SAFETENSORS.single) | {BETA: value}, tmp_path / SAFETENSORS.single)
     with Checkpoint(tmp_path) as checkpoint:

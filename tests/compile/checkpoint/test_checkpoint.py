@@ -80,7 +80,7 @@ def test_the_configuration_is_read_with_the_tensors(tmp_path: Path) -> None:
     assert "no config.json" in refused(tmp_path)
 
 
-def test_an_index_that_lies(tmp_path: Path) -> None:
+def test_an_index_that_disagrees_with_the_shards(tmp_path: Path) -> None:
     shards = {"a.safetensors": {"x": torch.ones(2)}}
     save_shards(tmp_path, {"x": "a.safetensors", "gone": "a.safetensors"}, shards)
     assert "tensor 'gone' of model.safetensors.index.json is missing" in refused(tmp_path)
@@ -94,7 +94,7 @@ def test_an_index_that_lies(tmp_path: Path) -> None:
     assert "not valid JSON" in refused(tmp_path)
 
 
-def test_a_single_file_goes_before_an_index_beside_it(tmp_path: Path) -> None:
+def test_a_single_file_is_preferred_to_an_index(tmp_path: Path) -> None:
     """As in transformers: the index is stale, for whoever wrote the file did not write it."""
     config = GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=8, vocab_size=12)
     old, new = GPT2LMHeadModel(config), GPT2LMHeadModel(config)

@@ -41,7 +41,7 @@ def refused(folder: Path, kind: type[MxspecError] = CheckpointError) -> str:
 
 
 @pytest.mark.parametrize("model_type", ["llama", "made_up"])
-def test_code_of_a_checkpoint_is_neither_run_nor_asked_about(
+def test_a_checkpoints_code_is_never_run_and_never_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
 ) -> None:
     """transformers asks on standard input whether to run it, and `echo y |` was enough."""
@@ -110,7 +110,7 @@ def test_files_that_are_no_object(tmp_path: Path, content: bytes) -> None:
     refused(tmp_path)
 
 
-def test_a_model_type_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_model_type(tmp_path: Path) -> None:
     assert "no model type" in refused(write(tmp_path, {"model_type": "made_up"}), UnsupportedModelError)
 
 

@@ -152,7 +152,7 @@ def test_a_pickled_adapter_is_fetched_where_it_is_asked_for(hub: Hub) -> None:
     assert hub.fetched == hub.files
 
 
-def test_a_configuration_is_fetched_alone(hub: Hub) -> None:
+def test_only_the_configuration_is_fetched(hub: Hub) -> None:
     hub.files.add("model.safetensors")
     assert fetch_config(recipe(), recipe().target) == hub.folder
     assert hub.fetched == {"config.json"}
@@ -198,7 +198,7 @@ def test_refusals_say_what_to_do(
     assert refused(revision="v1").startswith(f"org/model: {says}")
 
 
-def test_offline_means_the_cache_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_means_only_the_cache(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.fails = errors.LocalEntryNotFoundError("Cannot find an appropriate cached snapshot folder")
     assert refused() == (

@@ -35,7 +35,7 @@ def test_without_a_generation_config_it_is_greedy(tmp_path: Path) -> None:
     assert SamplingDefaults().temperature == 0
 
 
-def test_what_is_stated_is_kept(tmp_path: Path) -> None:
+def test_stated_settings_are_kept(tmp_path: Path) -> None:
     shaping = {"top_k": 20, "top_p": 0.8, "min_p": 0.05, "typical_p": 0.9}
     stated = {**shaping, "repetition_penalty": 1.05, "no_repeat_ngram_size": 3}
     assert read(tmp_path, do_sample=True, temperature=0.7, **stated) == SamplingDefaults(temperature=0.7, **stated)
@@ -91,7 +91,7 @@ def test_rules_of_no_token_ids_are_errors_that_name_them(tmp_path: Path, wrong: 
         rules(tmp_path, **wrong)
 
 
-def test_what_changes_nothing_is_not_named(tmp_path: Path) -> None:
+def test_settings_without_effect_are_not_named(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(GenerationConfig(pad_token_id=0, use_cache=True).to_json_string())
     assert read_rules(tmp_path, 10) == NO_RULES
     off = {"num_beams": 1, "length_penalty": 2.0, "early_stopping": True, "diversity_penalty": 0.0, "top_k": 5}
@@ -106,7 +106,7 @@ def test_no_setting_of_transformers_is_dropped_in_silence(tmp_path: Path) -> Non
         assert taken or key in BEAMS or found.not_applied == {key: 7}, key
 
 
-def test_what_is_not_applied_is_named_with_the_option_that_asks_for_it(tmp_path: Path) -> None:
+def test_settings_that_are_not_applied_are_named_with_their_option(tmp_path: Path) -> None:
     found = rules(
         tmp_path, num_beams=4, length_penalty=2.0, early_stopping=True, max_length=20, new_key=[1], bos_token_id=0
     )
@@ -121,7 +121,7 @@ def test_what_is_not_applied_is_named_with_the_option_that_asks_for_it(tmp_path:
     assert {f"--{name.replace('_', '-')}" for name in OPTIONS.values()} <= options
 
 
-def test_as_in_transformers_config_json_speaks_where_there_is_no_generation_config(tmp_path: Path) -> None:
+def test_config_json_is_read_without_a_generation_config_as_in_transformers(tmp_path: Path) -> None:
     config = {"num_beams": 4, "forced_eos_token_id": 2, "hidden_size": 64, "forced_bos_token_id": 0}
     alone = rules(tmp_path, "config.json", **config)
     assert alone == GenerationRules(forced_last=(2,), not_applied={"num_beams": 4, "forced_bos_token_id": 0})

@@ -120,7 +120,7 @@ def test_a_class_that_reads_the_pieces_in_another_way(tmp_path: Path) -> None:
     assert "tokenizer.model" in refused(folder)
 
 
-def test_a_class_that_does_not_read_what_is_there(byte_level: Path) -> None:
+def test_a_class_that_ignores_an_existing_tensor(byte_level: Path) -> None:
     write(byte_level, "llama")
     assert "transformers cannot make one" in refused(byte_level)
     write(byte_level, "llama", {"tokenizer_class": "LlamaTokenizer"})

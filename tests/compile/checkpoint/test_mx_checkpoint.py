@@ -233,7 +233,7 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     assert "says that lm_head is not MX" in refused(write(tmp_path, quark("fp4"), **excluded))
 
 
-def test_a_nan_scale_is_refused_where_it_is(tmp_path: Path) -> None:
+def test_a_nan_scale_is_refused_with_its_place(tmp_path: Path) -> None:
     tensors = codes_and_scales(40, 32, 2)
     tensors["x.weight_scale"][37, 1] = 255
     with Checkpoint(write(tmp_path, COMPRESSED, **tensors)) as checkpoint:

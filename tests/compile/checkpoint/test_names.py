@@ -59,7 +59,7 @@ def test_untied_parameters_do_not() -> None:
         resolve_names(untied, [EMBEDDING], [HEAD])
 
 
-def test_what_is_missing_and_what_is_there() -> None:
+def test_the_error_names_missing_parameters_and_existing_tensors() -> None:
     with pytest.raises(CheckpointError, match=r"no tensor for transformer\.wte\.weight; it has a, b … \(3 in all\)"):
         resolve_names(gpt2(), ["a", "b", "c"], ["transformer.wte.weight"])
 

@@ -149,7 +149,7 @@ NO_WEIGHTS = {
 
 
 @pytest.mark.parametrize("kind", NO_WEIGHTS)
-def test_what_is_no_name_with_a_tensor_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+def test_entries_other_than_named_tensors_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     content, says = NO_WEIGHTS[kind]
     save(tmp_path, content)
     with pytest.raises(CheckpointError, match=says):

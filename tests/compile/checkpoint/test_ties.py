@@ -52,7 +52,7 @@ def transformers_ties(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("row", [0, 63])
-def test_a_head_of_its_own_is_kept(folder: Path, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_separate_head_is_kept(folder: Path, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ties, "PIECE_VALUES", 10 * 32)  # seven pieces
     head = load_file(folder / "model.safetensors")[EMBEDDING]
     head[row, 31] += 1e-3

@@ -60,7 +60,7 @@ def test_standard_models_lie_beside_the_bundle(bundle: Path) -> None:
     Bundle.open(bundle)  # nothing was put into it
 
 
-def test_an_emitted_folder_is_replaced_by_force_alone(bundle: Path, static: Path, tmp_path: Path) -> None:
+def test_an_emitted_folder_is_replaced_only_by_force(bundle: Path, static: Path, tmp_path: Path) -> None:
     result = speccompile("emit", "static", bundle)
     assert result.exit_code == 1
     assert "replace it with --force" in result.output

@@ -53,7 +53,7 @@ def report(*args: object) -> dict[str, Any]:
     return recipes
 
 
-def test_list_says_what_each_recipe_is() -> None:
+def test_list_describes_each_recipe() -> None:
     result = speccompile("list")
     assert result.exit_code == 0, result.output
     for word in ("smollm2", "no draft", "--draft FOLDER", "Salesforce/codegen-6B-mono"):

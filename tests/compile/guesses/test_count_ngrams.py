@@ -30,7 +30,7 @@ def tables(tokens: list[int]) -> tuple[NgramTables, dict[str, NDArray[Any]]]:
 
 
 @pytest.mark.parametrize("vocab", [3, 8, 60])
-def test_what_follows_is_what_was_counted(vocab: int) -> None:
+def test_the_following_tokens_are_those_counted(vocab: int) -> None:
     tokens = np.random.default_rng(vocab).integers(0, vocab, 500).tolist()
     made, _ = tables(tokens)
     expected = followers(tokens)

@@ -64,7 +64,7 @@ def test_texts_become_tables_and_a_corpus(tmp_path: Path, monkeypatch: pytest.Mo
         (b" \n", "ngram: .*text.txt holds no text"),
     ],
 )
-def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes | None, says: str) -> None:
+def test_files_that_are_not_text_are_refused(tmp_path: Path, content: bytes | None, says: str) -> None:
     recipe, text = write_pair(tmp_path, "llama"), tmp_path / "text.txt"
     if content is not None:
         text.write_bytes(content)

@@ -115,9 +115,7 @@ NO_STANDARD_FORM = {
 }
 
 
-def test_every_architecture_is_what_transformers_computes(
-    tiny_name, standard_model, written_model, tiny_checkpoint
-) -> None:
+def test_every_architecture_equals_transformers(tiny_name, standard_model, written_model, tiny_checkpoint) -> None:
     if tiny_name in NO_STANDARD_FORM:
         with pytest.raises(MxspecError, match=NO_STANDARD_FORM[tiny_name]):
             standard_model(tiny_name, "fp16_tiles")
@@ -131,7 +129,7 @@ def test_every_architecture_is_what_transformers_computes(
     assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 21)]
 
 
-def test_every_format_is_what_the_bundle_means(standard_model, written_model, tiny_checkpoint) -> None:
+def test_every_format_keeps_the_bundles_values(standard_model, written_model, tiny_checkpoint) -> None:
     """Logits: those of the rounded weights but for float32's last bits, our runtime's but for int16 activations."""
     path, (folder, entry) = standard_model("llama-ragged", "every"), written_model("llama-ragged", "every")
     check(path)
@@ -213,7 +211,7 @@ def test_the_first_opset_that_has_the_types() -> None:
         *(("Attention", inputs, "by distance has no form") for inputs in (9, 10, 11)),
     ],
 )
-def test_what_has_no_standard_form_is_refused(operator, inputs, says) -> None:
+def test_operators_without_a_standard_form_are_refused(operator, inputs, says) -> None:
     values = [ir.Value(name=f"x{i}") for i in range(inputs)]
     node = ir.Node("mxspec", operator, values)
     model = ir.Model(ir.Graph(values, node.outputs, nodes=[node], opset_imports={"mxspec": 2}), ir_version=10)

@@ -15,7 +15,7 @@ ZEROS = np.zeros((1, 64), np.uint8)
 
 @pytest.mark.parametrize(("kind", "bits"), [("FLOAT4E2M1", 4), ("FLOAT6E3M2", 6), ("FLOAT6E2M3", 6), ("UINT8", 8)])
 @pytest.mark.parametrize("shape", [(16, 64), (3, 7), (1, 1), (5, 2)])
-def test_bits_are_what_onnx_reads(kind: str, bits: int, shape: tuple[int, int]) -> None:
+def test_onnx_reads_the_same_values(kind: str, bits: int, shape: tuple[int, int]) -> None:
     codes = np.random.default_rng(0).integers(0, 1 << bits, shape).astype(np.uint8)
     raw = np.ascontiguousarray(as_bits(codes, bits)).tobytes()
     tensor = onnx.helper.make_tensor("x", getattr(onnx.TensorProto, kind), shape, raw, raw=True)

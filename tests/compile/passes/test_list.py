@@ -67,7 +67,7 @@ def test_leftovers_stay_until_they_are_swept() -> None:
     assert Sweep().run(model) == 1
 
 
-def test_what_a_pass_requires_is_checked() -> None:
+def test_the_preconditions_of_a_pass_are_checked() -> None:
     model, specs = gated()
     del specs["a.up.weight"]
     for step in (TakeValuesOut(specs), FuseProjections(specs)):

@@ -104,7 +104,7 @@ def test_goes_into_the_operator(changes, inputs, attributes) -> None:
         pytest.param(("q3 = RMSNormalization <axis = 2> (q2, w)",), id="a norm of all heads in a view of heads"),
     ],
 )
-def test_stays_as_it_is(changes) -> None:
+def test_graphs_without_a_match_stay_unchanged(changes) -> None:
     assert fused(*changes) is None
 
 

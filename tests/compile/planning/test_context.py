@@ -37,7 +37,7 @@ def test_the_draft_may_know_less(
     assert (contexts["target"], contexts["draft"]) == expected
 
 
-def test_what_cannot_be() -> None:
+def test_impossible_settings() -> None:
     with pytest.raises(RecipeError, match="got 65, but the target knows 64 positions"):
         choose_contexts(RECIPE.with_changes(context_length=65), {"target": knows(64)})
     with pytest.raises(RecipeError, match="k_max: got 4, expected less than the context length, 4"):

@@ -113,7 +113,7 @@ def test_attention_reads_the_product(name, a_layer, tiny_export) -> None:
     assert not counts.keys() & (views | {"Attention", "RotaryEmbedding"})
 
 
-def test_what_attention_is_told(tiny_export) -> None:
+def test_the_attributes_of_attention(tiny_export) -> None:
     """Norm weights, epsilon and order of the heads; a scale of the queries is part of its own."""
     qwen3, olmo2, neox, opt = (
         nodes(tiny_export(name, "fp16_tiles", "float32"), "QkvAttention")[0]
@@ -132,7 +132,7 @@ def test_attention_and_mlp_of_one_norm_have_their_own_products(tiny_export) -> N
     assert {"model.layers.0.self_attn.q_proj+k_proj+v_proj.weight", "model.layers.0.mlp.fc1.weight"} <= names
 
 
-def test_what_is_fused_where(tiny_export) -> None:
+def test_fusions_that_only_some_models_have(tiny_export) -> None:
     """Fused operators that some models have, and some in a part of their layers."""
     layers = nodes(tiny_export("smollm3", "fp16_tiles", "float32"), "QkvAttention")
     assert [len(node.inputs) for node in layers] == [8, 6]  # with rotation and without
@@ -188,7 +188,7 @@ def test_only_equal_formats_and_whole_tiles_are_stacked(tmp_path, tiny_checkpoin
     assert {"model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"} <= ragged
 
 
-def test_attention_is_told_scale_softcap_and_window(tiny_export) -> None:
+def test_attention_gets_scale_softcap_and_window(tiny_export) -> None:
     attributes = [
         {name: attribute.value for name, attribute in node.attributes.items()}
         for node in nodes(tiny_export("gemma2", "fp16_tiles", "float32"), "QkvAttention")

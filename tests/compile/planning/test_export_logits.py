@@ -105,7 +105,7 @@ def test_half_precision_cache_costs_little(name, open_session, tiny_checkpoint) 
     assert 1e-5 < error < 1e-3  # below, the cache would not have been float16
 
 
-def test_packed_weights_mean_what_formats_says(open_session, tiny_checkpoint, tiny_export, fill) -> None:
+def test_packed_weights_have_the_values_of_formats(open_session, tiny_checkpoint, tiny_export, fill) -> None:
     """The graph with MXFP6 weights equals transformers with the dequantised weights, up to its int16 activations."""
     _, model = tiny_checkpoint("llama")
     session = open_session("llama", "mxfp6_e3m2")
@@ -142,7 +142,7 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize(("name", "weight_format", "cache_dtype"), SETTINGS)
-def test_rows_do_not_depend_on_company(name, weight_format, cache_dtype, open_session, threads) -> None:
+def test_rows_do_not_depend_on_the_rest_of_the_batch(name, weight_format, cache_dtype, open_session, threads) -> None:
     """K+1 scored rows, rows beside other texts, other chunks, other threads: all have the bits of single steps."""
     session = open_session(name, weight_format, cache_dtype)
     text, other = texts(3, (41, 29))

@@ -83,7 +83,7 @@ def test_emitted_models_have_their_own(tiny_bundles: dict[str, Path], tmp_path: 
         np.testing.assert_array_equal(stored[name], theirs[name])
 
 
-def test_the_report_says_so(tiny_bundles: dict[str, Path]) -> None:
+def test_the_report_names_shared_tables(tiny_bundles: dict[str, Path]) -> None:
     arguments = ["inspect", str(tiny_bundles["near"])]
     printed = CliRunner().invoke(main, arguments).output
     assert f"read in the target's file, the same there: {', '.join(TABLES)}" in printed

@@ -60,7 +60,7 @@ def test_halves_are_taken_where_they_repeat(neighbours: bool) -> None:
         rotation.halve(table)
 
 
-def test_a_way_of_its_own_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_rotation_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Llama's, turned the other way: spelled out in the graph, by tables as wide as it has them."""
 
     def backwards(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:

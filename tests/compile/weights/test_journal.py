@@ -77,7 +77,7 @@ def killed_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_second_run_goes_on_at_the_tensor(
+def test_a_second_run_resumes_at_the_tensor(
     folder: Path, whole: tuple[PackedWeights, bytes], killed_at: Callable[[str], None], name: str
 ) -> None:
     killed_at(name)

@@ -14,7 +14,7 @@ def test_items_come_in_order() -> None:
     assert list(read_ahead(iter(range(1, 9)))) == list(range(1, 9))
 
 
-def test_an_error_while_reading_comes_up() -> None:
+def test_an_error_while_reading_is_raised() -> None:
     def items() -> Iterator[str]:
         yield "first"
         raise OSError("disk")
@@ -38,7 +38,7 @@ def fail(message: str) -> None:
 
 
 @pytest.mark.parametrize("calls_after", [0, 1, 5])
-def test_an_error_while_writing_comes_up_at_the_end_at_the_latest(calls_after: int) -> None:
+def test_an_error_while_writing_is_raised_at_the_end_at_the_latest(calls_after: int) -> None:
     def work() -> None:
         with WriteBehind() as behind:
             behind(fail, "disk full")
@@ -59,7 +59,7 @@ def test_an_error_of_the_caller_is_not_hidden_by_one_of_the_writer() -> None:
         work()
 
 
-def test_nothing_is_written_after_what_could_not_be() -> None:
+def test_nothing_is_written_after_a_failed_write() -> None:
     done: list[int] = []
     begun = threading.Event()
 

@@ -118,7 +118,7 @@ def test_embeddings_norms_and_constants(tmp_path: Path, piece_weights: int, dtyp
     assert [entry.error is None for entry in packed.entries] == [False, False, True, True]
 
 
-def test_the_entry_tells_where_the_tensor_lies_and_the_hash_is_the_file_s(tmp_path: Path) -> None:
+def test_the_entry_has_the_tensors_place_and_the_files_hash(tmp_path: Path) -> None:
     packed, stored, _ = stream(
         tmp_path, [matrix("a", 5, 5, "fp16_tiles"), matrix("b", 5, 5, "mxfp6_e2m3")], a=random(5, 5), b=random(5, 5)
     )

@@ -84,7 +84,7 @@ def test_a_hub_out_of_reach_takes_one_line(monkeypatch: pytest.MonkeyPatch) -> N
             read(wrong)
 
 
-def test_what_holds_no_text_is_refused(tmp_path: Path) -> None:
+def test_files_without_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text(" \n")
     (tmp_path / "image").write_bytes(b"\xff\xd8")
     for source, said in (("blank.txt", "holds no text"), ("image", "cannot be read as UTF-8"), ("no", "no: cannot be")):

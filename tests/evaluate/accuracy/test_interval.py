@@ -23,7 +23,7 @@ def test_equal_blocks_are_student_t_of_their_means() -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
-def test_it_holds_the_mean_of_dependent_tokens_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_mean_of_dependent_tokens_as_often_as_promised() -> None:
     """AR(1) with a correlation of 0.8 beside a neighbour: 400 texts in documents of unequal lengths."""
     rng, lengths = np.random.default_rng(1), [900, 40, 1300, 700, 10]
     held = naive = 0

@@ -50,7 +50,7 @@ def test_equal_models_do_not_diverge() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("wrong", [0, 1, 2])
-def test_a_logit_that_is_no_number_shows_where_it_is(value: float, wrong: int) -> None:
+def test_a_logit_that_is_not_finite_is_reported_with_its_place(value: float, wrong: int) -> None:
     models = [logits(6, 50, seed) for seed in range(3)]
     models[wrong][4, 7] = value
     found = compare_rows(models[0], models[1:], np.arange(6))

@@ -61,7 +61,7 @@ def with_bos() -> Tokenizer:
     return tokenizer
 
 
-def test_what_the_tokenizer_puts_before_a_text_leads_and_what_it_puts_after_is_no_text() -> None:
+def test_special_tokens_before_a_text_lead_and_those_after_it_are_not_scored() -> None:
     assert leading_tokens(with_bos(), BOS) == (BOS,)
     assert leading_tokens(make_byte_tokenizer(), BOS) == ()
     for text in ("ab", "<bos>ab"):

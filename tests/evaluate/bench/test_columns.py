@@ -49,7 +49,7 @@ def test_figures_follow_from_trials(demo_with_baseline: Path, text: Path, tmp_pa
     assert all(t.rounds + t.accepted >= t.tokens for t in speculating.trials)
 
 
-def test_what_cannot_be_measured_is_refused(
+def test_impossible_measurements_are_refused(
     demo_bundles: dict[str, Path], demo_with_baseline: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_ceiling, "PASSES", 1)

@@ -39,7 +39,7 @@ def instances(kind: str, arguments: Sequence[tuple[object, ...]]) -> list[Instan
     return [Instance(kind, {}, each, number) for number, each in enumerate(arguments)]
 
 
-def test_each_is_what_it_would_be_alone(lm: MxspecLM) -> None:
+def test_each_equals_the_one_alone(lm: MxspecLM) -> None:
     pairs = [
         (HEADER + question, choice) for question in ("a or b:", "c or d:") for choice in (" a", " be", " c", " de")
     ]
@@ -59,7 +59,7 @@ def test_each_is_what_it_would_be_alone(lm: MxspecLM) -> None:
     assert not other.greedy
 
 
-def test_what_contexts_share_is_read_once(lm: MxspecLM) -> None:
+def test_shared_prefixes_of_contexts_are_read_once(lm: MxspecLM) -> None:
     likelihoods = Likelihoods(Session.of(lm.engine.bundle, "target", 4))
     header = list(HEADER.encode())
     requests = [([*header, ord(question)], list(choice.encode())) for question in "?!." for choice in ("ab", "cd", "e")]

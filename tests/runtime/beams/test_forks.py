@@ -35,7 +35,7 @@ class Memory:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_text_goes_on_from_its_own_entries(seed: int) -> None:
+def test_every_text_continues_from_its_own_entries(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randrange(2, 5)
     memory, root = Memory(9), Node.root(PROMPT)
@@ -62,7 +62,7 @@ def test_every_text_goes_on_from_its_own_entries(seed: int) -> None:
         live = list(dict.fromkeys(live))
 
 
-def test_an_only_child_keeps_its_slot_and_others_get_what_they_lack() -> None:
+def test_an_only_child_keeps_its_slot_and_others_copy_missing_entries() -> None:
     memory, root = Memory(4), Node.root(PROMPT)
     forks = Forks(memory.copy)
     memory.entries[0][:PROMPT] = range(PROMPT)
@@ -83,7 +83,7 @@ def test_an_only_child_keeps_its_slot_and_others_get_what_they_lack() -> None:
     assert memory.copied == PROMPT + 2  # the prompt is there
 
 
-def test_what_is_wanted_again_is_read_again() -> None:
+def test_a_node_whose_logits_are_needed_again_is_read_again() -> None:
     memory, root = Memory(2), Node.root(PROMPT)
     forks = Forks(memory.copy)
     forks.hold(0, [root])

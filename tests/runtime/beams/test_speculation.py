@@ -54,7 +54,7 @@ def written(events: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("agreement", [0.0, 0.7, 0.95, 1.0])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_search_is_that_of_the_target_alone(toys: Any, agreement: float, seed: int) -> None:
+def test_a_drafted_search_equals_that_of_the_target_alone(toys: Any, agreement: float, seed: int) -> None:
     rng = random.Random(seed)
     settings = random_settings(rng, 4)
     target, _ = make_pair(toys, settings["count"])
@@ -76,7 +76,7 @@ def test_a_search_is_that_of_the_target_alone(toys: Any, agreement: float, seed:
 
 @pytest.mark.parametrize("source_capacity", [0, 16])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_search_in_company_is_what_it_is_alone(toys: Any, seed: int, source_capacity: int) -> None:
+def test_a_search_next_to_other_texts_equals_the_search_alone(toys: Any, seed: int, source_capacity: int) -> None:
     """Searches and other texts come at random, and some are cancelled; what is borrowed is lost again."""
     rng = random.Random(seed)
     slots, chunk = rng.choice([3, 4, 6]), rng.choice([3, 8, 64])
@@ -145,7 +145,7 @@ def test_the_prompt_is_read_once_and_copied_once(toys: Any) -> None:
     assert all(first >= length for _, _, _, first in copies if first > 0)
 
 
-def test_what_a_search_has_read_is_not_read_again(toys: Any) -> None:
+def test_the_tokens_that_a_search_has_read_are_reused(toys: Any) -> None:
     target, draft = make_pair(toys, 4)
     scheduler, box = toys.scheduler(target, draft), toys.Outbox()
     scheduler.add([toys.search_of(target, draft, box, PROMPT, count=3, max_new_tokens=8, k=1)])
@@ -173,14 +173,14 @@ def test_a_cancelled_search_gives_the_best_so_far(toys: Any) -> None:
     assert sum(isinstance(event, Round) for event in box) == 2
 
 
-def test_an_error_of_the_draft_ends_the_search_alone(toys: Any) -> None:
+def test_an_error_of_the_draft_ends_only_the_search(toys: Any) -> None:
     target, draft = make_pair(toys, 4)
     draft.run = None
     with pytest.raises(TypeError):
         toys.search(target, draft, PROMPT, count=2, k=2)
 
 
-def test_where_the_settings_leave_fewer_texts_the_error_says_so(toys: Any) -> None:
+def test_the_error_says_that_the_settings_allow_fewer_texts(toys: Any) -> None:
     target, _ = make_pair(toys, 4)
     only = {"logit_bias": {token: -float("inf") for token in range(VOCAB) if token not in (4, 5)}}
     with pytest.raises(GenerationError, match=r"^n: got 3, but only 2 texts are possible"):

@@ -15,7 +15,7 @@ from mxspec.runtime.sampling.beam_settings import Beams
 RNG = np.random.default_rng(7)
 
 
-def test_log_probabilities_are_those_of_float64_whatever_stands_beside_them() -> None:
+def test_log_probabilities_equal_float64_whatever_the_other_rows_are() -> None:
     rows = (5 * RNG.standard_normal((5, 9001))).astype(np.float32)
     got = log_softmax(rows)
     np.testing.assert_allclose(

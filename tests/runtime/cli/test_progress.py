@@ -15,7 +15,7 @@ from mxspec.runtime.cli import progress
 from mxspec.runtime.scheduling.work import prompt_read
 
 
-def test_a_sequence_says_how_much_of_its_prompt_was_read(toys: Any) -> None:
+def test_a_sequence_reports_how_much_of_its_prompt_was_read(toys: Any) -> None:
     target = toys.Session(toys.random_logits(16, 1), chunk=16)
     scheduler, outbox = toys.scheduler(target, None), toys.Outbox()
     text = toys.sequence(target, None, outbox, [1] * 40, max_new_tokens=3)

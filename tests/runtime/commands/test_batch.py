@@ -61,7 +61,7 @@ def many(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_each_line_is_answered_as_it_is_alone(bundle: str, run: Any, tmp_path: Path) -> None:
+def test_each_line_gets_the_answer_it_gets_alone(bundle: str, run: Any, tmp_path: Path) -> None:
     entries = many(40)
     prompts, out = write_lines(tmp_path / "in.jsonl", entries), tmp_path / "out.jsonl"
     result = run(bundle, "--prompts", str(prompts), "--out", str(out), "--slots", "3")
@@ -76,7 +76,7 @@ def test_each_line_is_answered_as_it_is_alone(bundle: str, run: Any, tmp_path: P
         assert line["prompt_tokens"] == len(entry["prompt"])
 
 
-def test_settings_of_the_command_hold_where_a_line_says_nothing(bundle: str, run: Any, tmp_path: Path) -> None:
+def test_the_commands_settings_are_defaults_of_each_line(bundle: str, run: Any, tmp_path: Path) -> None:
     entries: list[dict[str, Any]] = [
         {"prompt": "x"},
         {"prompt": "x", "max_new_tokens": 3},
@@ -111,7 +111,7 @@ def test_settings_of_the_command_hold_where_a_line_says_nothing(bundle: str, run
     assert summary["tokens"] == tokens
 
 
-def test_prompts_are_questions_where_there_is_a_template(chat_bundle: str, run: Any, tmp_path: Path) -> None:
+def test_prompts_are_chat_messages_if_there_is_a_template(chat_bundle: str, run: Any, tmp_path: Path) -> None:
     entries = [{"prompt": "hi"}, {"messages": [{"role": "user", "content": "hi"}]}, {"prompt": [104, 105]}]
     prompts = write_lines(tmp_path / "in.jsonl", entries)
     counts = []
@@ -185,7 +185,7 @@ def test_a_bad_line_is_reported_by_number_and_ends_nothing(bundle: str, run: Any
         assert report.startswith(f"error: {prompts} line {number}: ")
 
 
-def test_a_job_that_is_killed_goes_on_without_a_lost_or_doubled_line(bundle: str, tmp_path: Path) -> None:
+def test_a_killed_job_resumes_without_a_lost_or_doubled_line(bundle: str, tmp_path: Path) -> None:
     entries = many(60)
     entries[7]["nonsense"] = 1
     prompts, out, whole = write_lines(tmp_path / "in.jsonl", entries), tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
@@ -213,7 +213,7 @@ def test_a_job_that_is_killed_goes_on_without_a_lost_or_doubled_line(bundle: str
     assert list(map(without_times, read_lines(out))) == list(map(without_times, read_lines(whole)))
 
 
-def test_half_a_line_is_done_again_wherever_it_was_cut(bundle: str, run: Any, tmp_path: Path) -> None:
+def test_a_truncated_line_is_answered_again(bundle: str, run: Any, tmp_path: Path) -> None:
     prompts, out = write_lines(tmp_path / "in.jsonl", many(3)), tmp_path / "out.jsonl"
     arguments = [bundle, "--prompts", str(prompts), "--out", str(out)]
     assert run(*arguments).exit_code == 0
@@ -230,7 +230,7 @@ def test_half_a_line_is_done_again_wherever_it_was_cut(bundle: str, run: Any, tm
     assert list(map(without_times, read_lines(out))) == expected
 
 
-def test_an_output_of_another_job_is_left_alone(bundle: str, chat_bundle: str, run: Any, tmp_path: Path) -> None:
+def test_the_output_of_another_job_is_not_changed(bundle: str, chat_bundle: str, run: Any, tmp_path: Path) -> None:
     prompts, out = write_lines(tmp_path / "in.jsonl", many(3)), tmp_path / "out.jsonl"
     arguments = ["--prompts", str(prompts), "--out", str(out)]
     assert run(bundle, *arguments).exit_code == 0
@@ -254,7 +254,7 @@ def test_an_output_of_another_job_is_left_alone(bundle: str, chat_bundle: str, r
         assert out.read_bytes() == stranger
 
 
-def test_files_that_cannot_be_what_they_should(bundle: str, run: Any, tmp_path: Path) -> None:
+def test_invalid_files(bundle: str, run: Any, tmp_path: Path) -> None:
     prompts = write_lines(tmp_path / "in.jsonl", many(1))
     before = prompts.read_bytes()
     for out, says in (
@@ -317,7 +317,7 @@ def test_a_terminal_sees_a_bar_with_tokens_a_second(bundle: str, terminal: Any, 
     assert "20 of 21 lines answered · 1 bad (line 21)" in job.shown.splitlines()[-1]
 
 
-def test_a_long_answer_holds_no_slot_but_its_own(bundle: str, run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_long_answer_occupies_only_its_own_slot(bundle: str, run: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """Answers after it are made while it is written, and wait for it."""
     entries = [
         {"prompt": "x", "max_new_tokens": 90, "k": 0},

@@ -21,7 +21,9 @@ def engine(chat_bundle: str) -> Engine:
     return Engine(chat_bundle)
 
 
-def test_a_second_turn_reads_only_what_is_new(chat_bundle: str, terminal: Any, tmp_path: Path, engine: Engine) -> None:
+def test_a_second_turn_reads_only_the_new_tokens(
+    chat_bundle: str, terminal: Any, tmp_path: Path, engine: Engine
+) -> None:
     chat = terminal("--chat", chat_bundle, "--max-new-tokens", "12")
     chat.read_until("> ")
     chat.type("hi\n")
@@ -110,7 +112,7 @@ main()
 """
 
 
-def test_ctrl_c_ends_the_answer_which_stays_as_far_as_it_came(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_answer_and_keeps_the_text_so_far(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
     chat = terminal("--chat", chat_bundle, "--k", "0", "--max-new-tokens", "40", code=SLOW)
     chat.read_until("> ")
     chat.type("hi\n")
@@ -134,7 +136,7 @@ def test_ctrl_c_ends_the_answer_which_stays_as_far_as_it_came(chat_bundle: str, 
     assert chat.wait() == 0
 
 
-def test_what_a_session_has_no_use_for_is_refused(chat_bundle: str, bundle: str, terminal: Any) -> None:
+def test_options_without_effect_in_a_chat_are_refused(chat_bundle: str, bundle: str, terminal: Any) -> None:
     for arguments, says in (
         ([chat_bundle, "--json"], "--json: given with a chat"),
         ([chat_bundle, "--temperature", "1", "--n", "2"], "--n: given with a chat"),

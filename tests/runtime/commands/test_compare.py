@@ -40,7 +40,7 @@ def alone(bundle: Path, *options: str) -> list[int]:
     return found
 
 
-def test_columns_are_what_each_writes_alone(bundle: Path) -> None:
+def test_columns_equal_the_texts_written_alone(bundle: Path) -> None:
     report = json.loads(run(bundle, *PROMPT, "--compare", "--json").stdout)
     fp16, plain, speculating = report["columns"]
     assert [c["column"] for c in report["columns"]] == ["fp16", "mxfp6_e3m2", "mxfp6_e3m2, speculating"]
@@ -79,7 +79,7 @@ def test_without_a_baseline_there_are_two_columns(tiny_bundles: dict[str, Path])
         Engine(tiny_bundles["near"], model="baseline")
 
 
-def test_a_replay_shows_what_was_there_at_each_moment(bundle: Path) -> None:
+def test_a_replay_shows_the_text_of_each_moment(bundle: Path) -> None:
     with open_columns(bundle) as columns:
         recording = compare.write_column(
             columns[-1], compare.request_for(columns[-1].engine, "a text", {"temperature": 0})
@@ -103,7 +103,7 @@ def test_a_replay_shows_what_was_there_at_each_moment(bundle: Path) -> None:
         (["--compare", "--n", "2", "--temperature", "1"], "--compare"),
     ],
 )
-def test_what_makes_no_sense_is_refused(bundle: Path, options: Sequence[str], message: str) -> None:
+def test_meaningless_combinations_are_refused(bundle: Path, options: Sequence[str], message: str) -> None:
     done = run(bundle, *PROMPT, *options)
     assert done.exit_code == 1
     assert message in done.stderr

@@ -100,7 +100,7 @@ def test_ctrl_c_amid_a_compile_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_job_in_the_background_of_a_script_goes_on(bundle: str) -> None:
+def test_a_background_job_of_a_script_ignores_ctrl_c(bundle: str) -> None:
     """Shells begin it with SIGINT ignored, so that Ctrl-C is for the script."""
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     code += interrupted_import("click", "specrun", bundle, "hello")
@@ -182,7 +182,7 @@ def test_a_full_standard_output_is_one_line_for_much_text_too(process: Any) -> N
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--help"]])
-def test_a_pipe_that_nobody_reads_ends_it_in_silence(bundle: str, process: Any, arguments: list[str]) -> None:
+def test_a_broken_pipe_ends_it_silently(bundle: str, process: Any, arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:

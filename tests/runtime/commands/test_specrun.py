@@ -42,7 +42,7 @@ def ids_of(run: Any, *arguments: str, **settings: Any) -> list[int]:
     return result
 
 
-def test_the_text_goes_to_standard_output_and_the_closing_line_beside_it(bundle: str, run: Any) -> None:
+def test_the_text_goes_to_standard_output_and_the_closing_line_to_standard_error(bundle: str, run: Any) -> None:
     result = run(bundle, "hello", "--max-new-tokens", "20", "--k", "3")
     assert result.exit_code == 0
     engine = Engine(bundle)
@@ -293,7 +293,7 @@ def test_mistakes_are_one_line_and_exit_code_1(bundle: str, run: Any, arguments:
     assert result.stdout == ""
 
 
-def test_what_is_no_bundle_is_one_line_and_exit_code_1(run: Any, tmp_path: Path) -> None:
+def test_an_invalid_bundle_is_one_line_and_exit_code_1(run: Any, tmp_path: Path) -> None:
     for path, says in ((tmp_path, "manifest.json is missing"), (tmp_path / "none", "no such directory")):
         result = run(str(path), "hello")
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)

@@ -39,7 +39,7 @@ def test_a_task_stands_before_each_line_that_is_text(t5_bundle: Path, tmp_path: 
     assert result.exit_code == 1
 
 
-def test_a_task_that_is_none_is_refused_with_the_nearest(t5_bundle: Path, tiny_bundles: dict[str, Path]) -> None:
+def test_an_unknown_task_is_refused_with_the_nearest_name(t5_bundle: Path, tiny_bundles: dict[str, Path]) -> None:
     for bundle, says in (
         (t5_bundle, "error: task: got 'revers', expected reverse (did you mean 'reverse'?)\n"),
         (tiny_bundles["near"], f"expected none, for bundle {tiny_bundles['near']} has no tasks\n"),

@@ -124,7 +124,7 @@ def test_a_call_that_raises_where_k_is_chosen(toys: Any, call: str) -> None:
         assert str(events[-1]) == f"drafter own: {call} raised RuntimeError: out of memory"
 
 
-def test_an_end_that_raises_hides_no_earlier_error(toys: Any) -> None:
+def test_an_error_in_end_hides_no_earlier_error(toys: Any) -> None:
     drafter = Own("end")
     drafter.propose = None  # type: ignore[assignment,method-assign]
     (*_, error) = run_beside(toys, drafter)
@@ -207,7 +207,7 @@ def test_a_call_that_returns_nonsense_ends_its_own_text(toys: Any, call: str, va
     assert str(error).startswith(f"drafter own: {call} raised TypeError")
 
 
-def test_an_engine_goes_on_after_each_of_them(tiny_bundles: dict[str, Path]) -> None:
+def test_an_engine_works_after_each_of_them(tiny_bundles: dict[str, Path]) -> None:
     with Engine(tiny_bundles["near"], slots=2) as engine:
         alone = engine.generate("hello", k=0, max_new_tokens=12).result().token_ids
         for call in CALLS:

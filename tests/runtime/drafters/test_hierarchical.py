@@ -82,7 +82,7 @@ class Drafting:
 
 @pytest.mark.parametrize("worth", [ALL_WANTED, Worth(row=0.2, start=0.2, call=0.35)], ids=["all", "worthwhile"])
 @pytest.mark.parametrize("name", CHOICES)
-def test_it_proposes_what_the_model_alone_does(
+def test_it_proposes_the_same_as_the_model_alone(
     toys: Any, name: str, worth: Worth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it stops where the model stops, which asks distributions alone: by a token drawn, the text would be biased."""

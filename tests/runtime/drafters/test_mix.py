@@ -117,7 +117,7 @@ def test_a_model_that_never_pays_is_tried_within_the_budget(seconds: float, most
     assert len(rounds.by_model(300, right=False)) <= 1  # the next text knows
 
 
-def test_a_model_is_taken_again_once_it_pays() -> None:
+def test_the_model_drafts_again_once_it_pays() -> None:
     rounds = Rounds(10.0)
     rounds.by_model(300, right=False)
     assert len(rounds.by_model(300, right=False)) < 10

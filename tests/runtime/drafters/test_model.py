@@ -64,7 +64,7 @@ def test_a_greedy_proposal_is_the_models_own_text(toys: Any) -> None:
     assert len(text) == len(TEXT) + 5
 
 
-def test_a_sampled_proposal_comes_with_the_distributions_it_was_drawn_from(toys: Any) -> None:
+def test_a_sampled_proposal_has_the_distributions_of_its_tokens(toys: Any) -> None:
     logits = toys.random_logits(VOCAB, 1)
     sampling = Sampling(temperature=0.8, top_k=4, seed=3)
     proposal = propose(toys.Session(logits), TEXT, 4, sampling)
@@ -76,7 +76,7 @@ def test_a_sampled_proposal_comes_with_the_distributions_it_was_drawn_from(toys:
         assert distribution.probability(proposal.tokens[i]) > 0
 
 
-def test_many_texts_share_a_call_a_position_and_each_gets_what_it_gets_alone(toys: Any) -> None:
+def test_texts_share_a_call_for_each_position_and_get_the_same_guesses_as_alone(toys: Any) -> None:
     logits = toys.random_logits(VOCAB, 1)
     session = toys.Session(logits, slots=3)
     sampling = Sampling(temperature=1.0, seed=5)
@@ -89,7 +89,7 @@ def test_many_texts_share_a_call_a_position_and_each_gets_what_it_gets_alone(toy
         assert want.proposal.tokens == alone.tokens
 
 
-def test_what_was_proposed_before_is_read_and_gone_on_from(toys: Any) -> None:
+def test_given_tokens_of_a_proposal_are_read_and_continued(toys: Any) -> None:
     logits = toys.random_logits(VOCAB, 1)
     session = toys.Session(logits)
     want = wanted(TEXT, Slot(0), 2)
@@ -99,7 +99,7 @@ def test_what_was_proposed_before_is_read_and_gone_on_from(toys: Any) -> None:
     assert session.calls[0] == [(0, 0, 4, 1)]
 
 
-def test_a_rollback_feeds_only_what_is_not_known(toys: Any) -> None:
+def test_after_a_rollback_only_unknown_tokens_are_fed(toys: Any) -> None:
     session, slot = toys.Session(toys.random_logits(VOCAB, 1)), Slot(0)
     session.drafter.read([(TEXT, slot, 2)])
     assert session.drafter.lag([*TEXT, 4], slot) == 2
@@ -121,7 +121,7 @@ def test_the_last_token_proposed_may_lie_one_beyond_the_cache(toys: Any) -> None
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_error_is_of_one_text_alone(toys: Any, temperature: float) -> None:
+def test_an_error_ends_only_one_text(toys: Any, temperature: float) -> None:
     good, bad = toys.random_logits(VOCAB, 1), np.full(VOCAB, np.nan, np.float32)
     session = toys.Session(lambda text: bad if text[0] == 4 and len(text) > 2 else good(text), slots=2)
     sampling = Sampling(temperature=temperature, seed=1)
@@ -139,7 +139,7 @@ def peaked(sure: float) -> Any:
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=2)])
-def test_it_stops_where_it_is_not_sure_unless_a_number_was_asked_for(toys: Any, sampling: Sampling) -> None:
+def test_it_stops_when_it_is_unsure_unless_k_is_fixed(toys: Any, sampling: Sampling) -> None:
     counts = {}
     for sure in (0.2, 0.7, 0.99):
         for worth in (0.0, 0.3):
@@ -150,7 +150,7 @@ def test_it_stops_where_it_is_not_sure_unless_a_number_was_asked_for(toys: Any, 
     assert counts[0.2, 0.3] < counts[0.7, 0.3] < 6
 
 
-def test_it_learns_how_often_it_is_right_when_it_is_sure(toys: Any) -> None:
+def test_it_learns_its_accuracy_for_each_confidence(toys: Any) -> None:
     """A draft that is sure and wrong soon guesses no more than one call finds out."""
     session, slot = toys.Session(peaked(0.99)), Slot(0)
     for _ in range(60):
@@ -163,7 +163,7 @@ def test_it_learns_how_often_it_is_right_when_it_is_sure(toys: Any) -> None:
     assert want.memory == []
 
 
-def test_a_level_begins_with_what_the_draft_says_of_itself() -> None:
+def test_a_level_starts_from_the_drafts_own_probability() -> None:
     sureness = Sureness()
     assert sureness.share(sureness.level(0.99)) > 0.95
     assert sureness.share(sureness.level(0.05)) < 0.1

@@ -60,7 +60,7 @@ def test_the_likeliest_is_proposed_token_by_token() -> None:
     assert propose([4], k=2).tokens == [1, 2]
 
 
-def test_a_drawn_token_comes_with_its_distribution() -> None:
+def test_a_drawn_token_has_its_distribution() -> None:
     drawn = [propose([1, 2], k=1, choice=Choice(greedy_text=False), seed=seed) for seed in range(40)]
     assert {proposal.tokens[0] for proposal in drawn} == {3, 4}
     assert all(p.distributions[0].probability(3) == pytest.approx(0.75) and p.origins == ["ngram"] for p in drawn)
@@ -77,7 +77,7 @@ def test_a_drawn_token_comes_with_its_distribution() -> None:
         (Sampling(temperature=1.0, min_p=0.2), None, 3 / 4),
     ],
 )
-def test_it_is_shaped_as_the_text_is(sampling: Sampling, own_temperature: float | None, expected: float) -> None:
+def test_guesses_are_shaped_like_the_text(sampling: Sampling, own_temperature: float | None, expected: float) -> None:
     choice = Choice(greedy_text=False, temperature=own_temperature)
     drawn = [propose([1, 2], k=1, choice=choice, seed=seed, sampling=sampling) for seed in range(400)]
     assert all(p.distributions[0].probability(3) == pytest.approx(expected) for p in drawn)
@@ -85,7 +85,7 @@ def test_it_is_shaped_as_the_text_is(sampling: Sampling, own_temperature: float 
     assert abs(share - expected) <= 4 * (expected * (1 - expected) / len(drawn)) ** 0.5
 
 
-def test_what_is_not_worth_it_is_not_proposed() -> None:
+def test_a_token_that_is_not_worth_its_cost_is_not_proposed() -> None:
     assert len(propose([1, 2, 3, 1, 2, 3, 1, 2] * 8, worth=0.3).tokens) == 3
     assert propose([5, 6, 7, 8, 9] * 20, worth=0.1).tokens == []
 
@@ -105,7 +105,7 @@ def with_last(name: str, value: int) -> Callable[[Arrays], Any]:
         (with_last("starts.2", 99), "table 2: expected entries for each context"),
     ],
 )
-def test_tables_that_are_none_are_refused(change: Callable[[Arrays], Any], says: str) -> None:
+def test_invalid_tables_are_refused(change: Callable[[Arrays], Any], says: str) -> None:
     known = arrays()
     change(known)
     with pytest.raises(BundleError, match=says):
@@ -123,7 +123,7 @@ def test_tables_that_are_none_are_refused(change: Callable[[Arrays], Any], says:
         ("starts.2", 1, 99, [1, 2], "table 2: expected entries for each context"),
     ],
 )
-def test_damage_inside_is_seen_where_it_is_met(
+def test_damage_inside_a_table_is_found_when_it_is_read(
     name: str, place: int, value: int, last: list[int], says: str, toys: Any
 ) -> None:
     """A file as large as memory is not read through before the first text."""

@@ -63,25 +63,25 @@ def drafter(request: pytest.FixtureRequest) -> Any:
     return request.param()
 
 
-def test_what_followed_before_is_proposed(drafter: Drafter) -> None:
+def test_the_tokens_that_followed_before_are_proposed(drafter: Drafter) -> None:
     proposal = Text(drafter, SAID, greedy=False).propose(4)
     assert proposal.tokens == [5, 6, 7, 8]
     assert proposal.origins == [drafter.name] * 4
     assert [d.probability(token) for d, token in zip(proposal.distributions, proposal.tokens, strict=True)] == [1] * 4
 
 
-def test_nothing_is_proposed_after_what_never_stood_there(drafter: Drafter) -> None:
+def test_nothing_is_proposed_after_unknown_tokens(drafter: Drafter) -> None:
     assert Text(drafter, [1, 2, 3, 4]).guess(4) == []
     assert Text(drafter, [1]).guess(4) == []
 
 
-def test_what_a_grammar_forces_goes_before(drafter: Drafter) -> None:
+def test_tokens_that_a_grammar_forces_come_first(drafter: Drafter) -> None:
     assert Text(drafter, SAID).guess(3, ahead=[5, 6]) == [7, 8, 9]
     assert Text(drafter, SAID).guess(3, ahead=[6]) == [7, 8, 9]
     assert Text(drafter, SAID).guess(3, ahead=[99]) == []
 
 
-def test_a_text_goes_on_in_any_pieces(drafter: Drafter) -> None:
+def test_a_text_may_grow_in_any_pieces(drafter: Drafter) -> None:
     text = Text(drafter, SAID[:3])
     for token in SAID[3:]:
         text.guess(2)
@@ -89,7 +89,7 @@ def test_a_text_goes_on_in_any_pieces(drafter: Drafter) -> None:
     assert text.guess(4) == [5, 6, 7, 8]
 
 
-def test_what_never_comes_true_is_not_proposed_any_more(drafter: Drafter) -> None:
+def test_guesses_that_are_never_accepted_are_proposed_no_longer(drafter: Drafter) -> None:
     """After 1 always comes another token; a fixed K proposes all the same."""
     text = Text(drafter, [token for other in range(2, 62) for token in (1, other)] + [1])
     assert text.guess(4, worth=0.05) == []
@@ -109,7 +109,7 @@ def test_a_seeds_text_is_not_touched_by_other_texts() -> None:
     assert not SuffixDrafter(shared_bytes=1 << 20).repeatable
 
 
-def test_past_answers_are_guessed_by_texts_of_their_key_alone() -> None:
+def test_past_answers_are_guessed_only_by_texts_with_their_key() -> None:
     drafter = SuffixDrafter(shared_bytes=1 << 20)
     first = Text(drafter, [50, 51], cache_key="a")
     first.tokens += [1, 2, 3, 4, 5]
@@ -182,7 +182,7 @@ def test_a_corpus_serves_where_the_text_itself_has_no_more() -> None:
     assert Text(drafter, own).guess(1) == [9]
 
 
-def test_a_corpus_that_is_none_is_refused() -> None:
+def test_an_invalid_corpus_is_refused() -> None:
     ids = np.arange(3, dtype=np.int32)
     with pytest.raises(BundleError, match="expected tokens"):
         SuffixCorpus.of({"tokens": ids}, VOCAB)

@@ -46,7 +46,7 @@ def test_the_longest_earlier_match_and_its_latest_place(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_match_goes_on_with_tokens_that_are_not_the_texts(seed: int) -> None:
+def test_a_match_continues_over_guessed_tokens(seed: int) -> None:
     """Also while the automaton grows: as a text of its own beside it."""
     rng = random.Random(seed)
     made, match, context = SuffixAutomaton(), Match(), list[int]()
@@ -62,7 +62,7 @@ def test_a_match_goes_on_with_tokens_that_are_not_the_texts(seed: int) -> None:
             assert made.tokens[end - match.length : end] == context[-match.length :]
 
 
-def test_a_match_of_a_text_that_stands_still_is_the_longest() -> None:
+def test_the_match_of_an_unchanged_text_is_the_longest() -> None:
     rng = random.Random(1)
     for _ in range(100):
         made, match = automaton(random_text(rng, 25)), Match()

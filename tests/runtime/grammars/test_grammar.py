@@ -292,7 +292,7 @@ def test_forced_tokens_follow_the_text_and_the_look_ahead() -> None:
     assert len(after) > 0
 
 
-def test_complete_is_where_nothing_but_an_end_may_come() -> None:
+def test_a_text_is_complete_if_only_an_end_may_follow() -> None:
     one = matcher(Grammar.regex("(ab)+c?"))
     states = []
     for token in [*ids("ab"), *ids("ab"), *ids("c")]:
@@ -347,7 +347,7 @@ def test_a_vocabulary_that_cannot_write_the_sentence() -> None:
         one.greedy(np.zeros(3, np.float32))
 
 
-def test_many_at_once_equal_one_by_one() -> None:
+def test_many_together_equal_each_alone() -> None:
     texts = ["", "a", "ab12", "abab", "(", "(("]
     grammars = [Grammar.regex("[ab0-9]*"), Grammar.regex("(ab)*"), Grammar.lark('start: "(" start* ")" | "a" "b"?')] * 5
     vocab = TOKENIZERS["byte-level"].get_vocab_size()

@@ -112,7 +112,7 @@ def test_a_process_that_was_killed_is_replaced(trial: Trial) -> None:
     trial.check(Grammar.regex("two"))
 
 
-def test_what_the_process_finds_good_fits_a_stack_of_the_same_size(trial: Trial) -> None:
+def test_a_grammar_that_the_process_accepts_fits_a_stack_of_the_same_size(trial: Trial) -> None:
     """The deepest chain that it lets through is compiled, stepped and dropped in a thread with no larger stack."""
     low, high = 60, 1500
     while high - low > 8:

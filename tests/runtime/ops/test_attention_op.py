@@ -229,7 +229,7 @@ def test_a_call_of_no_sequences(cache: tuple[int, int, int, int]) -> None:
 @CACHE_TYPES
 @EVERY_VARIANT
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_row_does_not_depend_on_company(cache_type: str, variant: str, threads: int) -> None:
+def test_row_does_not_depend_on_the_rest_of_the_batch(cache_type: str, variant: str, threads: int) -> None:
     """Rows of a call of many sequences, of chunks of 7 and of single steps are equal, and so are the caches."""
     options: dict[str, Any] = VARIANTS[variant]
     call = random_call([250, 0, 125], [17, 30, 1], heads=6, kv_heads=2, head_size=72, cache_type=cache_type)
@@ -298,7 +298,7 @@ def test_nan_that_is_seen_is_kept_to_its_rows(cache_type: str) -> None:
 
 
 @pytest.mark.parametrize("own", OUTPUTS[1:])
-def test_a_cache_with_a_buffer_of_its_own_is_refused(own: str) -> None:
+def test_a_cache_in_a_separate_buffer_is_refused(own: str) -> None:
     """It would have to begin as a copy of every slot."""
     session = session_for("float16")
     values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in random_call([20, 5], [2, 1]).feeds().items()}

@@ -166,7 +166,7 @@ def test_encoder_equals_float64(variant: str, sizes: tuple[int, int, int], lengt
 
 @EVERY_ENCODER
 @THREADS
-def test_encoded_text_does_not_depend_on_company(variant: str, threads: int) -> None:
+def test_encoded_text_does_not_depend_on_the_rest_of_the_batch(variant: str, threads: int) -> None:
     options, sizes, lengths = ENCODERS[variant], (6, 2, 20), [40, 1, 200, 17]
     feeds = encoder_feeds(lengths, sizes, **options)
     together = run(encoder(**options), feeds)["output"]
@@ -244,7 +244,7 @@ def test_a_value_that_float16_cannot_hold_is_refused(name: str, value: float) ->
     assert all(np.isnan(arrays[past]).all() for past in PASTS)  # nothing was written
 
 
-def test_what_float16_and_float32_hold() -> None:
+def test_values_of_float16_and_float32() -> None:
     feeds = store_feeds([2], "float16")
     feeds["key"][0, 0, 0, :3] = 65519.99, -65504, np.nan
     stored = run(session_of(STORE_KEY_VALUE, "float16"), feeds)["past_key"][feeds["slots"][0], 0, 0, :3]
@@ -256,7 +256,7 @@ def test_what_float16_and_float32_hold() -> None:
 
 
 @pytest.mark.parametrize("own", ["present_key", "present_value"])
-def test_a_cache_with_a_buffer_of_its_own_is_refused(own: str) -> None:
+def test_a_cache_in_a_separate_buffer_is_refused(own: str) -> None:
     session = session_of(STORE_KEY_VALUE, "float16")
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in store_feeds([5], "float16").items()}
     binding = session.io_binding()
@@ -328,7 +328,9 @@ def test_cross_equals_float64(
 @CACHE_TYPES
 @THREADS
 @pytest.mark.parametrize("sizes", [(6, 2, 20), (8, 8, 64)], ids=str)
-def test_cross_row_does_not_depend_on_company(cache_type: str, threads: int, sizes: tuple[int, int, int]) -> None:
+def test_cross_row_does_not_depend_on_the_rest_of_the_batch(
+    cache_type: str, threads: int, sizes: tuple[int, int, int]
+) -> None:
     new = [9, 1, 80, 3]
     feeds = cross_feeds([400, 520, 1, 129], new, sizes, cache_type)
     session = session_of(CROSS_ATTENTION, cache_type)
@@ -369,7 +371,7 @@ def test_cross_row_has_the_bits_of_a_causal_one_that_sees_the_same(cache_type: s
 
 
 @THREADS
-def test_an_encoder_row_has_the_bits_of_a_cross_one_over_what_was_stored(threads: int) -> None:
+def test_an_encoder_row_has_the_bits_of_cross_attention_over_stored_entries(threads: int) -> None:
     lengths = [150, 1, 33]
     feeds = encoder_feeds(lengths, (6, 2, 20))
     cached = store_feeds(lengths, "float32", 2, 20) | {name: feeds[name] for name in ("key", "value")}

@@ -75,7 +75,7 @@ def test_gate_and_up_are_the_halves_of_a_row(operator: str, shape: tuple[int, ..
 
 
 @EVERY_OPERATOR
-def test_what_is_not_finite_comes_out_as_in_torch(operator: str) -> None:
+def test_values_that_are_not_finite_give_the_same_as_torch(operator: str) -> None:
     gate = np.array([np.inf, -np.inf, np.nan, 1e30, -1e30, -200, 0, 1, 1], np.float32)
     up = np.array([1, 1, 1, 1, 1, 1, 5, np.inf, np.nan], np.float32)
     out = run(open_session(operator), np.concatenate([gate, up]))
@@ -84,7 +84,7 @@ def test_what_is_not_finite_comes_out_as_in_torch(operator: str) -> None:
 
 
 @EVERY_OPERATOR
-def test_row_does_not_depend_on_company(operator: str) -> None:
+def test_row_does_not_depend_on_the_rest_of_the_batch(operator: str) -> None:
     """Alone or among others, on one thread or three, wherever a value lies in its row."""
     session = open_session(operator)
     x = np.random.default_rng(2).standard_normal((40, 2 * 1003), np.float32) * 4

@@ -123,6 +123,6 @@ def test_more_threads_than_the_system_gives() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "used"), [("scalar", "scalar"), ("sse9", None)])
-def test_instruction_set_is_what_the_environment_asks_for(wanted: str, used: str | None) -> None:
+def test_the_environment_chooses_the_instruction_set(wanted: str, used: str | None) -> None:
     program = f"from mxspec.runtime import ops; assert ops.instruction_set() == {used!r}"
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "MXSPEC_ISA": wanted})

@@ -144,7 +144,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @EVERY_FORMAT
 @pytest.mark.usefixtures("threads")
-def test_row_does_not_depend_on_company(weight_format: str) -> None:
+def test_row_does_not_depend_on_the_rest_of_the_batch(weight_format: str) -> None:
     n, k = 700, 672  # large enough to be divided over threads
     a, packed, _ = random_case(weight_format, 200, n, k)
     alone = PackedMatMul(weight_format, n, k)
@@ -156,7 +156,7 @@ def test_row_does_not_depend_on_company(weight_format: str) -> None:
 
 
 @EVERY_FORMAT
-def test_not_finite_row_is_nan_and_alone(weight_format: str) -> None:
+def test_a_row_that_is_not_finite_gives_nan_and_changes_no_other(weight_format: str) -> None:
     a, packed, _ = random_case(weight_format, 9, 33, 70)
     run = PackedMatMul(weight_format, 33, 70)
     clean = run(a, packed)

@@ -90,7 +90,7 @@ def test_equals_float64(norm: Norm, shape: tuple[int, ...], size: float) -> None
     assert np.all(np.abs(got - exact) <= 16 * 2.0**-24 * allowed)
 
 
-def test_zeros_and_what_is_not_finite(norm: Norm) -> None:
+def test_zeros_and_values_that_are_not_finite(norm: Norm) -> None:
     case = random_case(4, 33)
     x, residual, _, bias = case
     clean = norm(case)[0]
@@ -115,7 +115,7 @@ def test_a_row_far_from_zero_keeps_its_digits() -> None:
     assert np.abs(got - in_float64("AddLayerNorm", total, weight, bias)).max() < 1e-3
 
 
-def test_row_does_not_depend_on_company(norm: Norm) -> None:
+def test_row_does_not_depend_on_the_rest_of_the_batch(norm: Norm) -> None:
     case = random_case(50, 1003)
     before = ops.threads()
     try:

@@ -202,7 +202,7 @@ def test_has_the_bits_of_the_separate_operators(form: Form, past: list[int], new
 
 @EVERY_FORM
 @pytest.mark.parametrize("threads", [1, 3])
-def test_row_does_not_depend_on_company(form: Form, threads: int) -> None:
+def test_row_does_not_depend_on_the_rest_of_the_batch(form: Form, threads: int) -> None:
     """A call of two sequences and the single steps of its rows: equal outputs, equal caches."""
     feeds = random_feeds(form, [40, 0], [9, 30], "float16")
     session = fused("float16", form)
@@ -266,13 +266,13 @@ def test_wrong_shapes(change: Feeds, message: str) -> None:
         run(fused("float32", FORMS[0]), feeds | change)
 
 
-def test_a_cache_with_a_buffer_of_its_own_is_refused() -> None:
+def test_a_cache_in_a_separate_buffer_is_refused() -> None:
     refused = ort.capi.onnxruntime_pybind11_state.InvalidArgument
     with pytest.raises(refused, match=r"present_key: got a buffer of its own, .*; bind both to one OrtValue"):
         fused("float32", FORMS[0]).run(None, random_feeds(FORMS[0], [0], [3], "float32"))
 
 
-def test_one_table_alone_is_an_error() -> None:
+def test_one_table_without_the_other_is_an_error() -> None:
     node = helper.make_node("QkvAttention", [*INPUTS, "", "sin"], OUTPUTS, domain="mxspec", scale=0.3)
     session = open_session([node], "float32", [*INPUTS, "sin"])
     feeds = random_feeds(FORMS[0], [0], [3], "float32")

@@ -75,7 +75,7 @@ def test_wrong_attribute() -> None:
         rotary_session(pairs=2)
 
 
-def test_row_does_not_depend_on_company() -> None:
+def test_row_does_not_depend_on_the_rest_of_the_batch() -> None:
     feeds = operands(2, 300, 7, 64, 48)
     session = rotary_session()
     together = session.run(None, feeds)[0]

@@ -115,19 +115,19 @@ def test_a_fixed_k_is_never_touched() -> None:
     assert ks[1:] == [5, 2]
 
 
-def test_hardly_ever_tries_what_would_not_pay_if_all_were_kept() -> None:
+def test_rarely_tries_a_k_that_would_not_pay_even_if_all_were_accepted() -> None:
     dear = Pair(0.5, 1.5, lambda k: 1 + 0.6 * k)
     assert drafted(Texts(KByLoad(MOST), dear, 4).run(2000)[2000:]) < 0.01
 
 
-def test_drafts_nothing_where_it_does_not_pay_and_rarely_tries_again() -> None:
+def test_drafts_nothing_if_it_does_not_pay_and_rarely_tries_again() -> None:
     rounds = Texts(KByLoad(MOST), Pair(0.05, 0.3, lambda k: 1 + 0.2 * k)).run(2000)[50:]
     tried = [i for i, r in enumerate(rounds) if r.drafted]
     assert 3 <= len(tried) <= 60
     assert max(rounds[i].drafted for i in tried) <= 2
 
 
-def test_a_machine_whose_speed_wanders_is_no_reason_to_draft_what_is_never_kept() -> None:
+def test_changing_machine_speed_causes_no_drafting_of_rejected_tokens() -> None:
     """Its speed changes by up to 2.2 times every 20 steps: of two costs one was seen in a slower moment."""
     pair, lost = Pair(0.0, 0.08, lambda k: 1 + 0.02 * k), []
     for seed in range(6):
@@ -216,7 +216,7 @@ def test_costs_are_medians_and_lines_between_them() -> None:
     assert costs.affordable(1, 2.0, 100) == 4  # 5 tokens take 3 seconds, 2 more than one
 
 
-def test_the_next_run_is_left_what_was_seen_lately() -> None:
+def test_only_recent_costs_are_kept_for_the_next_run() -> None:
     costs = Costs()
     costs.remember([(1, 1.0), (2, 7.0), (5, 8.0)])
     for _ in range(150):
@@ -241,7 +241,7 @@ def test_a_call_of_more_tokens_never_costs_less(seed: int) -> None:
     assert [costs.seconds(n) for n in range(1, 20)] == sorted(costs.seconds(n) for n in range(1, 20))
 
 
-def test_what_a_call_can_afford_is_known_after_one_size() -> None:
+def test_affordable_tokens_are_known_after_one_size() -> None:
     costs = Costs()
     for _ in range(2):
         costs.add(10, 2.0)
@@ -275,7 +275,7 @@ LOADED = [(1, 0.070), (2, 0.260), (3, 0.292), (4, 0.305), (5, 0.233), (6, 0.275)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.6, 0.8])
-def test_costs_that_an_earlier_run_saw_beside_other_work_do_not_last(acceptance: float) -> None:
+def test_costs_that_an_earlier_run_measured_under_load_do_not_last(acceptance: float) -> None:
     """As a run wrote them that shared its cores; alone, five rows take hardly more than one."""
     pair = Pair(acceptance, 0.0005, lambda k: 0.037 + 0.0006 * k)
     auto = KByLoad(MOST)

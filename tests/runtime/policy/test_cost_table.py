@@ -35,13 +35,13 @@ def test_the_next_run_begins_with_the_best_k(draft: float, k: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"score": [[0, 1]]}', b'{"score": [], "unknown": 1}', b"\xff"])
-def test_what_cannot_be_read_is_not_there(content: bytes, tmp_path: Path) -> None:
+def test_an_unreadable_table_is_ignored(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "table.json").write_bytes(content)
     assert read_table(tmp_path / "table.json") is None
     assert read_table(None) is None
 
 
-def test_what_cannot_be_written_is_left(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_written_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "costs").write_text("a file where a folder is wanted")
     write_table(tmp_path / "costs" / "table.json", CostTable.of(learnt(0.1)))
     write_table(None, CostTable.of(learnt(0.1)))

@@ -31,7 +31,7 @@ def test_ties_of_the_best_go_to_the_lowest_id() -> None:
     assert [i for i, _ in shaped_logprob(shape(logits, Sampling(1.0)), 0, 4).top] == [1, 3, 4, 2]
 
 
-def test_shaped_ones_are_of_what_the_token_was_drawn_from() -> None:
+def test_shaped_log_probabilities_come_from_the_sampled_distribution() -> None:
     logits = np.array([0, 3, 1, 3, -np.inf, 1], np.float32)
     distribution = shape(logits, Sampling(0.5, top_k=4, top_p=0.99999))
     weights = np.exp(np.array([6.0, 6.0, 2.0, 2.0]))

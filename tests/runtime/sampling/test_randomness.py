@@ -37,7 +37,7 @@ def test_a_number_belongs_to_its_position_unless_it_is_fresh() -> None:
     assert early.uniform(4, Purpose.ACCEPT) != late.uniform(2, Purpose.ACCEPT)
 
 
-def test_a_tokens_noise_does_not_depend_on_which_others_are_asked_for() -> None:
+def test_a_tokens_noise_does_not_depend_on_the_other_tokens() -> None:
     every = Draws(3, 0, 10).exponentials(1, None, 50_000)
     ids = np.array([0, 5, 17, 49_999])
     np.testing.assert_array_equal(Draws(3, 0, 10).exponentials(1, ids, 4), every[ids])

@@ -36,7 +36,7 @@ def test_senseless_settings_are_errors_of_one_line_that_name_them(name: str, val
             Sampling(**{name: value})
 
 
-def test_what_is_left_to_the_bundle_has_the_default_of_its_declaration() -> None:
+def test_unset_parameters_have_the_default_of_their_declaration() -> None:
     left = dict.fromkeys(BUNDLED)
     assert Sampling(**left) == Sampling(**{name: PARAMETERS[name].default for name in BUNDLED}) == Sampling()
 
@@ -59,7 +59,7 @@ def test_a_bias_cannot_change_under_a_sequence() -> None:
         sampling.logit_bias[1] = 3.0  # type: ignore[index]
 
 
-def test_what_temperature_0_leaves_unused_is_named() -> None:
+def test_settings_that_temperature_0_ignores_are_named() -> None:
     assert Sampling().unused == ()
     assert Sampling(0, 5, 0.9, 3, min_p=0.1, typical_p=0.5).unused == ("top_k", "top_p", "min_p", "typical_p")
     assert Sampling(1, 5, 0.9, 3, min_p=0.1, typical_p=0.5).unused == ()

@@ -80,7 +80,7 @@ def test_nan_and_infinity_are_errors(bad: float, place: int) -> None:
         argmax_tokens(np.stack([np.zeros(5, np.float32), logits]))
 
 
-def test_minus_infinity_is_a_token_that_cannot_be_and_a_row_of_it_an_error() -> None:
+def test_minus_infinity_is_an_impossible_token_and_a_row_of_it_an_error() -> None:
     logits = np.array([-np.inf, 0, 1, -np.inf], np.float32)
     assert list(np.flatnonzero(dense(shape(logits, Sampling(1.0, top_k=3)), 4))) == [1, 2]
     with pytest.raises(GenerationError):

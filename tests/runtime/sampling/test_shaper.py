@@ -114,7 +114,7 @@ def test_no_end_before_the_minimum_length() -> None:
         ("min_new_tokens", {"repetition_penalty": 2.0, "logit_bias": {0: -np.inf}}, 9),
     ],
 )
-def test_where_no_token_is_left_the_error_says_why(name: str, settings: dict[str, Any], shortest: int) -> None:
+def test_the_error_says_why_no_token_is_left(name: str, settings: dict[str, Any], shortest: int) -> None:
     logits = np.full(VOCAB, -np.inf, np.float32)
     logits[[0, 1]] = 0
     for temperature in (0, 1):

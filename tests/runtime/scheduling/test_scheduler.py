@@ -63,7 +63,7 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_text_is_what_it_is_alone(toys: Any, seed: int) -> None:
+def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
     """Random arrivals, cancels, lengths and settings; prompts that begin alike."""
     rng = random.Random(seed)
     target, draft = make_pair(toys, slots=rng.choice([1, 2, 3, 5]), chunk=rng.choice([3, 8, 64]))
@@ -106,7 +106,7 @@ def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_position(toys: 
     assert [len(call) for call in draft.calls[1:]] == [3, 2, 2]
 
 
-def test_first_come_first_served_and_room_is_used_at_once(toys: Any) -> None:
+def test_first_come_first_served_and_free_slots_are_used_at_once(toys: Any) -> None:
     target, _ = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(6)]
@@ -155,7 +155,7 @@ def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> 
     assert [call[1][2] for call in target.calls[1:] if len(call) == 2][:5] == [5, 5, 5, 5, 3]
 
 
-def test_with_nobody_waiting_a_prompt_is_read_in_whole_chunks(toys: Any) -> None:
+def test_a_prompt_is_read_in_whole_chunks_if_no_text_waits(toys: Any) -> None:
     target, draft = make_pair(toys, slots=2, chunk=8)
     scheduler = toys.scheduler(target, draft)
     scheduler.add([toys.sequence(target, draft, toys.Outbox(), list(range(19)), k=2, max_new_tokens=1)])
@@ -164,7 +164,7 @@ def test_with_nobody_waiting_a_prompt_is_read_in_whole_chunks(toys: Any) -> None
 
 
 @pytest.mark.parametrize("k", [0, 3])
-def test_a_second_turn_reads_only_what_is_new(toys: Any, k: int) -> None:
+def test_a_second_turn_reads_only_the_new_tokens(toys: Any, k: int) -> None:
     target, draft = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, draft)
     first, second = toys.Outbox(), toys.Outbox()
@@ -255,7 +255,7 @@ def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
     assert reason_of(boxes[0]) == reason_of(boxes[2]) == "max_new_tokens"
 
 
-def test_what_was_drafted_by_a_text_that_failed_is_never_reused(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drafts_of_a_failed_text_are_never_reused(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails on its own token in the place of a drafted one, which is still in the cache."""
     logits = toys.random_logits(VOCAB, 1)
     target, draft = toys.Session(logits, slots=1), toys.Session(toys.random_logits(VOCAB, 2), slots=1)
@@ -318,7 +318,7 @@ def test_a_drafter_that_raises_ends_its_own_texts(toys: Any, monkeypatch: pytest
     assert tokens_of(again) == tokens_of(list(alone))
 
 
-def test_after_a_call_that_failed_nothing_that_it_wrote_is_used(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_entries_of_a_failed_call_are_never_used(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target, _ = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, None)
     box = toys.Outbox()
@@ -352,7 +352,7 @@ def test_ending_all_ends_those_that_wait_too(toys: Any) -> None:
 
 
 @pytest.mark.parametrize("broken", ["push", "finish"])
-def test_text_that_cannot_be_decoded_is_an_error_of_its_own_text(
+def test_tokens_that_cannot_be_decoded_end_only_their_own_text(
     toys: Any, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     target, _ = make_pair(toys, slots=3, chunk=64)
@@ -375,7 +375,7 @@ def test_text_that_cannot_be_decoded_is_an_error_of_its_own_text(
     assert reason_of(other) == "max_new_tokens"
 
 
-def test_cancelled_samples_end_together_and_take_nobodys_place(toys: Any) -> None:
+def test_cancelled_samples_end_together_and_take_no_slot(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(4)]
@@ -438,7 +438,7 @@ def test_the_common_prefix_is_that_of_a_loop(seed: int) -> None:
         assert common_prefix(first, second) == (min(len(first), len(second)) if expected is None else expected)
 
 
-def test_what_slots_hold_of_long_texts_is_compared_without_a_look_at_each_token() -> None:
+def test_long_prefixes_in_slots_are_compared_without_a_loop_over_tokens() -> None:
     text, slots = list(range(1000, 31000)), Slots(9)
     for _ in range(8):
         (taken,) = slots.take(text, "") or ()

@@ -43,7 +43,7 @@ def read_of(session: Any) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_text_is_what_it_is_alone(toys: Any, seed: int) -> None:
+def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
     """Random arrivals of a few sources, some of which go on from a given beginning; cancels, lengths and settings."""
     rng = random.Random(seed)
     sources = [tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 33))) for _ in range(4)]
@@ -79,7 +79,7 @@ def test_every_text_is_what_it_is_alone(toys: Any, seed: int) -> None:
         assert outbox[-1].reason == "cancelled" or written == tokens_of(alone)
 
 
-def test_sources_that_come_together_share_a_call_and_equal_ones_are_read_once(toys: Any) -> None:
+def test_simultaneous_sources_share_a_call_and_equal_ones_are_read_once(toys: Any) -> None:
     target, _ = make_pair(toys, slots=4)
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(4)]
@@ -196,7 +196,7 @@ def test_the_drafts_encoder_reads_a_source_when_the_text_first_drafts(toys: Any,
     assert first == [1]
 
 
-def test_what_a_drafts_encoder_cannot_hold_is_not_drafted_after(toys: Any) -> None:
+def test_a_source_too_long_for_the_drafts_encoder_is_not_drafted(toys: Any) -> None:
     target, draft = make_pair(toys, slots=1, draft_sources=4)
     texts = [list(toys.generate(target, draft, START, source=SOURCE[:n], k=3, max_new_tokens=12)) for n in (4, 5)]
     drafted = [sum(event.drafted for event in events if isinstance(event, Round)) for events in texts]

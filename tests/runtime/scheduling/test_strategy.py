@@ -55,7 +55,7 @@ def chosen(**settings: Any) -> tuple[str, Any, str, str]:
         ({"temperature": 1, "drafter": "random", "k": 3}, ("random", 3, "block", "sampled")),
     ],
 )
-def test_what_is_taken_for_sampled_text(settings: dict[str, Any], expected: tuple[str, Any, str, str]) -> None:
+def test_the_strategy_for_sampled_text(settings: dict[str, Any], expected: tuple[str, Any, str, str]) -> None:
     assert chosen(**settings) == expected
 
 
@@ -70,12 +70,12 @@ def test_what_is_taken_for_sampled_text(settings: dict[str, Any], expected: tupl
         ({"k": 0, "drafter": "none"}, ("none", 0)),
     ],
 )
-def test_a_beam_search_drafts_by_explicit_k_alone(settings: dict[str, Any], expected: tuple[str, int]) -> None:
+def test_a_beam_search_drafts_only_with_an_explicit_k(settings: dict[str, Any], expected: tuple[str, int]) -> None:
     strategy = choose(beams=3, **settings)
     assert (strategy.drafter.name, strategy.k) == expected
 
 
-def test_every_verifier_that_can_be_asked_for_is_there() -> None:
+def test_every_named_verifier_exists() -> None:
     assert tuple(VERIFIERS) == verifiers.NAMES
 
 
@@ -107,12 +107,12 @@ def test_greedy_text_drafts_by_cost() -> None:
         ({"k": 7}, "k: got 7, expected auto, or 0 to 6"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(GenerationError, match=message):
         choose(**settings)
 
 
-def test_the_likeliest_token_is_proposed_where_it_is_kept_more() -> None:
+def test_the_likeliest_token_is_proposed_if_it_is_accepted_more_often() -> None:
     """p = (.9, .1), q = (.6, .4): drawn from q .7 are kept, its likeliest .9."""
     measured = Measured()
     target, draft = Distribution.of(np.array([0.9, 0.1])), Distribution.of(np.array([0.6, 0.4]))

@@ -33,7 +33,7 @@ def written(request: Any, toys: Any) -> tuple[Any, Any, float, list[Event]]:
     return target, draft, 1.0 if greedy else TEMPERATURE, events
 
 
-def test_a_trace_has_the_probabilities_of_both_models_and_what_became_of_each_guess(
+def test_a_trace_has_both_models_probabilities_and_the_verdict_on_each_guess(
     written: tuple[Any, Any, float, list[Event]],
 ) -> None:
     target, draft, temperature, events = written
@@ -85,7 +85,7 @@ def test_a_trace_changes_no_text(toys: Any) -> None:
         assert all(e.trace is None for e in plain if isinstance(e, Round))
 
 
-def test_a_trace_says_why_k_is_what_it_is(toys: Any) -> None:
+def test_a_trace_has_the_reason_for_k(toys: Any) -> None:
     target, draft = toys.random_logits(VOCAB, 1), toys.random_logits(VOCAB, 2)
     events = list(toys.generate(toys.Session(target), toys.Session(draft), PROMPT, k=4, max_new_tokens=12, traced=True))
     rounds = [event for event in events if isinstance(event, Round)]
@@ -100,7 +100,7 @@ def test_a_trace_says_why_k_is_what_it_is(toys: Any) -> None:
     assert "fixed" not in whys_of_auto
 
 
-def test_greedy_guesses_count_as_certain_where_sampled_text_keeps_them_by_their_probability(toys: Any) -> None:
+def test_greedy_guesses_of_sampled_text_count_as_certain(toys: Any) -> None:
     target, draft = toys.random_logits(VOCAB, 1), toys.random_logits(VOCAB, 2)
     pair = toys.Session(target), toys.Session(draft)
     events = list(toys.generate(*pair, PROMPT, k=3, traced=True, temperature=1.0, seed=1, proposal="greedy"))

@@ -111,7 +111,7 @@ def test_a_bundle_without_a_template_says_so(tmp_path: Path) -> None:
         ({"chat_template": "(" + "{{" + "(" * 5000}, "the chat template is invalid: "),
     ],
 )
-def test_templates_that_are_none(tmp_path: Path, config: Any, says: str) -> None:
+def test_invalid_templates(tmp_path: Path, config: Any, says: str) -> None:
     with pytest.raises(BundleError) as caught:
         ChatTemplate.of(bundle_of(tmp_path, config))
     assert says in str(caught.value)
@@ -285,7 +285,7 @@ def test_a_long_chat_is_far_from_the_limits(tmp_path: Path) -> None:
         ([{"role": "user", "content": [Path("x")]}], "number 0 holds a PosixPath"),
     ],
 )
-def test_messages_that_are_none(tmp_path: Path, messages: Any, says: str) -> None:
+def test_invalid_messages(tmp_path: Path, messages: Any, says: str) -> None:
     with pytest.raises(GenerationError, match=f"^messages: .*{says}"):
         required(tmp_path, template="x").render(messages)
 

@@ -225,7 +225,7 @@ def test_a_prompt_without_an_answer_leaves_nothing(tmp_path: Path) -> None:
     assert chat.prompt_for("Why?")[: len(first)] == first
 
 
-def test_reset_system_and_what_is_saved(tmp_path: Path) -> None:
+def test_reset_system_and_saved_conversations(tmp_path: Path) -> None:
     tokenizer = byte_level()
     chat = Conversation(template_of(tmp_path, "chatml"), tokenizer, system="Be brief.")
     assert chat.as_dict() == {"messages": [{"role": "system", "content": "Be brief."}], "token_ids": []}

@@ -138,7 +138,7 @@ def test_nothing_is_held_back_that_is_final_and_nothing_shown_that_is_not(name: 
 
 
 @pytest.mark.parametrize("name", STREAMED)
-def test_after_a_prompt_the_text_goes_on(name: str) -> None:
+def test_a_text_continues_its_prompt(name: str) -> None:
     """decode(prompt + ids) is decode(prompt) and the pieces, wherever the ids do not change what the prompt says."""
     compared = 0
     for tokenizer, rng in texts(name, count=1500):
@@ -173,7 +173,7 @@ def test_half_a_character_waits_for_the_rest_and_a_lost_byte_for_nothing() -> No
     assert stream(tokenizer, [], [0x61, 0xFF, 0x62, 0xE6]) == (["a", LOST, "b", ""], LOST)
 
 
-def test_a_token_costs_the_same_wherever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_a_token_costs_the_same_at_any_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids handed to the library grow with the text, not with its square: in words, in runs of bytes, in broken ones."""
     tokenizer = TOKENIZERS["llama-2"]()
     word = tokenizer.token_to_id("▁the")
@@ -203,7 +203,7 @@ def test_a_token_costs_the_same_wherever_it_comes(monkeypatch: pytest.MonkeyPatc
         assert decoded < 1000 * len(ids) * 12
 
 
-def test_what_needs_the_whole_text_waits_for_its_end() -> None:
+def test_a_decoder_that_needs_the_whole_text_waits_for_the_end() -> None:
     assert isinstance(detokenizer(TOKENIZERS["whole text"]()), Whole)
     assert isinstance(detokenizer(TOKENIZERS["ends"]()), Whole)
     assert not any(isinstance(detokenizer(TOKENIZERS[name]()), Whole) for name in STREAMED)

@@ -83,7 +83,7 @@ def test_a_second_beginning_of_text_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("text", [b"abc", 3, None, ["a"], "a\ud800"])
-def test_what_is_no_text(text: Any) -> None:
+def test_values_that_are_not_text(text: Any) -> None:
     with pytest.raises(GenerationError, match=r"^prompt: got "):
         encode_prompt(make_tokenizer(), text, BOS)
 
@@ -122,7 +122,7 @@ def test_a_text_that_the_tokenizer_has_no_tokens_for(tmp_path: Path) -> None:
         ([2**70], f"token id {2**70}"),
     ],
 )
-def test_what_is_no_list_of_ids(value: Any, says: str) -> None:
+def test_values_that_are_not_lists_of_ids(value: Any, says: str) -> None:
     with pytest.raises(GenerationError, match=rf"^prompt: got .*{says}"):
         check_ids(value, 10)
 

@@ -28,7 +28,7 @@ def cut(text: str, rng: random.Random) -> list[str]:
     return [text[i:j] for i, j in zip([0, *places], [*places, len(text)], strict=True)]
 
 
-def test_the_first_stop_ends_the_text_however_it_is_cut() -> None:
+def test_the_first_stop_string_ends_the_text_whatever_the_tokens() -> None:
     rng = random.Random(1)
     found = 0
     for _ in range(20_000):
@@ -41,7 +41,7 @@ def test_the_first_stop_ends_the_text_however_it_is_cut() -> None:
     assert found > 5_000
 
 
-def test_only_what_may_begin_a_stop_is_held_back() -> None:
+def test_only_a_possible_beginning_of_a_stop_string_is_held_back() -> None:
     rng = random.Random(2)
     for _ in range(5_000):
         stops = ["".join(rng.choices("ab", k=rng.randint(1, 5))) for _ in range(rng.randint(1, 3))]
@@ -67,7 +67,7 @@ def test_the_earliest_end_wins_and_the_longest_of_those_that_end_together() -> N
         assert (search.push("xa"), search.push("b"), search.found) == ("x", "", "ab")
 
 
-def test_after_a_stop_there_is_no_more() -> None:
+def test_no_text_follows_a_stop_string() -> None:
     search = StopSearch(["END"])
     assert [search.push(piece) for piece in ("a E", "N", "D b", "c")] == ["a ", "", "", ""]
     assert (search.finish(), search.found) == ("", "END")
@@ -97,7 +97,7 @@ def test_stops_cross_tokens_and_characters_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("value", ["", [""], ["a", ""], [1], 1, None, b"a", [b"a"], {"a"}, {"a": 1}, [None]])
-def test_what_is_no_stop_string(value: Any) -> None:
+def test_invalid_stop_strings(value: Any) -> None:
     with pytest.raises(GenerationError, match=r"^stop: got "):
         check_stops(value)
 

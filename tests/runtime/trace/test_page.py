@@ -114,7 +114,7 @@ class _Texts(HTMLParser):
             self.answer += data
 
 
-def test_the_markup_holds_the_answer_and_nothing_of_it_is_markup(trace: tuple[list[dict[str, Any]], str]) -> None:
+def test_the_page_holds_the_answer_as_text_and_not_as_markup(trace: tuple[list[dict[str, Any]], str]) -> None:
     parsed = _Texts()
     parsed.feed(render_page(trace[0]))
     assert parsed.answer.strip(" \n") == shown(trace[1]).strip(" \n")
@@ -192,7 +192,7 @@ def test_a_screen_reader_finds_named_lists_of_tokens(opened: TracePage) -> None:
     assert opened.page.locator("#detail").get_attribute("role") == "status"
 
 
-def test_it_is_light_or_dark_as_its_reader_wants(browser: Any, path: Path) -> None:
+def test_it_follows_the_readers_light_or_dark_setting(browser: Any, path: Path) -> None:
     grounds = []
     for scheme in ("light", "dark"):
         watched = TracePage(browser, path.as_uri(), color_scheme=scheme)

@@ -100,7 +100,7 @@ def test_so_they_have_by_every_drafter_and_verifier(surprise: Surprise, name: st
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("name", ["ngram", "random", "suffix"])
-def test_so_they_have_where_a_token_that_is_drawn_cannot_be(surprise: Surprise, name: str, verifier: str) -> None:
+def test_text_is_the_targets_if_a_drawn_token_is_impossible(surprise: Surprise, name: str, verifier: str) -> None:
     """A place that is not drafted because of the token that was drawn there would bias the text."""
     assert surprise(2, 1500, partial(drafter_of, name), barred=3, verifier=verifier) > FALSE_ALARM
 
@@ -145,7 +145,7 @@ def surprise_of_blocks(verifier: Verifier, samples: int = 3000, length: int = 4,
     return float(chi2.sf(statistic, 2**length - 1))
 
 
-def test_a_block_needs_numbers_of_its_own() -> None:
+def test_a_block_needs_fresh_random_numbers() -> None:
     assert surprise_of_blocks(BLOCK) > FALSE_ALARM
     assert surprise_of_blocks(MRS) > FALSE_ALARM
     assert surprise_of_blocks(replace(BLOCK, fresh=False)) < FALSE_ALARM

@@ -55,7 +55,7 @@ def test_greedy_keeps_the_prefix_that_the_target_would_have_written(
     assert verify_greedy(best.__getitem__, drafted) == verdict
 
 
-def test_the_first_rejection_ends_a_round_and_nothing_behind_it_is_looked_at() -> None:
+def test_the_first_rejection_ends_a_round_and_later_tokens_are_not_evaluated() -> None:
     target, draft = of(1, 3), of(3, 1)
     verdict = judge([target, target], [draft, draft, draft], [1, 0, 1], [0.9, 0.5], [0.0, 0.7])
     assert verdict == Verdict(1, 2, 1)  # of 0.25 − 0.75 and 0.75 − 0.25 only the second is positive
@@ -111,7 +111,7 @@ def test_lenience_keeps_more_but_nothing_that_the_target_cannot_write() -> None:
     assert judge([target], [draft], [2], [0.0], [0.0], lenience=0.01).accepted == 0
 
 
-def test_lenience_for_argmax_keeps_what_is_good_enough() -> None:
+def test_lenience_for_argmax_accepts_tokens_with_a_large_enough_share() -> None:
     assert verify_greedy([5, 6].__getitem__, [4], lambda place, token: token == 4) == Verdict(1, 1, 6)
     assert verify_greedy([5, 6].__getitem__, [3], lambda place, token: token == 4) == Verdict(0, 1, 5)
 

@@ -206,7 +206,7 @@ def test_probabilities_of_texts_add_up() -> None:
     assert found.reshape(WORDS, -1).sum(axis=1)[:2] == pytest.approx(first / first.sum())
 
 
-def test_counts_are_compared_with_what_was_expected() -> None:
+def test_counts_are_compared_with_expected_counts() -> None:
     rng = np.random.default_rng(3)
     chances = rng.dirichlet([0.4] * 300)
     found = [surprise(rng.multinomial(2000, chances).astype(float), 2000 * chances) for _ in range(300)]

@@ -140,7 +140,7 @@ def test_factors_of_another_architecture_are_refused(gguf_of: Made) -> None:
         ({"tokenizer.ggml.add_eos_token": True}, UnsupportedModelError, "prompts that end"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(
+def test_unknown_settings_are_refused_by_name(
     gguf_of: Made, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     _, path = gguf_of("llama", **changes)

@@ -144,7 +144,7 @@ def test_a_folder_of_several_models_names_them(gguf_of: Made, tmp_path: Path) ->
         Checkpoint(tmp_path)
 
 
-def test_safetensors_beside_a_gguf_file_go_first(gguf_of: Made, tmp_path: Path) -> None:
+def test_safetensors_are_preferred_to_a_gguf_file(gguf_of: Made, tmp_path: Path) -> None:
     model, _ = gguf_of("llama")
     model.save_pretrained(tmp_path)
     with Checkpoint(tmp_path) as checkpoint:

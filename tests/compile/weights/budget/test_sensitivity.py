@@ -126,7 +126,7 @@ def test_the_loss_of_the_head_is_exact_to_second_order(
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "gemma2", "gpt2"])
-def test_a_table_that_is_looked_up_loses_what_its_rows_do_moved_one_by_one(
+def test_the_loss_of_a_looked_up_table_equals_that_of_its_rows_moved_one_by_one(
     name: str, open_tiny: Open, tmp_path: Path
 ) -> None:
     """gemma2 scales what it looks up, gpt2 adds positions."""

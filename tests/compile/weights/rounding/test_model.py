@@ -149,7 +149,7 @@ def test_inputs_that_cannot_be_factored_fall_back_to_nearest(
         )
 
 
-def test_a_killed_run_goes_on_at_its_layer_with_the_same_result(
+def test_a_killed_run_resumes_at_its_layer_with_the_same_result(
     open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = open_tiny("llama")

@@ -23,7 +23,7 @@ Specbench = Callable[..., Result]
         ((), "expected either BUNDLE or --shape"),
     ],
 )
-def test_what_to_measure_is_one_thing(arguments: tuple[str, ...], said: str, specbench: Specbench) -> None:
+def test_exactly_one_model_must_be_named(arguments: tuple[str, ...], said: str, specbench: Specbench) -> None:
     result = specbench("model", *arguments)
     assert result.exit_code == 1
     assert said in result.output

@@ -64,7 +64,7 @@ def test_small_moves_and_equal_records_are_noise(specbench: Specbench, tmp_path:
         assert "within noise" in done.output
 
 
-def test_other_machines_threads_and_shapes_are_told(specbench: Specbench, tmp_path: Path) -> None:
+def test_other_machines_threads_and_shapes_are_reported(specbench: Specbench, tmp_path: Path) -> None:
     def elsewhere(found: dict[str, Any]) -> None:
         found["machine"]["cpu"] = "another"
         found["result"]["threads"] = 7
@@ -78,7 +78,7 @@ def test_other_machines_threads_and_shapes_are_told(specbench: Specbench, tmp_pa
     assert "a plain read gave" in told
 
 
-def test_what_cannot_be_compared_is_one_line(specbench: Specbench, tmp_path: Path) -> None:
+def test_records_that_cannot_be_compared_are_one_line(specbench: Specbench, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "no.json").write_text("no")
     comparison = {"old": "a", "new": "b", "warnings": [], "figures": []}

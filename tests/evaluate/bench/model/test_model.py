@@ -74,7 +74,7 @@ def test_the_table_says_what_was_cached(
     assert "16 after 64 cached" in result.stderr
 
 
-def test_a_step_reads_the_decoders_matrices_alone(t5_bundle: Path) -> None:
+def test_a_step_reads_only_the_decoders_matrices(t5_bundle: Path) -> None:
     """Of each of two layers q, k, v and o, q and o of the source, the gated pair and its output; and the head."""
     tiles = 400 // 16 * 2  # bytes of a row of 64 weights: two blocks of 25
     rows = 2 * (3 * 64 + 64 + 64 + 64 + 2 * 96) + 272

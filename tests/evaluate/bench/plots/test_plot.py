@@ -85,7 +85,7 @@ def test_files_are_the_same_for_the_same_record(specbench: Specbench, tmp_path: 
     assert (tmp_path / "one" / "a-speedup.svg").read_bytes() != (tmp_path / "two" / "a-speedup.svg").read_bytes()
 
 
-def test_what_makes_no_picture_is_one_line(
+def test_a_record_without_a_picture_is_one_line(
     specbench: Specbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparison = write(tmp_path / "b.json", {"old": "a", "new": "b", "warnings": [], "figures": []})

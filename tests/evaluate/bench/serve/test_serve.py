@@ -49,7 +49,7 @@ def test_each_client_asks_for_one_text_after_the_other_beside_all_others() -> No
     assert tokens_per_second(heard, 10) == pytest.approx(40 / (ended - began))
 
 
-def test_what_a_client_meets_is_raised() -> None:
+def test_a_clients_error_is_raised() -> None:
     class Broken:
         def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
             raise MxspecError("gone")

@@ -81,7 +81,7 @@ def test_a_step_of_the_grown_demo_reads_what_the_shape_reads(name: str) -> None:
     assert grown_sizes(demo, shape).read_weights == pytest.approx(real, rel=0.02)
 
 
-def test_the_drafts_size_says_what_its_name_does() -> None:
+def test_the_drafts_size_matches_its_name() -> None:
     demo = sizes_of(LlamaConfig.from_pretrained(DEMO / "draft"))
     assert round(grown_sizes(demo, DRAFT_SHAPE).read_weights / 1e6) == 68
 
@@ -95,7 +95,7 @@ def test_the_drafts_size_says_what_its_name_does() -> None:
         ({"kv_heads": 1}, "has 1 heads of keys and values, the checkpoint needs 2"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_shapes_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, int], message: str
 ) -> None:
     sizes = {"hidden_size": 128, "intermediate_size": 96, "layers": 2, "heads": 8, "kv_heads": 4, "vocab_size": 96}

@@ -57,7 +57,7 @@ def test_alternating_steps_are_compared_with_steps_alone(tiny_bundles: dict[str,
         assert turns[f"{name}_seconds"] == seconds > 0
 
 
-def test_an_imposed_acceptance_is_what_comes_out(tiny_bundles: dict[str, Path], specbench: Specbench) -> None:
+def test_an_imposed_acceptance_is_reached(tiny_bundles: dict[str, Path], specbench: Specbench) -> None:
     options = ("--prompts", "4", "--new-tokens", "24", "--repetitions", "1", "--acceptance")
     for imposed in (0.0, 1.0):
         result = specbench("speculate", str(tiny_bundles["random"]), *options, str(imposed), "--json")
@@ -110,7 +110,7 @@ def test_a_bundle_without_a_draft_is_measured_with_a_drafter_that_needs_none(
 
 
 @pytest.mark.parametrize(("command", "prompt"), [("speculate", 64), ("batch", 128)])
-def test_more_new_tokens_than_the_context_holds_are_one_line(
+def test_more_new_tokens_than_the_context_are_one_line(
     specbench: Specbench, tiny_bundles: dict[str, Path], command: str, prompt: int
 ) -> None:
     result = specbench(command, str(tiny_bundles["near"]), "--new-tokens", "33")
@@ -136,7 +136,7 @@ def test_a_shape_with_an_encoder_is_measured(
     assert 0 < encoded["share"] < 1
 
 
-def test_sources_are_prompts_where_encoders_read(t5_bundle: Path, tmp_path: Path, specbench: Specbench) -> None:
+def test_prompts_are_sources_for_models_with_encoders(t5_bundle: Path, tmp_path: Path, specbench: Specbench) -> None:
     """Lines of a text, or random ones; the acceptance is imposed."""
     text = tmp_path / "in.txt"
     text.write_text("hello there\nx\n\nabc def\nthe quick brown fox\njumps\n")

@@ -23,7 +23,7 @@ def text(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_points_follow_from_their_trials_and_a_killed_sweep_goes_on(
+def test_points_follow_from_their_trials_and_a_killed_sweep_resumes(
     specbench: Specbench, demo_bundles: dict[str, Path], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def test_points_of_other_settings_are_refused(
         assert words in done.stderr
 
 
-def test_what_cannot_be_measured_is_one_line(
+def test_impossible_measurements_are_one_line(
     specbench: Specbench, demo_bundles: dict[str, Path], text: str, tmp_path: Path
 ) -> None:
     bundle = str(demo_bundles["real"])
