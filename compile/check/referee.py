@@ -28,10 +28,11 @@ from mxspec.compile.check.reference import (
 )
 from mxspec.compile.check.twin import LOUD, QUIET, Scale, write_twin
 from mxspec.compile.check.windows import windows_of
+from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import architecture_name, one_line
+from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.checkpoint.plain_decoder import require_plain_decoder
 from mxspec.compile.planning.plan import ModelPlan, plan_model
-from mxspec.compile.trace.plain_decoder import require_plain_decoder
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import ModelEntry, RefereeEntry

@@ -12,7 +12,8 @@ from typing import Any
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.config import architecture_name, read_settings
+from mxspec.compile.checkpoint.architecture import architecture_name
+from mxspec.compile.checkpoint.config import read_settings
 from mxspec.compile.checkpoint.merged_tensor import LowRank, MergedTensor
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import rename, tied_names

@@ -87,43 +87,6 @@ def _text_half(config: PreTrainedConfig) -> PreTrainedConfig:
     return text
 
 
-def architecture_name(config: PreTrainedConfig) -> str:
-    """The architecture, such as LlamaForCausalLM, or the model type if the configuration names none."""
-    return str((config.architectures or [config.model_type])[0])
-
-
-def context_limit(config: PreTrainedConfig) -> int | None:
-    """The number of positions that the model knows; None if its configuration has none, as with most ALiBi models."""
-    names = ("max_position_embeddings", "max_seq_len")  # the second is MPT's
-    return next((limit for name in names if (limit := getattr(config, name, None))), None)
-
-
-def decoder_layers(config: PreTrainedConfig) -> int:
-    """Number of the decoder's layers. Raises UnsupportedModelError if the configuration does not say."""
-    names = ("num_decoder_layers", "decoder_layers") if config.is_encoder_decoder else ("num_hidden_layers",)
-    return _stated(config, *names)
-
-
-def decoder_heads(config: PreTrainedConfig) -> int:
-    """Number of query heads in the decoder's attention; raises as decoder_layers."""
-    names = ("num_attention_heads",)
-    return _stated(config, *(("decoder_attention_heads", *names) if config.is_encoder_decoder else names))
-
-
-def head_size(config: PreTrainedConfig) -> int:
-    """The size of a head in the decoder's attention; raises as decoder_layers."""
-    return int(getattr(config, "head_dim", None) or _stated(config, "hidden_size") // decoder_heads(config))
-
-
-def _stated(config: PreTrainedConfig, *names: str) -> int:
-    """The first of these settings that the configuration has."""
-    found = next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
-    if found is None:
-        name = architecture_name(config)
-        raise UnsupportedModelError(f"{name}: not a plain text decoder (its config.json has no {names[0]})")
-    return found
-
-
 def one_line(error: Exception) -> str:
     """The message of an error of transformers in one line, without its lists of known values."""
     text = " ".join(str(error).split()) or type(error).__name__

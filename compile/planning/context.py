@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.config import context_limit
+from mxspec.compile.checkpoint.architecture import context_limit
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe

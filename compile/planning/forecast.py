@@ -10,13 +10,8 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.config import (
-    decoder_heads,
-    decoder_layers,
-    head_size,
-    make_config,
-    read_settings,
-)
+from mxspec.compile.checkpoint.architecture import decoder_heads, decoder_layers, head_size
+from mxspec.compile.checkpoint.config import make_config, read_settings
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.planning.context import choose_contexts, source_length

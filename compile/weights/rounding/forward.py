@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
+from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.buffers import load_buffers
-from mxspec.compile.checkpoint.config import architecture_name
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.tensor import as_float32
 from mxspec.compile.trace.skeleton import build_skeleton

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.config import architecture_name
+from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.formats.errors import UnsupportedModelError
 
 # Settings by which transformers' configurations show their kind: a value above the number means that kind.
