@@ -130,9 +130,12 @@ def _one_line(name: str) -> Iterator[None]:
     """Turn any error into one line: those of transformers, torch and ONNX Runtime have no common base."""
     try:
         yield
+    except UnsupportedModelError as error:
+        said = str(error)
+        raise error if said.startswith(name) else UnsupportedModelError(f"{name} is not supported: {said}") from None
     except (MxspecError, OSError, MemoryError):
         raise
     except Exception as error:
         raise UnsupportedModelError(
-            f"{name}: cannot be compiled ({type(error).__name__}: {one_line(error)})"
+            f"{name} is not supported: it cannot be compiled ({type(error).__name__}: {one_line(error)})"
         ) from error

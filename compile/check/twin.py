@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -116,7 +117,11 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
     small = copy.deepcopy(config)
     _keep_layers(small, layers_of_each_kind(config))
     small.vocab_size = min(VOCABULARY, config.vocab_size)
-    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        try:
+            setattr(small, key, None)
+        except StrictDataclassError:  # CWM's must be there
+            setattr(small, key, 0)
     if config.is_encoder_decoder:
         _shrink_decoder(small, config)
     for keys, size in ((_FEED_FORWARD_KEYS, FEED_FORWARD), (WINDOWS, WINDOW)):

@@ -12,6 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from mxspec.compile.checkpoint.plain_decoder import ONLY_PLAIN, require_plain_decoder
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import parse_json, shorten
 
@@ -60,6 +61,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
     """transformers' configuration of these settings; `where` names their file in errors. Raises as load_config."""
+    _refuse_infinite(settings, where)
     kind = _class_of(settings, where)
     kept = _without_dispatch(settings)
     for key in kept:
@@ -67,10 +69,13 @@ def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
         if callable(part) or isinstance(part, classmethod | staticmethod) or key in ("attribute_map", "sub_configs"):
             raise CheckpointError(f"{where}: {shorten(key)} is not a setting, but a part of transformers' own class")
     _check_sizes(kept, kind.attribute_map, where)
+    if not isinstance(found := kept.get("quantization_config"), dict | None):
+        raise CheckpointError(f"{where}: quantization_config: got {shorten(found)}, expected an object")
     try:
         config: PreTrainedConfig = kind.from_dict(kept)
     except Exception as error:  # transformers' checks have no common base, and some values pass them and fail later
         raise CheckpointError(f"{where}: {one_line(error)}") from None
+    require_plain_decoder(config)
     text = _text_half(config)
     _check_layers(text, where)
     _check_heads(config, where)
@@ -83,7 +88,7 @@ def _text_half(config: PreTrainedConfig) -> PreTrainedConfig:
     text = getattr(config, "text_config", None)
     if not isinstance(text, PreTrainedConfig):
         return config
-    text.tie_word_embeddings = config.tie_word_embeddings  # transformers looks there
+    text.tie_word_embeddings = getattr(config, "tie_word_embeddings", text.tie_word_embeddings)  # transformers does so
     return text
 
 
@@ -118,6 +123,15 @@ def _without_dispatch(settings: Any) -> Any:
     }
 
 
+def _refuse_infinite(value: Any, where: str) -> None:
+    """Raise CheckpointError for infinities and what is no number, which transformers writes as {"__float__": NAME}."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        if isinstance(part, dict) and "__float__" in part:
+            raise CheckpointError(f"{where}: {key}: got {shorten(part['__float__'])}, expected a finite number")
+        _refuse_infinite(part, where)
+
+
 def _check_sizes(settings: dict[str, Any], names: dict[str, str], where: str) -> None:
     """Raise CheckpointError for impossible sizes; `names` are the architecture's own names of some sizes."""
     for key, largest in _LARGEST.items():
@@ -138,7 +152,7 @@ def _check_layers(config: PreTrainedConfig, where: str) -> None:
         if len(values) > 1:
             raise UnsupportedModelError(
                 f"{where}: {config.model_type} is a model whose layers have different heads ({key}: "
-                f"{' and '.join(map(str, sorted(values)))}): only plain decoders can be compiled"
+                f"{' and '.join(map(str, sorted(values)))}): {ONLY_PLAIN}"
             )
 
 

@@ -6,10 +6,12 @@ An encoder-decoder counts as plain if both its parts are.
 from __future__ import annotations
 
 from transformers import PreTrainedConfig
+from transformers.models.auto import modeling_auto as auto
 
 from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.formats.errors import UnsupportedModelError
 
+ONLY_PLAIN = "such models are not supported, only plain decoders and encoder-decoders are"  # the end of a refusal
 # Settings by which transformers' configurations show their kind: a value above the number means that kind.
 _SIGNS = (
     ("a decoder that wants another model's states", ("add_cross_attention",), 0),
@@ -30,20 +32,57 @@ _SIGNS = (
         0,
     ),
 )
+# transformers' lists of model types by what they are for, of which the first that has a model type says what it is.
+_OTHER_TASKS = (
+    ("a model of speech", auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES),
+    ("a masked language model, an encoder", auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
+    ("a model of images and text", auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
+    ("a model that compares images with text", auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES),
+    ("a model of images", auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
+    ("a model of images", auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES),
+    ("a model of sound", auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES),
+    ("a model of sound", auto.MODEL_FOR_CTC_MAPPING_NAMES),
+    ("a model of sound", auto.MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES),
+    ("a model of time series", auto.MODEL_FOR_TIME_SERIES_PREDICTION_MAPPING_NAMES),
+)
+_DECODERS, _WITH_ENCODER = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "attention"}
 
 
 def require_plain_decoder(config: PreTrainedConfig) -> None:
-    """Raise UnsupportedModelError, naming the kind, for every other kind of model."""
-    kind = _other_kind(config)
-    if kind is not None:
-        raise UnsupportedModelError(f"{architecture_name(config)} is {kind}: only plain decoders can be compiled")
+    """Raise UnsupportedModelError, naming the kind, for every other kind of model.
+
+    Of a model of several parts the text half decides, where transformers loads that alone.
+    """
+    text = getattr(config, "text_config", None)
+    half = text if isinstance(text, PreTrainedConfig) and _writes_text(text) else config
+    if (kind := _other_task(half) or _other_kind(half)) is not None:
+        raise UnsupportedModelError(f"{architecture_name(half)} is {kind}: {ONLY_PLAIN}")
+
+
+def _other_task(config: PreTrainedConfig) -> str | None:
+    """What a model is for, if not for writing text.
+
+    What stands in transformers' list of decoders as well as in another (BERT, Whisper) is there as a part of a model.
+    """
+    task = next((task for task, kinds in _OTHER_TASKS if config.model_type in kinds), None)
+    if not _writes_text(config):
+        return task or "no language model, or a part of one that transformers does not load alone"
+    if config.model_type in _WITH_ENCODER:
+        return None if config.is_encoder_decoder else "the decoder of an encoder-decoder, without its encoder"
+    return task
+
+
+def _writes_text(config: PreTrainedConfig) -> bool:
+    """Whether transformers lists the model type as one that writes text."""
+    return config.model_type in (_WITH_ENCODER if config.is_encoder_decoder else _DECODERS)
 
 
 def _other_kind(config: PreTrainedConfig) -> str | None:
+    """What the settings of a model that writes text say of its layers, if they are not plain."""
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
     if strange := ", ".join(sorted(map(str, kinds - _ATTENTION_LAYERS))):
-        return f"a {'hybrid' if kinds & _ATTENTION_LAYERS else 'state-space model'}, with layers of {strange}"
+        return f"a model with layers of {strange}"
     for kind, settings, most in _SIGNS:
         for setting in settings:
             value = getattr(config, setting, None)

@@ -125,6 +125,7 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-alibi": ("falcon", {**_ONE, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
     "mpt": ("mpt", {"d_model": 64, "n_layers": 1, "n_heads": 4, "max_seq_len": 128, "vocab_size": 120}),
     "cohere2": ("cohere2", {**_COMMON, **_WINDOW}),
+    "cwm": ("cwm", {**_COMMON, **_WINDOW, "head_dim": 16}),
     "helium": ("helium", {**_ONE, "head_dim": 16}),
     "stablelm": ("stablelm", {**_ONE, "partial_rotary_factor": 0.5, "use_qkv_bias": True}),
     "glm": ("glm", {**_ONE, "head_dim": 16}),

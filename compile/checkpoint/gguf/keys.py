@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mxspec.compile.checkpoint.plain_decoder import ONLY_PLAIN
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 
@@ -62,9 +63,7 @@ class Keys:
         """Raise UnsupportedModelError for a key that nothing read."""
         unread = sorted(self._keys.keys() - self._read)
         if any(name.startswith("expert") for name in unread):
-            raise UnsupportedModelError(
-                f"{self.path}: a mixture of experts ({self.arch}.{unread[0]}): only plain decoders can be compiled"
-            )
+            raise UnsupportedModelError(f"{self.path}: a mixture of experts ({self.arch}.{unread[0]}): {ONLY_PLAIN}")
         if unread:
             raise UnsupportedModelError(
                 f"{self.path}: key {self.arch}.{unread[0]} is not known, and may change the model; "

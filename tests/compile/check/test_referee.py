@@ -217,7 +217,10 @@ def test_a_graph_that_cannot_run_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("a tensor\nof another shape")
 
     monkeypatch.setattr(referee, "plan_model", broken)
-    with pytest.raises(MxspecError, match=r"granite: cannot be compiled \(RuntimeError: a tensor of another shape\)"):
+    with pytest.raises(
+        MxspecError,
+        match=r"granite is not supported: it cannot be compiled \(RuntimeError: a tensor of another shape\)",
+    ):
         judge(make_config("granite"), CONTEXT)
 
 

@@ -33,6 +33,11 @@ def test_shrink_keeps_options_and_heads() -> None:
     assert large.num_hidden_layers == 12
 
 
+def test_shrink_takes_configs_that_must_name_special_tokens() -> None:
+    small = shrink(AutoConfig.for_model("cwm", **LARGE))
+    assert (small.bos_token_id, small.pad_token_id, small.vocab_size) == (0, None, 512)
+
+
 def test_shrink_keeps_one_layer_of_each_kind() -> None:
     large = AutoConfig.for_model("gemma3_text", **LARGE, head_dim=16, sliding_window=8)
     small = shrink(large)

@@ -96,6 +96,9 @@ def test_settings_are_those_that_transformers_reads(tmp_path: Path) -> None:
         ({"model_type": "gpt2", "n_layer": 0}, "n_layer: got 0"),
         ({"model_type": "gpt2", "num_attention_heads": 7, "num_key_value_heads": 7}, "7 heads do not divide"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+        ({"rms_norm_eps": {"__float__": "Infinity"}}, "rms_norm_eps: got 'Infinity', expected a finite number"),
+        ({"rope_parameters": {"rope_theta": {"__float__": "NaN"}}}, "rope_theta: got 'NaN', expected a finite number"),
+        ({"quantization_config": [1]}, "quantization_config: got [1], expected an object"),
     ],
 )
 def test_values_that_make_no_sense(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
@@ -114,11 +117,35 @@ def test_an_unknown_model_type(tmp_path: Path) -> None:
     assert "no model type" in refused(write(tmp_path, {"model_type": "made_up"}), UnsupportedModelError)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "what"),
+    [
+        ("bert", "a masked language model, an encoder"),
+        ("bart", "the decoder of an encoder-decoder, without its encoder"),
+        ("whisper", "a model of speech"),
+        ("mamba", "a model with layers of linear_attention"),
+        ("mamba2", "a model with layers of linear_attention"),
+        ("mllama", "a model of images and text"),
+        ("clip", "a model that compares images with text"),
+        ("vit", "a model of images"),
+        ("wav2vec2", "a model of sound"),
+        ("llama4", "a model with layers of chunked_attention"),
+        ("mixtral", "a mixture of experts"),
+        ("encodec", "no language model"),
+    ],
+)
+def test_models_of_other_kinds_are_called_by_their_kind(tmp_path: Path, model_type: str, what: str) -> None:
+    settings = {"is_encoder_decoder": False} if model_type == "bart" else {}
+    said = refused(write(tmp_path, {"model_type": model_type, **settings}), UnsupportedModelError)
+    assert what in said
+    assert "not supported" in said
+
+
 def test_labels_take_no_memory(tmp_path: Path) -> None:
     load_config(write(tmp_path, LLAMA | {"num_labels": 10**9}))
 
 
 def test_a_model_that_cannot_be_built_is_one_line(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, {"model_type": "vit"}))
-    with pytest.raises(UnsupportedModelError, match=r"^vit: transformers cannot build it: .{1,200}$"):
+    config = load_config(write(tmp_path, LLAMA | {"model_type": "glm", "pad_token_id": 128}))
+    with pytest.raises(UnsupportedModelError, match=r"^glm: transformers cannot build it: .{1,200}$"):
         name_parameters(config)
