@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from mxspec.compile.check.pair import Vocabulary, check_kinds, check_pair, usabl
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.complete import require_complete
 from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
-from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint, require_folders
+from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
-from mxspec.compile.planning.context import choose_contexts, source_length
+from mxspec.compile.planning.context import choose_contexts, rope_warning, source_length
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.planning.share_tables import share_tables
 from mxspec.compile.progress import Stages
@@ -53,66 +55,99 @@ def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: 
         if writer.work.found_work:
             stages.note(f"{writer.work.path} was left by an interrupted run: the parts that still fit are reused")
         check_texts(recipe)
-        recipe, checkpoints = open_pair(recipe, files)
-        vocabularies = read_vocabularies(checkpoints, stages)
-        for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
-            stages.note(note)
-        models = list_models(recipe, with_baseline)
-        contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
-        target = checkpoints["target"].config
-        recipe = recipe.with_changes(context_length=contexts["target"], source_length=source_length(recipe, target))
-        note_shorter_draft(contexts, stages)
-
-        verdicts = judge_models(models, checkpoints, contexts, stages)
-        budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
-        plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages))
-        known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
-        scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
-        writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
-
-        place = writer.work.rounding
-        rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
-        made = Publication(writer)
-        for plan in plans:
-            priced = replace(plan, budget=budgets.get(plan.name))
-            made.add_model(plan.name, pack_model(priced, rounded[plan.name], writer, stages))
-        for plan in plans:
-            checkpoint, entry = checkpoints[plan.name], made.models[plan.name]
-            with stages.step(f"check {plan.name}"):
-                complete = check_model(plan, writer.folder, entry, known[plan.name])
-                if not complete:
-                    check_twin(plan, checkpoint.config, models[plan.name], recipe)
-                own = check_own_weights(writer.folder, entry, checkpoint)
-            seen = {} if own is None else {"own": own.stored.error, "int8_rows": own.int8_rows}
-            referee = verdicts[checkpoint].entry.model_copy(update=seen)
-            made.models[plan.name] = entry.model_copy(update={"referee": referee})
-
-        folder = checkpoints["target"].folder
-        copy_tokenizer(checkpoints["target"], made)
-        guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, made.contents, stages)
-        tokenizer = read_special_tokens(
-            folder,
-            made.contents[TOKENIZER].sha256,
-            known["target"],
-            is_encoder_decoder=bool(target.is_encoder_decoder),
-        )
-        rules = read_rules(
-            folder,
-            known["target"],
-            eos=tokenizer.eos_token_ids,
-            decoder_start=tokenizer.decoder_start,
-            longest=contexts["target"],
-        )
-        if (warning := not_applied_note(rules, tokenizer.decoder_start)) is not None:
-            stages.note(warning)
-        manifest = made.manifest(recipe, tokenizer, read_sampling(folder), rules, guesses)
-        if not manifest.tokenizer.eos_token_ids:
-            stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
+        recipe, checkpoints = open_pair(recipe, files, stages)
+        with unchanged(checkpoints.values()):
+            manifest = write_bundle(recipe, checkpoints, writer, stages, with_baseline=with_baseline)
         writer.publish(manifest)
     return manifest
 
 
-def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName, Checkpoint]]:
+def write_bundle(
+    recipe: Recipe,
+    checkpoints: dict[ModelName, Checkpoint],
+    writer: BundleWriter,
+    stages: Stages,
+    *,
+    with_baseline: bool,
+) -> Manifest:
+    """Write every file of a bundle but its manifest, which is what comes back; raises MxspecError."""
+    models = list_models(recipe, with_baseline)
+    for checkpoint in dict.fromkeys(checkpoints[name] for name in models):
+        require_complete(checkpoint)
+    vocabularies = read_vocabularies(checkpoints, stages)
+    for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
+        stages.note(note)
+    contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
+    target = checkpoints["target"].config
+    recipe = recipe.with_changes(context_length=contexts["target"], source_length=source_length(recipe, target))
+    for said in pair_warnings(checkpoints, contexts):
+        stages.note(f"warning: {said}")
+
+    verdicts = judge_models(models, checkpoints, contexts, stages)
+    budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
+    plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages))
+    known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
+    scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
+    writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
+
+    place = writer.work.rounding
+    rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
+    made = Publication(writer)
+    for plan in plans:
+        priced = replace(plan, budget=budgets.get(plan.name))
+        made.add_model(plan.name, pack_model(priced, rounded[plan.name], writer, stages))
+    for plan in plans:
+        checkpoint, entry = checkpoints[plan.name], made.models[plan.name]
+        with stages.step(f"check {plan.name}"):
+            complete = check_model(plan, writer.folder, entry, known[plan.name])
+            if not complete:
+                check_twin(plan, checkpoint.config, models[plan.name], recipe)
+            own = check_own_weights(writer.folder, entry, checkpoint)
+        seen = {} if own is None else {"own": own.stored.error, "int8_rows": own.int8_rows}
+        referee = verdicts[checkpoint].entry.model_copy(update=seen)
+        made.models[plan.name] = entry.model_copy(update={"referee": referee})
+
+    folder = checkpoints["target"].folder
+    copy_tokenizer(checkpoints["target"], made)
+    guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, made.contents, stages)
+    tokenizer = read_special_tokens(
+        folder,
+        made.contents[TOKENIZER].sha256,
+        known["target"],
+        is_encoder_decoder=bool(target.is_encoder_decoder),
+    )
+    rules = read_rules(
+        folder,
+        known["target"],
+        eos=tokenizer.eos_token_ids,
+        decoder_start=tokenizer.decoder_start,
+        longest=contexts["target"],
+    )
+    if (warning := not_applied_note(rules, tokenizer.decoder_start)) is not None:
+        stages.note(warning)
+    manifest = made.manifest(recipe, tokenizer, read_sampling(folder), rules, guesses)
+    if not manifest.tokenizer.eos_token_ids:
+        stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
+    return manifest
+
+
+@contextmanager
+def unchanged(checkpoints: Collection[Checkpoint]) -> Iterator[None]:
+    """Raise CheckpointError where a file of a checkpoint was changed or removed meanwhile, whatever else it led to."""
+    try:
+        yield
+    except Exception:
+        _require_unchanged(checkpoints)
+        raise
+    _require_unchanged(checkpoints)
+
+
+def _require_unchanged(checkpoints: Collection[Checkpoint]) -> None:
+    for checkpoint in checkpoints:
+        checkpoint.require_unchanged()
+
+
+def open_pair(recipe: Recipe, files: ExitStack, stages: Stages) -> tuple[Recipe, dict[ModelName, Checkpoint]]:
     """The checkpoints, fetched and opened, until `files` closes; the baseline is made from the target's.
 
     In the returned recipe each revision is the downloaded commit. Raises MxspecError if a checkpoint cannot be opened,
@@ -121,6 +156,8 @@ def open_pair(recipe: Recipe, files: ExitStack) -> tuple[Recipe, dict[ModelName,
     for model in (recipe.target, recipe.draft):
         if model is not None:
             require_folders(recipe, model)
+    for checkpoint in hub_ids(recipe):
+        stages.note(f"contacting the hub for {checkpoint}")
     target, of_target = open_checkpoint(recipe, recipe.target, files)
     if target.config.is_encoder_decoder and recipe.rounding == "gptq":
         raise RecipeError("rounding: 'gptq' does not support models with an encoder; use 'scale'")
@@ -216,11 +253,24 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
     return models
 
 
-def note_shorter_draft(contexts: dict[ModelName, int], stages: Stages) -> None:
-    """Print a note if the draft's context is shorter than the target's."""
-    whole, draft = contexts["target"], contexts.get("draft", contexts["target"])
+def pair_warnings(checkpoints: Mapping[ModelName, Checkpoint], contexts: Mapping[ModelName, int]) -> Iterator[str]:
+    """What a user should know of the models before minutes are spent on them."""
+    for name in contexts:
+        if name != "baseline" and (warning := rope_warning(name, checkpoints[name].config, contexts[name])):
+            yield warning
+    if "draft" not in contexts:
+        return
+    whole, draft = contexts["target"], contexts["draft"]
     if draft < whole:
-        stages.note(f"warning: the draft knows {draft} of {whole} positions: beyond them nothing is drafted")
+        yield f"the draft knows {draft} of {whole} positions: beyond them nothing is drafted"
+    of_target, of_draft = (
+        sum(math.prod(tensor.shape) for tensor in checkpoints[name].tensors.values()) for name in ("target", "draft")
+    )
+    if of_draft > of_target:
+        yield (
+            f"the draft, with {of_draft / 1e6:,.1f} million weights, is larger than the target, with "
+            f"{of_target / 1e6:,.1f} million: a draft helps if it is much smaller; is the target the other one?"
+        )
 
 
 def copy_tokenizer(checkpoint: Checkpoint, made: Publication) -> None:

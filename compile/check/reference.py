@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.check.readings import Logits, Reading, Text
+from mxspec.compile.checkpoint.architecture import rope_switch
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
 from mxspec.compile.checkpoint.mx_tensor import Source
@@ -20,7 +21,6 @@ from mxspec.compile.checkpoint.silence import silence
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_float32
 from mxspec.formats.errors import CheckpointError
 
-_LENGTH_DEPENDENT = ("dynamic", "longrope")  # types of rotary embedding whose frequencies change with the text's length
 Oracle = Callable[[Reading], Logits]  # logits of the reading's whole text
 
 
@@ -112,25 +112,16 @@ def pad_of(config: PreTrainedConfig) -> int | None:
 
 
 def first_positions(config: PreTrainedConfig, context_length: int, end: int) -> set[int]:
-    """The positions at which transformers can read texts as well: the beginning of the context, and its `end`."""
+    """The positions at which transformers can read texts as well: the beginning of the context, and its `end`.
+
+    Where the compiled context chooses the rotary frequencies, only texts that end there can be compared.
+    """
     if config.is_encoder_decoder:  # its decoder takes no positions
         return {0}
     return {0, end} if reads_alike_anywhere(config, context_length) else {end}
 
 
 def reads_alike_anywhere(config: PreTrainedConfig, context_length: int) -> bool:
-    """Whether transformers computes positions in a short text as in the longest.
-
-    It does not with some types of scaled rotary embedding: the compiled context fixes their frequencies, so that only
-    texts at the end of the context can be compared.
-    """
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
-    lengths = [
-        kind.get("original_max_position_embeddings")
-        or getattr(config, "original_max_position_embeddings", None)
-        or config.max_position_embeddings
-        for kind in kinds
-        if kind.get("rope_type") in _LENGTH_DEPENDENT
-    ]
-    return all(context_length <= length for length in lengths)
+    """Whether transformers computes positions in a short text as in the longest."""
+    switch = rope_switch(config)
+    return switch is None or context_length <= switch

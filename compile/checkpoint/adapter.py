@@ -24,7 +24,7 @@ from mxspec.compile.checkpoint.weight_files import PICKLES_ADVICE
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_PICKLE = (
+ADAPTER_FILES = ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_PICKLE = (
     "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin",
 )  # fmt: skip
 

@@ -18,6 +18,23 @@ def context_limit(config: PreTrainedConfig) -> int | None:
     return next((limit for name in names if (limit := getattr(config, name, None))), None)
 
 
+def rope_switch(config: PreTrainedConfig) -> int | None:
+    """The longest text that has other rotary frequencies than longer ones have; None where all have the same.
+
+    So it is with longrope. Those of `dynamic` change beyond the positions that a model knows, where no text gets.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    lengths = [
+        kind.get("original_max_position_embeddings")
+        or getattr(config, "original_max_position_embeddings", None)
+        or config.max_position_embeddings
+        for kind in kinds
+        if kind.get("rope_type") == "longrope"
+    ]
+    return min(lengths, default=None)
+
+
 def decoder_layers(config: PreTrainedConfig) -> int:
     """Number of the decoder's layers. Raises UnsupportedModelError if the configuration does not say."""
     names = ("num_decoder_layers", "decoder_layers") if config.is_encoder_decoder else ("num_hidden_layers",)

@@ -12,16 +12,18 @@ from typing import Self
 
 from transformers import PreTrainedModel
 
-from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, merge_adapter
+from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_FILES, merge_adapter
 from mxspec.compile.checkpoint.config import CONFIG, load_config, read_settings
-from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf
-from mxspec.compile.checkpoint.make_tokenizer import make_tokenizer
+from mxspec.compile.checkpoint.fetch import DESCRIPTIONS
+from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf, shards_of
+from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES, make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import UNTIED, name_parameters
 from mxspec.compile.checkpoint.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open_shard
 from mxspec.compile.checkpoint.ties import broken_ties
+from mxspec.compile.checkpoint.watch import Watch
 from mxspec.compile.checkpoint.weight_files import find_weights
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TOKENIZER
@@ -38,9 +40,13 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path, adapter: Path | None = None, *, from_pickle: bool = False) -> None:
-        self._files = ExitStack()
+        self._files, self._watch = ExitStack(), Watch()
         try:
+            self._watch.add(folder / name for name in (*DESCRIPTIONS, *TOKENIZER_SOURCES))
+            if adapter is not None:
+                self._watch.add(adapter / name for name in ADAPTER_FILES)
             gguf = find_gguf(folder)
+            self._watch.add(() if gguf is None else shards_of(gguf))
             opened = None if gguf is None else open_gguf(gguf, self._files)
             self._open(folder, opened, adapter, from_pickle)
         except BaseException:
@@ -68,6 +74,7 @@ class Checkpoint:
 
     def _read_shards(self, from_pickle: bool) -> None:
         files = find_weights(self.folder, from_pickle)
+        self._watch.add(self.folder / shard for shard in files.promised)
         for shard, promised in files.promised.items():
             stored = (open_pickle if files.kind.pickled else open_shard)(self.folder / shard, self._files)
             if missing := sorted(promised - stored.keys()):
@@ -107,6 +114,10 @@ class Checkpoint:
                 f"warning: {self.folder / CONFIG} ties {tie.tied_to.name} and {tie.tensor.name}, but they differ: both "
                 "are kept, as in transformers"
             )
+
+    def require_unchanged(self) -> None:
+        """Raise CheckpointError where a file that a compile reads is another than when the checkpoint was opened."""
+        self._watch.require_unchanged()
 
     def close(self) -> None:
         """Close the shards."""

@@ -35,7 +35,7 @@ from mxspec.formats.errors import CheckpointError, RecipeError
 from mxspec.formats.manifest import TOKENIZER
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
-_DESCRIPTIONS = (
+DESCRIPTIONS = (
     CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "chat_template.jinja", SAFETENSORS.index,
     PICKLES.index, ADAPTER_CONFIG,
 )  # fmt: skip
@@ -62,7 +62,7 @@ def fetch_checkpoint(recipe: Recipe, model: TargetRecipe) -> Fetched:
     repository, _, file = model.checkpoint.partition(":")
     if file:
         return _fetch_gguf(repository, file, model.revision)
-    first = _download(model.checkpoint, model.revision, _DESCRIPTIONS)
+    first = _download(model.checkpoint, model.revision, DESCRIPTIONS)
     if not (first.folder / CONFIG).is_file() and (names := _gguf_files(model.checkpoint, first.commit)):
         raise CheckpointError(
             f"{model.checkpoint}: has GGUF files and no {CONFIG}; name one of {len(names)}, such as "

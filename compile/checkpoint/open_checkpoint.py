@@ -32,6 +32,18 @@ def read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
         return load_config(given if gguf is None else open_gguf(gguf, files).folder)
 
 
+def hub_ids(recipe: Recipe) -> list[str]:
+    """The checkpoints and adapters of a recipe that the hub has, where no folder is."""
+    found = []
+    for model in (recipe.target, recipe.draft):
+        if model is None:
+            continue
+        found += [model.checkpoint] if local_folder(recipe, model) is None else []
+        if model.adapter is not None and recipe.local_folder(model.adapter, "adapter") is None:
+            found.append(model.adapter)
+    return found
+
+
 def require_folders(recipe: Recipe, model: TargetRecipe) -> None:
     """Raise RecipeError for a missing folder, before any download."""
     local_folder(recipe, model)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.architecture import context_limit
+from mxspec.compile.checkpoint.architecture import context_limit, head_size, rope_switch
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
 
 # For encoder-decoders without positions, only distances: T5 was trained on texts of this length.
 WITHOUT_POSITIONS = 512
+MOST_TABLE_BYTES = 1 << 29  # of cosines and sines: a million positions of heads of 128; making them takes 4 times that
 
 
 def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig]) -> dict[ModelName, int]:
@@ -31,9 +32,22 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
         raise RecipeError(
             f"context_length: got {context}, but the target knows {most} positions; expected at most {most}"
         )
+    _check_tables(target, context)
     if recipe.k_max >= context:
         raise RecipeError(f"k_max: got {recipe.k_max}, expected less than the context length, {context}")
     return {name: min(context, known[name] or context) for name in configs}
+
+
+def rope_warning(name: ModelName, config: PreTrainedConfig, context: int) -> str | None:
+    """What differs from transformers in a short text, where the compiled context chooses the rotary frequencies."""
+    most = rope_switch(config)
+    if most is None or context <= most:
+        return None
+    return (
+        f"the {name} has other rotary frequencies for texts of up to {most} tokens than for longer ones (longrope). "
+        f"Compiled for {context} tokens, it has those of long texts for all, so a short text differs from "
+        f"transformers'. If yours are short, compile with --context-length {most}"
+    )
 
 
 def source_length(recipe: Recipe, config: PreTrainedConfig) -> int | None:
@@ -43,6 +57,19 @@ def source_length(recipe: Recipe, config: PreTrainedConfig) -> int | None:
     most = context_limit(config)
     wanted = recipe.source_length or most or WITHOUT_POSITIONS
     return min(wanted, most or wanted)
+
+
+def _check_tables(config: PreTrainedConfig, context: int) -> None:
+    """Raise RecipeError where tables of rotary embedding would fill the memory."""
+    if not getattr(config, "rope_parameters", None):
+        return
+    row = 4 * head_size(config)  # float32, half of them cosines
+    if context * row > MOST_TABLE_BYTES:
+        raise RecipeError(
+            f"max_position_embeddings: tables of cosines and sines for {context} positions take "
+            f"{context * row / 1e9:,.1f} GB, expected at most {MOST_TABLE_BYTES / 1e9:.1f} GB: compile for fewer, with "
+            f"--context-length {MOST_TABLE_BYTES // row} or less"
+        )
 
 
 def _check_sources(recipe: Recipe, config: PreTrainedConfig) -> None:

@@ -64,7 +64,7 @@ def open_gguf(path: Path, files: ExitStack) -> OpenedGguf:
     Raises CheckpointError for a damaged or missing file, UnsupportedModelError for an unknown architecture, tensor, key
     or tokenizer.
     """
-    shards = [read_container(shard) for shard in _shards(path)]
+    shards = [read_container(shard) for shard in shards_of(path)]
     keys = shards[0].keys
     _check_shards(shards)
     family, own = _family(path, keys)
@@ -80,7 +80,7 @@ def open_gguf(path: Path, files: ExitStack) -> OpenedGguf:
     return OpenedGguf(folder, tensors, _notes(path, tensors))
 
 
-def _shards(path: Path) -> list[Path]:
+def shards_of(path: Path) -> list[Path]:
     """All files of a model from its first or only file; other shards are found by their names."""
     shard = _SHARD.fullmatch(path.name)
     if shard is None:

@@ -406,6 +406,49 @@ def test_a_broken_weight_is_named(tmp_path: Path, place: Path) -> None:
     assert nothing_left(place)
 
 
+def test_a_missing_tensor_is_refused_before_anything_is_computed(tmp_path: Path, place: Path) -> None:
+    recipe = write_pair(tmp_path, "llama")
+    weights = tmp_path / "draft" / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors["model.norm.weight"]
+    save_file(tensors, weights)
+    result = speccompile(recipe, "-o", place)
+    assert "no tensor for model.norm.weight" in failed(result)
+    assert "referee" not in result.stderr
+    assert nothing_left(place)
+
+
+@pytest.mark.parametrize("outcome", [None, RuntimeError("whatever a half-written file leads to")])
+def test_a_checkpoint_that_changes_meanwhile(
+    recipes: Callable[[str], Path], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Any
+) -> None:
+    recipe = shutil.copytree(recipes("llama").parent, tmp_path / "pair") / "recipe.toml"
+
+    def change(*_: object, **__: object) -> None:
+        (recipe.parent / "target" / "config.json").unlink()
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(pipeline, "write_bundle", change)
+    line = failed(speccompile(recipe, "-o", place))
+    assert f"{recipe.parent / 'target' / 'config.json'}: was removed while it was compiled" in line
+    assert nothing_left(place)
+
+
+def test_a_draft_larger_than_its_target_is_a_warning(
+    recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise CheckFailed("stopped here")
+
+    monkeypatch.setattr(pipeline, "judge_models", stop)
+    pair = recipes("llama").parent
+    result = speccompile(pair / "draft", "--draft", pair / "target", "-o", place)
+    assert "stopped here" in failed(result, exit_code=2)
+    assert "is larger than the target" in result.stderr
+    assert "is larger than the target" not in speccompile(pair / "recipe.toml", "-o", place).stderr
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

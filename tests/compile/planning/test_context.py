@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from transformers import BartConfig, BloomConfig, LlamaConfig, PreTrainedConfig, T5Config
+from transformers import BartConfig, BloomConfig, LlamaConfig, Phi3Config, PreTrainedConfig, T5Config
 
-from mxspec.compile.planning.context import choose_contexts, source_length
+from mxspec.compile.planning.context import choose_contexts, rope_warning, source_length
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
@@ -44,6 +44,31 @@ def test_impossible_settings() -> None:
         choose_contexts(RECIPE.with_changes(context_length=4), {"target": knows(64)})
     with pytest.raises(UnsupportedModelError, match="does not say how many positions"):
         choose_contexts(RECIPE, {"target": knows(None)})
+
+
+def test_tables_of_positions_are_bounded() -> None:
+    """Of heads of 128, in float32: 2^26 positions would fill 34 GB."""
+    with pytest.raises(RecipeError, match=r"positions take 34\.4 GB, .* with --context-length 1048576 or less"):
+        choose_contexts(RECIPE, {"target": knows(1 << 26)})
+    few = RECIPE.with_changes(context_length=1 << 20)
+    assert choose_contexts(few, {"target": knows(1 << 26)}) == {"target": 1 << 20}
+    assert choose_contexts(RECIPE.with_changes(context_length=1 << 26), {"target": knows(None)}) == {"target": 1 << 26}
+
+
+def test_frequencies_that_the_context_chooses_are_a_warning() -> None:
+    """transformers has two sets of them for LongRoPE, and chooses by the length of the text at hand."""
+    factors = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "original_max_position_embeddings": 4096, "pad_token_id": 0}
+    config = Phi3Config(**sizes, max_position_embeddings=131072, rope_parameters=rope)
+    said = rope_warning("target", config, 131072)
+    assert said is not None
+    assert "texts of up to 4096 tokens" in said
+    assert said.endswith("compile with --context-length 4096")
+    assert rope_warning("target", config, 4096) is None
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    assert rope_warning("target", LlamaConfig(rope_parameters=dynamic), 2048) is None
+    assert rope_warning("target", T5Config(), 512) is None
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(None, (512, 64)), (32, (32, 32)), (64, (64, 64)), (100, (100, 64))])

@@ -1,0 +1,32 @@
+"""Whether a checkpoint is what its config.json promises, by names and shapes alone, before anything is computed."""
+
+from __future__ import annotations
+
+from mxspec.compile.checkpoint.architecture import context_limit
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.config import CONFIG
+from mxspec.compile.checkpoint.names import is_computed, resolve_names
+from mxspec.formats.errors import CheckpointError
+
+MOST_BUFFER_BYTES = 1 << 30  # of tables that transformers computes when it builds a model; honest ones have some MB
+
+
+def require_complete(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError for a parameter without a tensor or of another shape, and for tables without bounds."""
+    model, config = checkpoint.named, checkpoint.folder / CONFIG
+    tables = sum(buffer.numel() * buffer.itemsize for buffer in model.buffers())
+    if tables > MOST_BUFFER_BYTES:
+        raise CheckpointError(
+            f"{config}: max_position_embeddings: {context_limit(checkpoint.config)} positions make tables of "
+            f"{tables / 1e9:,.1f} GB, expected at most {MOST_BUFFER_BYTES / 1e9:.1f} GB: write the number there "
+            "that the model was trained for"
+        )
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters() if not is_computed(model, name)}
+    tensor_of = resolve_names(model, checkpoint.tensors, shapes).tensor_of
+    for name, shape in shapes.items():
+        tensor = checkpoint.tensors[tensor_of[name]]
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"tensor {tensor.name!r} of {tensor.shard} has shape {list(tensor.shape)}, but {name} is {list(shape)} "
+                f"by {config}, which belongs to another checkpoint"
+            )
