@@ -11,7 +11,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-FILE = Path(__file__).parents[1] / "page" / "index.html"
+FOLDER = Path(__file__).parents[1] / "page"
 
 
 async def page(_request: Request) -> Response:
@@ -21,7 +21,7 @@ async def page(_request: Request) -> Response:
 
 @cache
 def _response() -> Response:
-    markup = FILE.read_text(encoding="utf-8")
+    markup = read_page()
     return HTMLResponse(
         markup,
         headers={
@@ -31,6 +31,12 @@ def _response() -> Response:
             "Cache-Control": "no-cache",
         },
     )
+
+
+def read_page() -> str:
+    """The page in one piece, with the renderer of Markdown as a script of its own."""
+    markup, markdown = ((FOLDER / name).read_text(encoding="utf-8") for name in ("index.html", "markdown.js"))
+    return markup.replace("/* markdown.js */", markdown)
 
 
 def content_security_policy(markup: str) -> str:

@@ -206,6 +206,23 @@ def test_the_verdict_on_texts_that_differ(open_page: Open) -> None:
         assert "✓" not in page.page.locator("#verdict").inner_text()
 
 
+def test_a_speedup_without_a_kept_guess_is_not_speculation_s(open_page: Open) -> None:
+    page = open_page(GREEDY)
+    guesses: dict[str, Any] = {"seed": None, "verifier": "greedy"}
+    body = lambda: written(["a", "b"], guesses)  # noqa: E731
+    page.answer_with("/v1/completions", lambda route: route.fulfill(body=body(), content_type="text/event-stream"))
+    page.open()
+    for more, said in (
+        ({"drafted": 0}, "nothing was guessed"),
+        ({"drafted": 8, "evaluated": 2}, "no guess was kept"),
+        ({"drafted": 8, "evaluated": 2, "accepted": 1}, "1.00 ×"),
+    ):
+        guesses |= more
+        page.run()
+        assert said in page.page.locator(".over").nth(2).inner_text()
+        assert "1.00 ×" in page.page.locator(".over").nth(1).inner_text(), "the packed model’s own is one"
+
+
 def written(texts: list[str], statistics: dict[str, Any]) -> bytes:
     """A stream of one round a token, as a server might send it."""
     sums = {"waiting_s": 0.0, "prefill_s": 0.01, "decode_s": 0.1, "decode_tok_per_s": 10.0, "rounds": len(texts)}
@@ -282,6 +299,100 @@ def test_a_chat_sends_its_messages_and_its_settings(open_page: Open, server: Ser
     page.page.click("#send")
     expect(page.page.locator(".turn.written footer").last).to_contain_text("2 tokens")
     assert bodies[2] == bodies[1], "the link repeats the last answer"
+
+
+Bodies = list[Any]
+Chat = Callable[[list[str]], tuple[Any, Bodies]]
+
+
+@pytest.fixture
+def chat(open_page: Open, server: Server) -> Chat:
+    """A chat with a model that has a template and always gives the same answer; and what it was asked."""
+
+    def chat(answer: list[str]) -> tuple[Any, Bodies]:
+        page, bodies = open_page({"tab": "chat", "temperature": "0"}), []
+        models = server.request("GET", "/v1/models").json
+        models["data"][0]["mxspec"]["chat"] = True
+        body = written(answer, {"seed": None, "verifier": "greedy"})
+
+        def reply(route: Any) -> None:
+            bodies.append(route.request.post_data_json)
+            route.fulfill(body=body, content_type="text/event-stream")
+
+        page.answer_with("/v1/models", lambda route: route.fulfill(json=models))
+        page.answer_with("/v1/chat/completions", reply)
+        return page.open().page, bodies
+
+    return chat
+
+
+def say(page: Any, text: str) -> None:
+    turns = page.locator(".turn.written").count()
+    page.locator("#said").fill(text)
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn.written footer")).to_have_count(turns + 1)
+    expect(page.locator("#send")).to_be_enabled()
+
+
+def asked(bodies: Bodies) -> list[list[str]]:
+    return [[message["content"] for message in body["messages"]] for body in bodies]
+
+
+def test_an_answer_is_formatted_and_shows_its_tokens_on_request(
+    chat: Chat,
+) -> None:
+    page, bodies = chat(["Two **bold", "** words\n\n- one\n", "- `two`"])
+    say(page, "Hi")
+    assert "max_tokens" not in bodies[0], "a chat has no limit but the context"
+    answer = page.locator(".turn.written")
+    assert answer.locator(".formatted").inner_html() == (
+        "<p>Two <strong>bold</strong> words</p><ul><li>one</li><li><code>two</code></li></ul>"
+    )
+    expect(page.locator("#chat-legend")).to_be_hidden()
+    answer.get_by_role("button", name="Tokens").click()
+    expect(answer.locator(".formatted")).to_be_hidden()
+    expect(page.locator("#chat-legend")).to_be_visible()
+    assert answer.locator(".text").text_content() == "Two **bold** words\n\n- one\n- `two`"
+    answer.locator(".token").nth(1).focus()
+    assert "Round 2 of 3" in page.locator("#round").inner_text()
+    answer.get_by_role("button", name="Tokens").click()
+    expect(answer.locator(".formatted")).to_be_visible()
+
+
+def test_messages_are_edited_and_answers_written_again(chat: Chat) -> None:
+    page, bodies = chat(["Hello"])
+    for said in ("Hi", "And now?"):
+        say(page, said)
+    page.locator(".turn.written").first.get_by_role("button", name="Write again").click()
+    expect(page.locator(".turn")).to_have_count(2)
+    expect(page.locator("#send")).to_be_enabled()
+    say(page, "And then?")
+    first = page.locator(".turn.said").first
+    first.get_by_role("button", name="Edit").click()
+    page.keyboard.press("Escape")
+    expect(first.locator(".text")).to_have_text("Hi")
+    first.get_by_role("button", name="Edit").click()
+    first.get_by_label("Your message, changed").fill("Good morning")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn")).to_have_count(2)
+    expect(page.locator("#send")).to_be_enabled()
+    turns = ["Hi", "Hello", "And now?"], ["Hi"], ["Hi", "Hello", "And then?"], ["Good morning"]
+    assert asked(bodies) == [["Hi"], *map(list, turns)]
+    assert page.locator(".turn.said .text").all_inner_texts() == ["Good morning"]
+
+
+def test_the_chat_follows_its_answer_until_a_reader_scrolls_up(
+    chat: Chat,
+) -> None:
+    page, _ = chat(["a line\n\n"] * 80)
+    below = "document.documentElement.scrollHeight - innerHeight - scrollY"
+    for _turn in range(2):
+        say(page, "Hi")
+        page.wait_for_function(f"scrollY > 500 && {below} < 5")
+    page.mouse.wheel(0, -900)
+    page.wait_for_function(f"{below} > 500")
+    page.evaluate("document.querySelector('.formatted').append('more\\n'.repeat(50))")
+    assert page.evaluate(below) > 500
 
 
 def test_stop_ends_the_text_at_the_server_too(open_page: Open, server: Server) -> None:
@@ -443,7 +554,7 @@ def test_the_page_may_run_only_its_own_script(server: Server) -> None:
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert policy["connect-src"] == "'self'"
-    assert re.fullmatch(r"'sha256-[\w+/]{43}='", policy["script-src"])
+    assert re.fullmatch(r"'sha256-[\w+/]{43}=' 'sha256-[\w+/]{43}='", policy["script-src"])
     assert "unsafe" not in answer.headers["content-security-policy"]
     assert not re.search(r"(src|href)=\"(?!#|data:)", answer.body.decode()), "it loads something"
 
