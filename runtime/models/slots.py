@@ -185,5 +185,8 @@ def _first(wanted: Slot, slots: Sequence[Slot]) -> Slot | None:
 def common_prefix(first: Sequence[int] | Ids, second: Sequence[int] | Ids) -> int:
     """Number of tokens that both begin with."""
     length = min(len(first), len(second))
+    if not length:
+        return 0
     differs = np.asarray(first[:length]) != np.asarray(second[:length])
-    return int(differs.argmax()) if differs.any() else length
+    place = int(differs.argmax())
+    return place if differs[place] else length

@@ -6,6 +6,8 @@ drawn from. What a row gives depends on its numbers alone: not on its place in m
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,7 +45,8 @@ def shape(logits: Logits, sampling: Sampling, ids: Indices | None = None) -> Dis
     """The distribution that a token is drawn from, of one row float32[vocab], or of the entries `ids` of one."""
     assert not sampling.greedy
     peak = logits.max()
-    check_peaks(peak)
+    if not math.isfinite(peak):
+        check_peaks(peak)
     if 0 < sampling.top_k < len(logits):
         kept = top_k(logits, sampling.top_k)
         logits, ids = logits[kept], _of(ids, kept)

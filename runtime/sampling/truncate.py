@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32] | NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_COLUMNS = 64  # the row is folded into 64 columns, whose maxima bound the k-th largest value from below
+_FEW = 1024  # rows of up to so many entries are partitioned as they are
+_COLUMNS = 64  # longer ones: the row is folded into 64 columns, whose maxima bound the k-th largest value from below
 _SHARES = (2.0**-15, 2.0**-17, 2.0**-20)  # top-p tries as candidates the tokens of at least this probability
 _SORTED = 2048  # typical-p sorts up to this many tokens, and halves larger sets first
 _BLOCK = 512  # weights summed in float32 before float64 takes over
@@ -29,9 +30,11 @@ def top_k(values: Floats, count: int) -> Indices:
     """The `count` largest values."""
     if count >= len(values):
         return np.arange(len(values))
-    candidates = np.flatnonzero(values >= _lower_bound(values, count))
+    if len(values) <= _FEW:
+        return _cut(values, _nth_largest(values, count), count)
+    candidates = (values >= _lower_bound(values, count)).nonzero()[0]
     kept = values[candidates]
-    return candidates[_cut(kept, np.partition(kept, len(kept) - count)[len(kept) - count], count)]
+    return candidates[_cut(kept, _nth_largest(kept, count), count)]
 
 
 def top_p(weights: NDArray[np.float32], share: float) -> Indices:
@@ -94,14 +97,25 @@ def _lower_bound(values: Floats, count: int) -> np.floating:
     maxima = np.concatenate(
         [values[: width * _COLUMNS].reshape(_COLUMNS, width).max(axis=0), values[width * _COLUMNS :]]
     )
-    bounds = maxima if count <= len(maxima) else values
-    bound: np.floating = np.partition(bounds, len(bounds) - count)[len(bounds) - count]
+    return _nth_largest(maxima if count <= len(maxima) else values, count)
+
+
+def _nth_largest(values: Floats, count: int) -> np.floating:
+    """The `count`-th largest value."""
+    place = len(values) - count
+    parted = values.copy()
+    parted.partition(place)
+    bound: np.floating = parted[place]
     return bound
 
 
 def _cut(values: Floats, bound: np.floating, count: int) -> Indices:
     """Indices of the values above `bound`, and the first of those equal to it, `count` in all."""
+    reached: Indices = (values >= bound).nonzero()[0]
+    if len(reached) == count:
+        return reached
     above = values > bound
-    ties = np.flatnonzero(values == bound)[: count - np.count_nonzero(above)]
+    ties = (values == bound).nonzero()[0][: count - np.count_nonzero(above)]
     above[ties] = True
-    return np.flatnonzero(above)
+    kept: Indices = above.nonzero()[0]
+    return kept

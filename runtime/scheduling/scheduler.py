@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import abc, deque
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -114,15 +115,15 @@ class Scheduler:
                     sequence.finish("cancelled")
                 else:
                     sequence.fail(error)
-            self._retire()
+            self._drop_ended()
 
     # --- admit ---
 
     def _end_cancelled(self) -> None:
-        while cancelled := [text for text in (*self._running, *self._waiting) if text.cancelled]:
+        while cancelled := [text for text in chain(self._running, self._waiting) if text.cancelled]:
             for sequence in cancelled:
                 sequence.finish("cancelled")
-            self._retire()  # may append waiting samples, which are cancelled too
+            self._drop_ended()  # may append waiting samples, which are cancelled too
 
     def _admit(self, now: float) -> None:
         """Admit waiting texts in the order of their arrival, as long as slots are free."""
@@ -159,17 +160,28 @@ class Scheduler:
             elif taken.lender is not taken.slot:
                 session.copy_prefix(taken.lender.index, slot, length)
 
+    def _drop_ended(self) -> None:
+        """Drop every text that has ended: waiting ones, too, which no step ends, but a cancellation does."""
+        ended = [sequence for sequence in self._waiting if sequence.ended]
+        if ended:
+            self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
+            self._bring_followers(ended)
+        self._retire()
+
     def _retire(self) -> None:
         """Free the slots of texts that have ended, and queue the samples that waited for their prompt to be read."""
-        for sequence in reversed((*self._running, *self._waiting)):  # each is put in front, the first last
-            if sequence.followers and (sequence.ended or not sequence.reading):
-                self._waiting.extendleft(reversed(sequence.followers))
-                sequence.followers = []
+        self._bring_followers(self._running)
         for sequence in self._running:
             for slot in sequence.slots if sequence.ended else ():
                 self._slots.free(slot)
         self._running = [sequence for sequence in self._running if not sequence.ended]
-        self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
+
+    def _bring_followers(self, texts: abc.Sequence[ScheduledText]) -> None:
+        """Queue the samples that waited for these texts to read their prompt, in front of all."""
+        for sequence in reversed(texts):  # each is put in front, the first last
+            if sequence.followers and (sequence.ended or not sequence.reading):
+                self._waiting.extendleft(reversed(sequence.followers))
+                sequence.followers = []
 
     def _fail_running(self, error: Exception) -> None:
         for sequence in self._running:

@@ -17,6 +17,22 @@ SLOTS = 32  # texts at a time
 CountTexts = Callable[..., Probs]
 
 
+class Reader:
+    """Reads a text's first tokens, then goes away."""
+
+    def __init__(self, length: int) -> None:
+        self.text: Any = None
+        self.tokens: list[int] = []
+        self.errors: list[BaseException] = []
+        self._length = length
+
+    def put(self, *events: Any) -> None:
+        """The outbox of its text."""
+        self.tokens += [event.id for event in events if isinstance(event, Token)]
+        self.errors += [event for event in events if isinstance(event, BaseException)]
+        self.text.cancelled = len(self.tokens) >= self._length
+
+
 @pytest.fixture(scope="session")
 def count_texts(toys: Any) -> CountTexts:
     """`count` below."""
@@ -40,19 +56,20 @@ def count_texts(toys: Any) -> CountTexts:
         if make is not None:
             how["drafter"] = make(draft)
         limit = length + k + 1  # so that no round that counts is cut short
-        scheduler, outboxes = toys.scheduler(target, draft, prefill_ms=1e3), []
+        scheduler, readers = toys.scheduler(target, draft, prefill_ms=1e3), []
         for seed in seeds:
-            outboxes.append(toys.Outbox())
+            readers.append(Reader(length))
             given = {"max_new_tokens": limit, **how}
-            scheduler.add([toys.sequence(target, draft, outboxes[-1], prompt, k=k, seed=seed, **given)])
+            readers[-1].text = toys.sequence(target, draft, readers[-1], prompt, k=k, seed=seed, **given)
+            scheduler.add([readers[-1].text])
+            while scheduler.waiting > SLOTS:
+                scheduler.step()
         while scheduler.busy:
             scheduler.step()
         counts = np.zeros(target.real_vocab**length)
-        for outbox in outboxes:
-            errors = [event for event in outbox if isinstance(event, BaseException)]
-            assert not errors, errors
-            tokens = [event.id for event in outbox if isinstance(event, Token)]
-            counts[number_of(tokens[:length], target.real_vocab)] += 1
+        for reader in readers:
+            assert not reader.errors, reader.errors
+            counts[number_of(reader.tokens[:length], target.real_vocab)] += 1
         return counts
 
     return count
