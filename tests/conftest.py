@@ -19,6 +19,9 @@ from mxspec.formats.bundle import Bundle
 from tests.once import compiled_once, shared_folder
 from tests.watched import headless_browser
 
+# Each worker has one core: more torch threads would only wait for each other. Subprocesses of tests inherit this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Shells start jobs in the background with SIGINT ignored, and so would be the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,15 +35,37 @@ WEIGHT_SCALE = 2.5  # greedy texts that do not fall into a loop at once
 K_MAX = 8
 VOCAB = 259  # 256 bytes and three special tokens
 BOS, EOS, END = 256, 257, 258
-DEMO = Path(__file__).parents[1] / "recipes" / "demo"
+TESTS = Path(__file__).parent
+DEMO = TESTS.parent / "recipes" / "demo"
 
-
-LONGEST = ("test_referee.py", "test_distribution.py", "test_speccompile.py", "test_export_logits.py", "test_ray.py")
+# Files of 20 seconds or more, as they were measured. Two that make the same bundle do not stand side by side.
+LONGEST = (
+    "compile/planning/test_export_logits.py",
+    "compile/commands/test_speccompile.py",
+    "compile/commands/test_explain.py",  # the demo pair
+    "runtime/verifiers/test_distribution.py",
+    "compile/check/test_referee.py",
+    "docs/test_commands.py",  # the demo pair with a baseline, the pair with encoders
+    "compile/commands/test_emit.py",  # the tiny pair
+    "compile/interchange/test_standard.py",
+    "compile/weights/budget/test_sensitivity.py",
+    "compile/test_tied.py",
+    "compile/weights/budget/test_meet_budget.py",
+    "compile/test_encoder_decoders.py",
+    "compile/planning/test_export_graph.py",
+    "compile/planning/test_share_tables.py",
+    "serve/test_page.py",
+    "evaluate/accuracy/test_command.py",
+    "evaluate/bench/speculate/test_speculate.py",
+    "runtime/verifiers/test_whole_texts.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files go first: the worker that takes one last would work alone at the end."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    rank = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    assert all(path.is_file() for path in rank), "LONGEST names a file that is not there"
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.fixture(scope="session", autouse=True)

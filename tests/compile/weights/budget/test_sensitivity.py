@@ -20,9 +20,9 @@ from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.formats.mx import dequantize, quantize
 from mxspec.formats.weight_format import ELEMENTS, FP16_TILES
 from mxspec.recipes.recipe import Rounding
-from tests.compile.weights.rounding.conftest import Opened, one_thread, open_tiny
+from tests.compile.weights.rounding.conftest import Opened, open_tiny
 
-__all__ = ["one_thread", "open_tiny"]
+__all__ = ["open_tiny"]
 
 Open = Callable[[str], Opened]
 FORMATS = [form.name for form in ELEMENTS.values()]

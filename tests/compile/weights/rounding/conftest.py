@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint, CheckpointTensor
@@ -50,12 +49,3 @@ def open_tiny(tiny_checkpoint: Callable[[str], tuple[Path, PreTrainedModel]]) ->
 def text() -> CalibrationText:
     """Six windows of twenty random ids."""
     return CalibrationText(np.random.default_rng(0).integers(3, 120, (6, 20)), "0" * 64)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads would only wait for one another over matrices as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
