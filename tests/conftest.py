@@ -38,7 +38,7 @@ BOS, EOS, END = 256, 257, 258
 TESTS = Path(__file__).parent
 DEMO = TESTS.parent / "recipes" / "demo"
 
-# Files of 20 seconds or more, as they were measured. Two that make the same bundle do not stand side by side.
+# Files that took 20 seconds or more, about in that order; two that make the same bundle do not stand side by side.
 LONGEST = (
     "compile/planning/test_export_logits.py",
     "compile/commands/test_speccompile.py",

@@ -18,7 +18,7 @@ CountTexts = Callable[..., Probs]
 
 
 class Reader:
-    """Reads a text's first tokens, then goes away."""
+    """Reads a text's first tokens, then cancels it: drafters that learn from answers see no more of it."""
 
     def __init__(self, length: int) -> None:
         self.text: Any = None
