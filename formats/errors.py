@@ -37,6 +37,10 @@ class GenerationError(MxspecError):
     """A request that the bundle cannot serve: an empty or too long prompt, K above k_max, bad sampling settings."""
 
 
+class ContextLengthError(GenerationError):
+    """A prompt that is longer than the context."""
+
+
 class CheckFailed(MxspecError):
     """A check ran to its end and its verdict is no: exit code 2."""
 

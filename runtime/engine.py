@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import GenerationError, did_you_mean
+from mxspec.formats.errors import ContextLengthError, GenerationError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.sampling import PARAMETERS
 from mxspec.runtime import ops
@@ -37,7 +37,7 @@ from mxspec.runtime.scheduling.work import ScheduledText
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.stream import TextStream
-from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer
+from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer, longest_text
 from mxspec.runtime.verifiers.measured import Measured
 
 SLOTS = 8
@@ -81,6 +81,7 @@ class Engine:
         self.model: ModelName = model
         self.target = Session.of(self.bundle, model, slots)
         self.draft = Session.of(self.bundle, "draft", slots) if "draft" in manifest.models else None
+        self._prompt_bytes = longest_text(self.tokenizer, self.prompt_capacity)
         entry = manifest.tokenizer
         self.trial = Trial(self.tokenizer, entry.eos_token_ids, entry.vocab_size)  # of requests' grammars
         self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
@@ -164,6 +165,19 @@ class Engine:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt, none of them twice."""
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
+
+    def encode_within(self, text: str, *, rendered: bool = False) -> list[int]:
+        """`encode` of a prompt, or of a `rendered` chat, whose special tokens are written out.
+
+        Raises ContextLengthError for a text with more bytes than the context can hold, before it is encoded.
+        """
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if size > self._prompt_bytes:
+            raise ContextLengthError(
+                f"prompt: got {size:,} bytes, expected at most {self._prompt_bytes:,}: "
+                f"the context holds {self.prompt_capacity:,} tokens"
+            )
+        return encode_rendered(self.tokenizer, text) if rendered else self.encode(text)
 
     def task(self, name: str) -> str:
         """The prefix of the prompts of a task of the bundle's recipe; raises GenerationError for an unknown name."""
@@ -282,7 +296,7 @@ class Engine:
                 raise GenerationError("decoder_prompt: given, but no model of the bundle has an encoder; give prompt")
             return (), read
         start = list(self.bundle.manifest.tokenizer.decoder_start)
-        beginning = encode_rendered(self.tokenizer, given) if isinstance(given, str) else list(given or ())
+        beginning = self.encode_within(given, rendered=True) if isinstance(given, str) else list(given or ())
         if beginning[: len(start)] != start:
             beginning = start + beginning
         return tuple(read), self._checked(beginning, self.target.capacity, "decoder_prompt")
@@ -290,15 +304,16 @@ class Engine:
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:
             template = self.template or ChatTemplate.required(self.bundle)  # which raises
-            return encode_rendered(self.tokenizer, template.render(request.messages, tools=request.tools))
+            return self.encode_within(template.render(request.messages, tools=request.tools), rendered=True)
         assert request.prompt is not None
-        return self.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
+        return self.encode_within(request.prompt) if isinstance(request.prompt, str) else request.prompt
 
     def _checked(self, tokens: Sequence[int], limit: int, name: str = "prompt") -> list[int]:
         ids = check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size)
         if not 0 < len(ids) <= limit:
             whose = "encoder's context" if name == "prompt" and self.target.encoder is not None else "context"
-            raise GenerationError(f"{name}: got {len(ids)} tokens, expected 1 to {limit}, the {whose} length")
+            kind = ContextLengthError if ids else GenerationError
+            raise kind(f"{name}: got {len(ids)} tokens, expected 1 to {limit}, the {whose} length")
         return ids
 
     def _sampling(self, request: Request) -> Sampling:

@@ -15,6 +15,8 @@ from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import shorten
 from mxspec.runtime.text.panics import guarded
 
+LOSSY = 16  # factor for tokenizers that can make one token of many characters, such as <unk>
+LONG = 1 << 14  # characters that take about 10 milliseconds
 _PROBE = "A tokenizer, tried: 1, 2."
 
 
@@ -53,6 +55,21 @@ def _check_merges(found: Any) -> None:
             raise ValueError(
                 f"merge {shorten(merge)} does not go on with {shorten(prefix)}, the continuing_subword_prefix"
             )
+
+
+def longest_text(tokenizer: Tokenizer, tokens: int) -> int:
+    """Most UTF-8 bytes that so many tokens can hold; more of a tokenizer that drops or merges characters."""
+    longest = max(len(name.encode()) for name in tokenizer.get_vocab(with_added_tokens=True))
+    return tokens * longest * (1 if _keeps_bytes(tokenizer) else LOSSY)
+
+
+def _keeps_bytes(tokenizer: Tokenizer) -> bool:
+    """Whether each byte of a text is in one of its tokens: byte-level or with bytes as tokens, and not normalized."""
+    found = {} if tokenizer.normalizer is None else json.loads(tokenizer.normalizer.__getstate__())
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    steps = found.get("normalizers", [found] if found else [])
+    plain = all(step == spaces or step["type"] == "Prepend" for step in steps)
+    return plain and (getattr(tokenizer.model, "byte_fallback", False) or "ByteLevel" in repr(tokenizer.pre_tokenizer))
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, bos_token_id: int | None) -> list[int]:
@@ -99,4 +116,6 @@ def _encode(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
             f"prompt: got half a surrogate pair at character {problem.start}, expected text"
         ) from None
     with guarded("prompt: the tokenizer cannot encode this text", GenerationError):
+        if len(text) > LONG:  # of a batch, other threads run meanwhile
+            return list(tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
         return list(tokenizer.encode(text, add_special_tokens=special).ids)

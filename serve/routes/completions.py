@@ -64,7 +64,7 @@ class Prompt:
 
 def _prompt(served: Served, given: str | list[int]) -> Prompt:
     if isinstance(given, str):
-        return Prompt(served.engine.encode(given), given)
+        return Prompt(served.engine.encode_within(given), given)
     return Prompt(served.engine.check(given))
 
 

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.text.chat import ChatTemplate
-from mxspec.runtime.text.tokenizer import check_ids, encode_rendered
+from mxspec.runtime.text.tokenizer import check_ids
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.body import read_body
 from mxspec.serve.http.errors import ApiError
@@ -46,7 +46,7 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
             special = asked.add_special_tokens is True
         else:
             text, special = asked.prompt or "", asked.add_special_tokens is not False
-        tokens = engine.encode(text) if special else encode_rendered(engine.tokenizer, text)
+        tokens = engine.encode_within(text, rendered=not special)
     except MxspecError as error:
         raise refused(error, {} if asked.messages is None else {"prompt": "messages"}) from None
     names = [engine.tokenizer.id_to_token(token) for token in tokens] if asked.return_token_strs else None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
+from mxspec.formats.errors import ContextLengthError, GenerationError, MxspecError, did_you_mean
 from mxspec.formats.sampling import PARAMETERS
 from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten, with_fields
 from mxspec.runtime.cli.settings import grammar_of
@@ -148,16 +148,16 @@ _NAMES = {
 
 def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiError:
     """An error of the engine as the server's; `names`: settings that the request has under another name."""
-    message = str(error)
+    message, code = str(error), "context_length_exceeded" if isinstance(error, ContextLengthError) else None
     found = re.match(r"(\w+)(?= of token \d+: |: )", message)
     name = found[1] if found else ""
     known = _NAMES | dict(names or {})
     if name not in known:
-        return ApiError(400, message)
+        return ApiError(400, message, code=code)
     message = known[name] + message[len(name) :]
     for inner, outer in (names or {}).items():
         message = message.replace(f" {inner},", f" {outer},")
-    return ApiError(400, message, param=known[name])
+    return ApiError(400, message, param=known[name], code=code)
 
 
 Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # by field: values without effect, and why others are refused

@@ -179,6 +179,27 @@ def test_settings_without_effect_are_accepted(server: Server, fields: dict[str, 
     assert answer.status == 200, answer.body
 
 
+@pytest.mark.parametrize("text", ["x" * 97, "x" * 9000])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("v1/completions", "prompt"),
+        ("v1/chat/completions", "messages"),
+        ("tokenize", "prompt"),
+        ("tokenize", "messages"),
+    ],
+)
+def test_a_prompt_beyond_the_context_says_so_in_its_code(server: Server, path: str, field: str, text: str) -> None:
+    messages = [{"role": "user", "content": text}]
+    answer = server.post(f"/{path}", {field: messages if field == "messages" else text})
+    if path == "tokenize" and len(text) < 100:
+        assert answer.json["count"] >= 97  # few enough to be counted
+        return
+    error = answer.json["error"]
+    assert (answer.status, error["param"], error["code"]) == (400, field, "context_length_exceeded")
+    assert ("bytes" in error["message"]) == (len(text) > 100)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

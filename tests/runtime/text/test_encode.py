@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from mxspec.formats.errors import BundleError, GenerationError
-from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer
+from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer, longest_text
 
 BOS = 3
 
@@ -154,3 +154,21 @@ def test_merges_with_a_prefix_are_read(tmp_path: Path) -> None:
     vocabulary = {"a": 0, "##é": 1, "aé": 2}
     Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "##é")], continuing_subword_prefix="##")).save(str(path))
     assert load_tokenizer(path).encode("aé").ids == [2]
+
+
+def test_so_many_tokens_hold_no_longer_text() -> None:
+    """Of byte-level tokenizers exactly; of one with <unk>, which takes a word of any length, with room."""
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    bytewise = Tokenizer(models.BPE(letters, []))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.add_special_tokens(["<|end of a turn|>"])
+    for text in ("aé日本 x", "<|end of a turn|>" * 9, "x" * 99):
+        assert len(text.encode()) <= longest_text(bytewise, len(encode_rendered(bytewise, text)))
+    assert longest_text(bytewise, 10) == 10 * len("<|end of a turn|>")
+    assert longest_text(make_tokenizer(), 10) == 10 * len("</s>") * 16
+
+
+def test_a_long_text_is_encoded_as_a_short_one() -> None:
+    tokenizer = make_tokenizer()
+    short = encode_prompt(tokenizer, "a b ? " * 100, BOS)
+    assert encode_prompt(tokenizer, "a b ? " * 10000, BOS) == [BOS, *short[1:] * 100]
