@@ -227,7 +227,8 @@ class Engine:
         manifest = self.bundle.manifest
         source, prompt = self._source_and_prompt(request)
         sampling = self._sampling(request)
-        eos = frozenset(manifest.tokenizer.eos_token_ids)
+        ends = self._checked_stops(request.stop_token_ids)
+        eos = ends | frozenset(manifest.tokenizer.eos_token_ids)
         strategy = choose_strategy(request, sampling, self._drafters, manifest.k_max, self._measured)
         settings = Settings(
             prompt=prompt,
@@ -235,7 +236,7 @@ class Engine:
             strategy=strategy,
             measured=self._measured if strategy.drafter.name == "model" and strategy.proposal == "sampled" else None,
             max_new_tokens=request.max_new_tokens,
-            eos=frozenset() if request.ignore_eos else eos,
+            eos=ends if request.ignore_eos else eos,
             logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
             logprobs_of=request.logprobs_of,
             cache_key=request.cache_key,
@@ -304,9 +305,21 @@ class Engine:
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:
             template = self.template or ChatTemplate.required(self.bundle)  # which raises
-            return self.encode_within(template.render(request.messages, tools=request.tools), rendered=True)
+            text = template.render(
+                request.messages,
+                tools=request.tools,
+                variables=request.template_variables,
+                continued=request.continued,
+            )
+            return self.encode_within(text, rendered=True)
         assert request.prompt is not None
         return self.encode_within(request.prompt) if isinstance(request.prompt, str) else request.prompt
+
+    def _checked_stops(self, tokens: Sequence[int]) -> frozenset[int]:
+        try:
+            return frozenset(check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size))
+        except GenerationError as error:
+            raise GenerationError(str(error).replace("prompt:", "stop_token_ids:", 1)) from None
 
     def _checked(self, tokens: Sequence[int], limit: int, name: str = "prompt") -> list[int]:
         ids = check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size)

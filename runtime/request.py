@@ -35,6 +35,8 @@ class Request(SamplingParameters[None]):
     decoder_prompt: str | Sequence[int] | None = None
     messages: Sequence[Message] | None = None
     tools: Sequence[Message] | None = None  # that the chat's template describes to the model
+    template_variables: Message | None = None  # further ones of the chat's template, such as enable_thinking
+    continued: bool = False  # the answer goes on from the last message, which is the assistant's
     max_new_tokens: int = 128
     min_new_tokens: int = 0  # tokens before the text may end
     k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4;
@@ -45,6 +47,7 @@ class Request(SamplingParameters[None]):
     draft_temperature: float | None = None  # temperature of the draft alone; default: the text's
     lenience: float = 1.0  # below 1 the text is not the target's any more
     stop: str | Sequence[str] = ()  # the text ends before the first of these strings
+    stop_token_ids: Sequence[int] = ()  # further tokens that end the text, as the end of text does
     ignore_eos: bool = False
     logprobs: int | None = None  # log-probabilities of the tokens, and of this many likeliest tokens beside each
     logprobs_of: Literal["raw", "shaped"] = "raw"  # of the model's own distribution, or the one drawn from
@@ -63,6 +66,9 @@ class Request(SamplingParameters[None]):
             raise GenerationError("prompt: expected either a prompt or messages")
         if self.tools is not None and self.messages is None:
             raise GenerationError("tools: got them with a prompt, expected messages, whose template describes them")
+        for name, given in (("template_variables", self.template_variables is not None), ("continued", self.continued)):
+            if given and self.messages is None:
+                raise GenerationError(f"{name}: got it with a prompt, expected messages")
         require_integer("max_new_tokens", self.max_new_tokens, 1)
         require_integer("min_new_tokens", self.min_new_tokens, 0)
         if self.min_new_tokens > self.max_new_tokens:
@@ -110,6 +116,7 @@ class Request(SamplingParameters[None]):
             ("ignore_eos", self.ignore_eos),
             ("min_new_tokens", self.min_new_tokens > 0),
             ("stop", bool(self.stops)),
+            ("stop_token_ids", bool(self.stop_token_ids)),
         ):
             if given:
                 raise GenerationError(f"{name}: given with a grammar, which alone says where the text may end")

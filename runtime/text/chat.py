@@ -74,24 +74,44 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         now: datetime | None = None,
+        variables: Mapping[str, Any] | None = None,
+        continued: bool = False,
     ) -> str:
         """The text of a chat, its special tokens written out, up to where the answer begins.
 
-        `now` is the time that the template sees. Raises GenerationError for invalid messages, and for those
-        that the template refuses or cannot render.
+        `variables` are further ones of the template, such as enable_thinking; if `continued`, the text ends with the
+        last message, which the answer goes on from. `now` is the time that the template sees. Raises GenerationError
+        for invalid messages, and for those that the template refuses or cannot render.
         """
         name = TOOL_USE if tools and TOOL_USE in self.sources else DEFAULT
-        variables = {
+        checked = check_messages(messages)
+        own = {
             **self.special_tokens,
-            "messages": check_messages(messages),
+            "messages": checked,
             "tools": None if tools is None else _plain(tools, "tools"),
             "documents": None,
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": add_generation_prompt and not continued,
         }
+        given = _plain(variables or {}, "template_variables")
+        for known in own.keys() & given.keys():
+            raise GenerationError(f"template_variables: got {known}, which the request or the bundle says")
         try:
-            return TEMPLATES.render(self.sources[name], variables, now)
+            text = TEMPLATES.render(self.sources[name], {**given, **own}, now)
         except TemplateError as problem:
             raise GenerationError(f"messages: the chat template fails: {problem}") from None
+        return _up_to_last(checked, text) if continued else text
+
+
+def _up_to_last(messages: Sequence[Message], text: str) -> str:
+    """A rendered chat up to the end of what its last message says; raises GenerationError if the chat shows it not."""
+    said = messages[-1].get("content")
+    if messages[-1]["role"] != "assistant" or not isinstance(said, str) or not said.strip():
+        raise GenerationError("messages: the last one is to be continued, expected an assistant's with a text")
+    for ending in (said, said.strip()):
+        at = text.rfind(ending)
+        if at >= 0:
+            return text[: at + len(ending)]
+    raise GenerationError("messages: the last one is to be continued, but the chat template leaves it out")
 
 
 def check_messages(messages: object) -> list[dict[str, Any]]:

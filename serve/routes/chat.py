@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mxspec.formats.errors import GenerationError, MxspecError
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.serve.access.keys import cache_key
@@ -16,10 +17,12 @@ from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.http.limits import check_count
 from mxspec.serve.routes.completions import finite, logprobs_of
-from mxspec.serve.schema.chat import REFUSALS, ChatRequest
+from mxspec.serve.schema.chat import REFUSALS, ChatRequest, NamedTool
 from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.texts.choice_text import STOP, ChoiceText, Piece, finish_reason
 from mxspec.serve.texts.generation import Generation, Object
+from mxspec.serve.texts.generic_tools import with_tools
+from mxspec.serve.texts.tool_grammar import call_grammar
 from mxspec.serve.texts.tools import CallReader, CallStyle, call_style
 
 
@@ -33,46 +36,59 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepar
         why = f"model {served.id} has no chat template; /v1/completions continues a prompt"
         raise ApiError(400, f"messages: {why}", param="messages")
     style = _style(asked, served)
+    greedy = asked.is_greedy(served.engine)
     try:
-        request = _request(asked, served, style, owner)
+        request = _request(asked, served, style, cache_key(owner, asked.mxspec.cache_key), greedy=greedy)
     except MxspecError as error:
         raise refused(error, asked.names) from None
     service.admit(flight, served, asked.n)
 
     def begin() -> Generation:
-        handle = served.engine.submit(request)
-        return Generation(served, asked, Chat(served.texts, asked, style), [handle], asked.n)
+        copies = asked.n // request.n  # of a greedy text
+        handles = served.engine.submit_all([request] * copies)
+        return Generation(served, asked, Chat(served.texts, asked, style), handles, request.n, copies=copies)
 
     return Prepared(served, request.grammar, asked.names, begin)
 
 
 def _style(asked: ChatRequest, served: Served) -> CallStyle | None:
-    """How calls are written, where there are tools that may be called; raises ApiError where the model cannot."""
+    """How calls are written, where there are tools that may be called; raises ApiError for tools with a form."""
     if not asked.tools or asked.tool_choice == "none":
         return None
-    template = served.engine.template
-    assert template is not None
-    try:
-        found = call_style(template)
-    except GenerationError as error:
-        raise unsupported("tools", f"are not supported by model {served.id}: {error}") from None
     if asked.response_format is not None and asked.response_format.type != "text":
         raise unsupported("response_format", "is not supported with tools: it would rule out calls")
-    return found
+    assert served.engine.template is not None
+    return call_style(served.engine.template)
 
 
-def _request(asked: ChatRequest, served: Served, style: CallStyle | None, owner: str) -> Request:
-    tools = None
-    if style is not None and asked.tools is not None:
-        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
+def _request(asked: ChatRequest, served: Served, style: CallStyle | None, cache_key: str, *, greedy: bool) -> Request:
+    chat: Sequence[Mapping[str, Any]] = asked.chat()
+    tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()] if style is not None else None
+    if style == "generic" and tools is not None:
+        chat, tools = with_tools(chat, tools), None
     return Request(
-        messages=asked.chat(),
+        messages=chat,
         tools=tools,
-        **asked.settings(cache_key(owner, asked.mxspec.cache_key)),
-        grammar=asked.grammar(),
+        template_variables=asked.chat_template_kwargs or None,
+        continued=asked.continue_final_message,
+        **asked.settings(cache_key, greedy=greedy),
+        grammar=asked.grammar() if style is None else _call_grammar(asked, style),
         max_new_tokens=asked.max_tokens or asked.max_completion_tokens or served.engine.target.capacity,
         logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
+
+
+def _call_grammar(asked: ChatRequest, style: CallStyle) -> Grammar | None:
+    """The grammar of an answer that has to call a tool, or that may call a strict one."""
+    functions = [tool.function.model_dump(exclude_none=True) for tool in asked.tools or ()]
+    several = asked.parallel_tool_calls
+    if isinstance(asked.tool_choice, NamedTool):
+        name = asked.tool_choice.function.name
+        named = [function for function in functions if function["name"] == name]
+        return call_grammar(style, named, forced=True, several=False)
+    if asked.tool_choice == "required" or any(function.get("strict") for function in functions):
+        return call_grammar(style, functions, forced=asked.tool_choice == "required", several=several)
+    return asked.grammar()
 
 
 @dataclass(slots=True)
@@ -104,7 +120,7 @@ class Chat:
         logprobs = self._logprobs([token.logprob for token in piece.tokens]) if piece.tokens else None
         if self.style is None:
             return [self._piece(index, {"content": piece.text} if piece.text else {}, logprobs, piece, [])]
-        reader = self._readers.setdefault(index, CallReader(self.style))
+        reader = self._readers.setdefault(index, self._reader(self.style))
         text = reader.push(piece.text)
         calls: list[Object] = []
         if piece.finished is not None:
@@ -114,6 +130,10 @@ class Chat:
         if calls:
             delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
         return [self._piece(index, delta, logprobs, piece, calls)]
+
+    def _reader(self, style: CallStyle) -> CallReader:
+        names = {tool.function.name for tool in self.asked.tools or ()}
+        return CallReader(style, names, several=self.asked.parallel_tool_calls)
 
     def _piece(
         self, index: int, delta: Object, logprobs: Object | None, piece: Piece, calls: Sequence[Object]
@@ -125,7 +145,7 @@ class Chat:
         message: Object = {"role": "assistant", "content": text.text, "refusal": None}
         calls: list[Object] = []
         if self.style is not None:
-            reader = CallReader(self.style)
+            reader = self._reader(self.style)
             content = reader.push(text.text)
             rest, calls = reader.finish()
             if calls:

@@ -40,6 +40,8 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepar
     samples = asked.n if asked.best_of is None else asked.best_of
     check_count("best_of", samples, service.limits.n)
     service.admit(flight, served, len(asked.prompt) * samples)
+    greedy = asked.is_greedy(served.engine)
+    copies = asked.n if greedy and asked.best_of is None and asked.mxspec.beams in (None, 1) else 1
     try:
         grammar = asked.mxspec.grammar()
     except MxspecError as error:
@@ -47,9 +49,11 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepar
 
     def begin() -> Generation:
         prompts = [_prompt(served, given) for given in asked.prompt]
-        handles = served.engine.submit_all(_requests(asked, prompts, grammar, owner)) if asked.max_tokens else []
-        tokens = None if handles else sum(len(prompt.ids) for prompt in prompts)
-        return Generation(served, asked, Completion(served, asked, prompts, samples), handles, samples, tokens)
+        tokens = None if asked.max_tokens else sum(len(prompt.ids) for prompt in prompts)
+        requests = _requests(asked, prompts, grammar, owner, greedy=greedy) if asked.max_tokens else []
+        handles = served.engine.submit_all([request for request in requests for _ in range(copies)])
+        each = samples // copies
+        return Generation(served, asked, Completion(served, asked, prompts, samples), handles, each, tokens, copies)
 
     return Prepared(served, grammar, asked.names, begin)
 
@@ -69,10 +73,10 @@ def _prompt(served: Served, given: str | list[int]) -> Prompt:
 
 
 def _requests(
-    asked: CompletionRequest, prompts: Sequence[Prompt], grammar: Grammar | None, owner: str
+    asked: CompletionRequest, prompts: Sequence[Prompt], grammar: Grammar | None, owner: str, *, greedy: bool
 ) -> list[Request]:
     settings = {
-        **asked.settings(cache_key(owner, asked.mxspec.cache_key)),
+        **asked.settings(cache_key(owner, asked.mxspec.cache_key), greedy=greedy),
         "grammar": grammar,
         "max_new_tokens": asked.max_tokens,
         "logprobs": asked.logprobs,

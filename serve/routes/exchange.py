@@ -72,14 +72,15 @@ class TextRoute:
         async for prompt, event in _events(generation, flight):
             generation.add(prompt, event, self._service.metrics)
         flight.raise_if_aborted()
-        await send_json(send, 200, generation.whole())
+        await send_json(send, 200, generation.whole(), _ignored(generation))
 
     async def _send_stream(self, generation: Generation, flight: Flight, send: Send) -> None:
         """Send each chunk as it comes; abort the request of a client that reads no chunk for too long."""
         stall = self._service.limits.stall_seconds
+        headers = [*_STREAM_HEADERS, *_ignored(generation)]
         try:
             async with asyncio.timeout(stall):
-                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for data in self._stream(generation, flight):
                 async with asyncio.timeout(stall):
                     await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -117,6 +118,12 @@ async def _events(generation: Generation, flight: Flight) -> AsyncIterator[Any]:
         if str(error).startswith("grammar: "):
             raise refused(error, generation.asked.names) from error
         raise ApiError(500, str(error), kind=SERVER) from error
+
+
+def _ignored(generation: Generation) -> list[tuple[bytes, bytes]]:
+    """A header that names the fields that were accepted and change nothing."""
+    names = ", ".join(generation.asked.ignored)
+    return [(b"x-ignored-fields", names.encode())] if names else []
 
 
 async def _watch(receive: Receive, flight: Flight) -> None:

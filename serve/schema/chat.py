@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import Strict
 from mxspec.runtime.grammars.grammar import Grammar
-from mxspec.serve.http.errors import ApiError, unsupported
-from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest
+from mxspec.serve.http.errors import ApiError
+from mxspec.serve.schema.fields import TOP_LOGPROBS, GenerationRequest, Lenient
 
 _NO_HEARING = "is not supported: the models here read and write text alone"
 
@@ -30,8 +30,10 @@ REFUSALS: dict[str, tuple[tuple[Any, ...], str]] = {
     "function_call": (("auto", "none"), "is not supported; give tool_choice"),
     "prompt_cache_options": ((), "is not supported; what prompts share is reused by itself"),
     "prompt_cache_retention": (("in_memory",), "is not supported: slots are kept in memory until they are needed"),
-    "parallel_tool_calls": ((True,), "is not supported: what the model calls is answered"),
 }
+
+
+_TEMPLATE = {"template_variables": "chat_template_kwargs", "continued": "continue_final_message"}
 
 
 def _text(value: Any) -> Any:
@@ -41,23 +43,24 @@ def _text(value: Any) -> Any:
     texts = []
     for number, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in ("text", "refusal") or not isinstance(part.get(kind), str) or len(part) != 2:
-            raise ValueError(f"got a part {number} of type {kind!r}, expected text: the models here read only text")
-        texts.append(part[kind])
+        field = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind))
+        if field is None or not isinstance(part.get(field), str):
+            raise ValueError(f"got a part {number} of type {kind}, expected text: the models here read only text")
+        texts.append(part[field])
     return "\n".join(texts)
 
 
 Text = Annotated[str, BeforeValidator(_text)]
 
 
-class FunctionCall(Strict):
+class FunctionCall(Lenient):
     """A call that a message says the model made; its arguments are JSON in a string."""
 
     name: str
     arguments: str
 
 
-class ToolCall(Strict):
+class ToolCall(Lenient):
     """A call of a tool that a message says the model made."""
 
     id: str
@@ -65,7 +68,7 @@ class ToolCall(Strict):
     function: FunctionCall
 
 
-class Instruction(Strict):
+class Instruction(Lenient):
     """A message of the system or the developer; templates know only the role `system`."""
 
     role: Literal["system", "developer"]
@@ -73,7 +76,7 @@ class Instruction(Strict):
     name: str | None = None
 
 
-class Question(Strict):
+class Question(Lenient):
     """A message of the user."""
 
     role: Literal["user"]
@@ -81,20 +84,17 @@ class Question(Strict):
     name: str | None = None
 
 
-class Reply(Strict):
-    """An earlier message of the model; other fields of OpenAI's answers are accepted if they are empty."""
+class Reply(Lenient):
+    """An earlier message of the model."""
 
     role: Literal["assistant"]
     content: Text | None = None
     name: str | None = None
+    reasoning_content: str | None = None  # which some templates show
     tool_calls: list[ToolCall] | None = None
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class ToolResult(Strict):
+class ToolResult(Lenient):
     """A message with the result of a tool."""
 
     role: Literal["tool"]
@@ -112,7 +112,7 @@ class Function(Strict):
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(Strict):
@@ -138,6 +138,19 @@ class ResponseFormat(Strict):
     json_schema: Schema | None = None
 
 
+class NamedFunction(Strict):
+    """The function that is to be called."""
+
+    name: str
+
+
+class NamedTool(Strict):
+    """OpenAI's `tool_choice` of one function."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
 class ChatRequest(GenerationRequest):
     """OpenAI's request, except for the fields in REFUSALS."""
 
@@ -148,7 +161,11 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
-    tool_choice: Any = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -158,7 +175,7 @@ class ChatRequest(GenerationRequest):
         limit = "max_tokens" if self.max_tokens is not None else "max_completion_tokens"
         by_format = self.response_format is not None and self.response_format.type != "text"
         grammar = {"grammar": "response_format"} if by_format else {}
-        return {**super().names, **grammar, "max_new_tokens": limit, "prompt": "messages"}
+        return {**super().names, **grammar, "max_new_tokens": limit, "prompt": "messages", **_TEMPLATE}
 
     def check(self) -> None:
         super().check()
@@ -166,13 +183,20 @@ class ChatRequest(GenerationRequest):
             raise ApiError(
                 400, "max_tokens: got max_completion_tokens too, which is its newer name", param="max_tokens"
             )
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs: got them without logprobs", param="top_logprobs")
-        if self.tool_choice is not None and not self.tools:
-            raise ApiError(400, "tool_choice: given without tools", param="tool_choice")
-        if self.tool_choice not in (None, "auto", "none"):
-            raise unsupported(
-                "tool_choice", "is supported as auto and none: no model here can be forced to call a tool"
+        if self.tool_choice not in (None, "auto", "none") and not self.tools:
+            raise ApiError(400, "tool_choice: got it without tools", param="tool_choice")
+        names = [tool.function.name for tool in self.tools or ()]
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
+            known = f"expected one of the tools, {', '.join(names)}"
+            raise ApiError(400, f"tool_choice: got {self.tool_choice.function.name!r}, {known}", param="tool_choice")
+        if self.add_generation_prompt is not None and self.add_generation_prompt == self.continue_final_message:
+            raise ApiError(
+                400,
+                "add_generation_prompt: an answer begins either after the generation prompt, or with "
+                "continue_final_message in the last message",
+                param="add_generation_prompt",
             )
         grammars = [
             name for name, given in (("regex", self.mxspec.regex), ("lark", self.mxspec.lark)) if given is not None
@@ -201,7 +225,7 @@ class ChatRequest(GenerationRequest):
         """The messages in the form that templates expect; raises GenerationError."""
         chat = []
         for number, message in enumerate(self.messages):
-            plain = message.model_dump(exclude_none=True, exclude={"annotations"})
+            plain = message.model_dump(exclude_none=True)
             if plain["role"] == "developer":
                 plain["role"] = "system"
             for call in plain.get("tool_calls", ()):

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from mxspec.formats.errors import ContextLengthError, GenerationError, MxspecError, did_you_mean
-from mxspec.formats.sampling import PARAMETERS
+from mxspec.formats.sampling import DRAWN, PARAMETERS
 from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten, with_fields
 from mxspec.runtime.cli.settings import grammar_of
+from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.beam_settings import EarlyStopping
@@ -49,6 +50,17 @@ K = Annotated[Any, BeforeValidator(_check_k)]
 Bias = Annotated[dict[int, float], BeforeValidator(_check_bias)]
 
 
+# Settings that other servers have at the top of a request (vLLM, llama.cpp), by our name; each also has its own in Own.
+OF_OTHERS = {
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "repetition_penalty": "repetition_penalty",
+    "ignore_eos": "ignore_eos",
+    "min_tokens": "min_new_tokens",
+    "stop_token_ids": "stop_token_ids",
+}
+OFF = {"top_k": (-1, 0), "typical_p": (0,), "seed": (-1,)}  # what other servers have for "not given"
 OF_OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 
 
@@ -73,6 +85,7 @@ class Own(_sampling_fields(name for name in PARAMETERS if name not in OF_OPENAI)
     early_stopping: EarlyStopping | None = None
     draft_beams: int | None = None
     ignore_eos: bool = False
+    stop_token_ids: list[int] | None = None
     cache_key: str = ""
     regex: str | None = None
     lark: str | None = None
@@ -91,10 +104,17 @@ class Own(_sampling_fields(name for name in PARAMETERS if name not in OF_OPENAI)
         return grammar_of(texts) if texts else None
 
 
+class Lenient(Strict):
+    """What clients fill in as they read it from others: unknown keys are left out, known ones are checked."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 class StreamOptions(Strict):
-    """OpenAI's `stream_options`."""
+    """OpenAI's `stream_options`; nothing is obfuscated here."""
 
     include_usage: bool = False
+    include_obfuscation: bool | None = None
 
 
 class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
@@ -106,7 +126,21 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
     mxspec: Own = Own()
+    _ignored: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def ignored(self) -> list[str]:
+        """The fields that were given and change nothing."""
+        known = {"user", "metadata", "safety_identifier", "prompt_cache_key"} & self.model_fields_set
+        return sorted({*self._ignored, *known})
 
     @property
     def include_usage(self) -> bool:
@@ -115,18 +149,27 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
     @property
     def names(self) -> Mapping[str, str]:
         """The names that this request has for settings of the runtime."""
-        return {"grammar": "mxspec.lark" if self.mxspec.regex is None else "mxspec.regex"}
+        grammar = {"grammar": "mxspec.lark" if self.mxspec.regex is None else "mxspec.regex"}
+        tops = {ours: theirs for theirs, ours in OF_OTHERS.items() if getattr(self, theirs) is not None}
+        return {**tops, **grammar}
 
-    def settings(self, cache_key: str) -> dict[str, Any]:
-        """The fields of Request that both routes fill alike."""
+    def is_greedy(self, engine: Engine) -> bool:
+        """Whether the likeliest tokens are asked for, also by the bundle's default."""
+        default = engine.bundle.manifest.sampling.temperature
+        return bool((default if self.temperature is None else self.temperature) == 0)
+
+    def settings(self, cache_key: str, *, greedy: bool) -> dict[str, Any]:
+        """The fields of Request that all routes fill alike; what shapes a draw is left out of `greedy` ones."""
         given = {name: value for name in OF_OPENAI if (value := getattr(self, name)) is not None}
-        if self.temperature == 0:
-            given.pop("top_p", None)  # greedy text: top_p always keeps the likeliest token
+        given |= {ours: value for theirs, ours in OF_OTHERS.items() if (value := getattr(self, theirs)) is not None}
+        given = {name: value for name, value in given.items() if value not in OFF.get(name, ())}
+        if greedy:
+            given = {name: value for name, value in given.items() if name not in DRAWN}
         return {
             **self.mxspec.settings(),
             **given,
             "stop": tuple(self.stop),
-            "n": self.n,
+            "n": 1 if greedy and self.mxspec.beams in (None, 1) else self.n,
             "trace": self.mxspec.trace,
             "cache_key": cache_key,
         }
@@ -135,6 +178,9 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
         """Raise ApiError for fields that have no effect in combination."""
         if self.stream_options is not None and not self.stream:
             raise ApiError(400, "stream_options: got them without stream", param="stream_options")
+        for theirs, ours in OF_OTHERS.items():
+            if getattr(self, theirs) is not None and ours in self.mxspec.model_fields_set:
+                raise ApiError(400, f"{theirs}: got mxspec.{ours} too, expected one of them", param=theirs)
         if self.mxspec.trace and not self.stream:
             raise ApiError(400, "mxspec.trace: given without stream", param="mxspec.trace")
 
@@ -175,15 +221,20 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
     given = {name: value for name, value in found.items() if value is not None}
     if isinstance(given.get("mxspec"), dict):
         given["mxspec"] = {name: value for name, value in given["mxspec"].items() if value is not None}
+    ignored = []
     for name, (harmless, why) in refusals.items():
         if name in given:
             if not any(given[name] is value or given[name] == value for value in harmless):
                 raise unsupported(name, why)
             del given[name]
+            ignored.append(name)
     try:
-        return model.model_validate(given)
+        asked = model.model_validate(given)
     except ValidationError as problems:
         raise _first(problems, given, model) from None
+    if isinstance(asked, GenerationRequest):
+        asked._ignored.extend(ignored)
+    return asked
 
 
 def _check_depth(body: dict[str, Any]) -> None:

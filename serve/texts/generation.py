@@ -50,7 +50,10 @@ class Dialect(Protocol):
 
 @dataclass(slots=True)
 class Generation:
-    """A request that has begun; `samples` texts of each prompt are written, `n` of them answered."""
+    """A request that has begun; `samples` texts of each handle are written, `n` of them answered.
+
+    A greedy text that is asked for several times has as many handles: `copies`.
+    """
 
     served: Served
     asked: GenerationRequest
@@ -58,6 +61,7 @@ class Generation:
     handles: Sequence[Handle]
     samples: int
     prompt_tokens: int | None = None  # given where no text continues the prompts
+    copies: int = 1  # handles of each prompt
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     asked_at: float = field(default_factory=time.perf_counter)
@@ -68,9 +72,8 @@ class Generation:
         texts = self.served.engine.tokenizer
         for index in range(self.samples * len(self.handles)):
             collector = Collector(lambda token: texts.decode([token], skip_special_tokens=False))
-            self.texts.append(
-                ChoiceText(index, index % self.samples == 0, collector if self.asked.mxspec.trace else None)
-            )
+            first = index % (self.samples * self.copies) == 0
+            self.texts.append(ChoiceText(index, first, collector if self.asked.mxspec.trace else None))
 
     def add(self, prompt: int, event: Event, metrics: Metrics) -> tuple[int, Piece] | None:
         """Add the next event of a prompt's texts; returns the index of the choice and the piece that it completes."""

@@ -9,34 +9,36 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Collection
 from typing import Any, Literal
 
-from mxspec.formats.errors import GenerationError
 from mxspec.runtime.text.chat import ChatTemplate
 
-CallStyle = Literal["hermes", "llama"]
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+CallStyle = Literal["hermes", "llama", "generic"]  # generic: as hermes, where the template says nothing of tools
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _TAG = "<|python_tag|>"
 
 
 def call_style(template: ChatTemplate) -> CallStyle:
-    """The form of calls that a template teaches its model; raises GenerationError for an unknown form."""
+    """The form of calls that a template teaches its model; generic where it teaches none that is known."""
     source = template.tool_source
     if source is None:
-        raise GenerationError("its chat template does not describe tools")
-    if _OPEN in source:
+        return "generic"
+    if OPEN in source:
         return "hermes"
     if '"parameters"' in source and ("ipython" in source or _TAG in source):
         return "llama"
-    raise GenerationError("its chat template has calls in an unknown form (known: <tool_call>, Llama 3's JSON)")
+    return "generic"
 
 
 class CallReader:
     """Splits a text as it comes: hands on the text outside calls, and at the end the calls."""
 
-    def __init__(self, style: CallStyle) -> None:
-        self._read = _hermes if style == "hermes" else _llama
-        self._begins = _hermes_begins if style == "hermes" else _llama_begins
+    def __init__(self, style: CallStyle, names: Collection[str], *, several: bool = True) -> None:
+        self._read = _llama if style == "llama" else _hermes
+        self._begins = _llama_begins if style == "llama" else _hermes_begins
+        self._names = names
+        self._several = several
         self._shown = 0  # number of characters before the held text
         self._held = ""  # text that may be a call
 
@@ -49,18 +51,24 @@ class CallReader:
         return shown
 
     def finish(self) -> tuple[str, list[dict[str, Any]]]:
-        """The rest of the text outside calls, and the calls in OpenAI's form; an invalid call is text."""
+        """The rest of the text outside calls, and the calls in OpenAI's form.
+
+        An invalid call is text, and so is one of a tool that was not offered.
+        """
         found = self._read(self._held) if self._held else None
-        return (self._held, []) if found is None else found
+        if found is None or any(call["function"]["name"] not in self._names for call in found[1]):
+            return self._held, []
+        rest, calls = found
+        return rest, calls if self._several else calls[:1]
 
 
 def _hermes_begins(text: str, _all: bool) -> int:
     """The place where a call begins, or may begin."""
-    at = text.find(_OPEN)
+    at = text.find(OPEN)
     if at >= 0:
         return at
-    longest = min(len(_OPEN) - 1, len(text))
-    return len(text) - next((n for n in range(longest, 0, -1) if _OPEN.startswith(text[-n:])), 0)
+    longest = min(len(OPEN) - 1, len(text))
+    return len(text) - next((n for n in range(longest, 0, -1) if OPEN.startswith(text[-n:])), 0)
 
 
 def _llama_begins(text: str, all_of_it: bool) -> int:
@@ -74,12 +82,12 @@ def _llama_begins(text: str, all_of_it: bool) -> int:
 
 def _hermes(text: str) -> tuple[str, list[dict[str, Any]]] | None:
     calls = []
-    for body in re.findall(rf"{_OPEN}(.*?)(?:{_CLOSE}|\Z)", text, re.DOTALL):
+    for body in re.findall(rf"{OPEN}(.*?)(?:{CLOSE}|\Z)", text, re.DOTALL):
         call = _call(body, "arguments")
         if call is None:
             return None
         calls.append(call)
-    rest = re.sub(rf"{_OPEN}.*?(?:{_CLOSE}|\Z)", "", text, flags=re.DOTALL).strip()
+    rest = re.sub(rf"{OPEN}.*?(?:{CLOSE}|\Z)", "", text, flags=re.DOTALL).strip()
     return (rest, calls) if calls else None
 
 

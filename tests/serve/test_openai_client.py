@@ -261,3 +261,36 @@ def test_no_way_of_drafting_changes_a_greedy_text(client: openai.OpenAI, setting
     plain = client.completions.create(**asked)
     answer = client.completions.create(**asked, extra_body={"mxspec": settings})
     assert answer.choices[0].text == plain.choices[0].text
+
+
+def test_a_greedy_text_that_is_asked_for_twice_is_the_same_one(client: openai.OpenAI) -> None:
+    for _ in range(2):  # streamed too, by the choices' numbers
+        answer = client.completions.create(model="tiny", prompt="a text", n=2, temperature=0, max_tokens=5)
+    one, two = answer.choices
+    assert (one.text, one.index, two.index) == (two.text, 0, 1)
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (6, 10)
+
+
+def test_a_token_of_ones_own_ends_the_text(client: openai.OpenAI, engine: Engine) -> None:
+    ids = engine.generate("a text", temperature=0, max_new_tokens=9).result().token_ids
+    last = next(token for token in ids[1:] if token != ids[0])
+    answer = client.completions.create(
+        model="tiny", prompt="a text", temperature=0, max_tokens=9, extra_body={"stop_token_ids": [last]}
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == ids.index(last) + 1
+
+
+def test_an_answer_goes_on_from_the_last_message(client: openai.OpenAI, engine: Engine) -> None:
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "so it"}]
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=chat,  # type: ignore[arg-type]
+        temperature=0,
+        max_tokens=5,
+        extra_body={"continue_final_message": True, "add_generation_prompt": False},
+    )
+    wanted = engine.generate("u:x\na:so it", temperature=0, max_new_tokens=5).result().text
+    assert answer.choices[0].message.content == wanted

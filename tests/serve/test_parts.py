@@ -43,7 +43,7 @@ def test_calls_are_read_however_the_text_is_cut(
 ) -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        reader, shown, at = CallReader(style), "", 0
+        reader, shown, at = CallReader(style, ["f", "g", "weather"]), "", 0
         while at < len(text):
             step = rng.randrange(1, 9) if seed else len(text)
             piece = reader.push(text[at : at + step])

@@ -52,7 +52,7 @@ def test_the_server_takes_each_at_one_place(name: str) -> None:
     assert (name in OF_OPENAI) != (name in Own.model_fields)
     for model, body in bodies.items():
         asked = parse_body(json.dumps(body | said).encode(), model, {})  # type: ignore[type-var]
-        settings = asked.settings("key")
+        settings = asked.settings("key", greedy=False)
         assert settings[name] == ({7: -1.5} if name == "logit_bias" else value)
         assert getattr(Request(prompt="x", **settings), name) == settings[name]
 
