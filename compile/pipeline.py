@@ -25,6 +25,7 @@ from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.planning.share_tables import share_tables
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
+from mxspec.compile.trace.traces import Traces
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.rounding.rounded import RoundedModel
@@ -211,10 +212,11 @@ def plan_models(
 ) -> list[ModelPlan]:
     """Export each model; raises CheckFailed if a graph's windows differ from its config's and its twin's."""
     plans = []
+    traces = {checkpoint: Traces() for checkpoint in checkpoints.values()}
     for name, wanted in models.items():
         checkpoint = checkpoints[name]
         with stages.step(f"export {name}"):
-            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name])
+            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name], traces[checkpoint])
             check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
             plans.append(plan)
         if wanted.tied == "once" and not plan.shares_table:

@@ -33,6 +33,7 @@ from mxspec.compile.trace.modules import PackedLinear, swap_modules
 from mxspec.compile.trace.rotary import replace_rotary_modules
 from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
 from mxspec.compile.trace.trace import trace
+from mxspec.compile.trace.traces import Traces
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.weight_format import Activations
 
@@ -49,6 +50,7 @@ def export_graph(
     activations: Activations = "int16",
     buffers: Mapping[str, Source] = MappingProxyType({}),
     stored_once: StoredOnce = never,
+    traces: Traces | None = None,
 ) -> ExportedGraph:
     """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
 
@@ -56,11 +58,12 @@ def export_graph(
     rows as `activations` if their format supports it. `cache_dtype` is float16 or float32. A head that is also the
     embedding is stored once if `stored_once` says so for its parameter, else with a float16 table. No weights are read,
     only small `buffers` (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to
-    `source_length` tokens.
+    `source_length` tokens. `traces` are of the same configuration, buffers and lengths.
 
     Raises UnsupportedModelError if the model cannot be exported.
     """
     config = copy.deepcopy(config)  # tracing changes it
+    traces = traces or Traces()
     family = family_of(config)
     family.prepare(config)
     _check_context(config, context_length)
@@ -76,13 +79,13 @@ def export_graph(
         notes = replace_rotary_modules(model, context_length)
         specs = _weight_specs(model)
         interface = (SourceDecoderInterface if config.is_encoder_decoder else DecoderInterface)(model, call, shape)
-        graph, weights = _finish(trace(interface), interface, name, dict(specs), stored_once, ())
+        graph, weights = _finish(traces.of(interface, trace), interface, name, dict(specs), stored_once, ())
     encoder = None
     if config.is_encoder_decoder:
         assert source_length is not None
         with source_call.registered():
             reader = EncoderInterface(model, source_call, shape)
-            of_encoder, its_weights = _finish(trace(reader), reader, name, specs, stored_once, weights)
+            of_encoder, its_weights = _finish(traces.of(reader, trace), reader, name, specs, stored_once, weights)
         weights = join_weights(weights, of_encoder, its_weights)
         encoder = ExportedEncoder(of_encoder, int(config.num_hidden_layers), source_length)
     return ExportedGraph(

@@ -16,6 +16,7 @@ from mxspec.compile.planning.context import source_length
 from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.planning.formats import choose_formats, choose_tables, main_format, own_formats
 from mxspec.compile.planning.layout import lay_out, plan_weights
+from mxspec.compile.trace.traces import Traces
 from mxspec.formats.manifest import BudgetEntry, ModelName
 from mxspec.formats.safetensors_file import Layout
 from mxspec.formats.weight_format import Activations
@@ -57,13 +58,18 @@ class ModelPlan:
 
 
 def plan_model(
-    name: ModelName, checkpoint: Checkpoint, wanted: TargetRecipe, recipe: Recipe, context_length: int
+    name: ModelName,
+    checkpoint: Checkpoint,
+    wanted: TargetRecipe,
+    recipe: Recipe,
+    context_length: int,
+    traces: Traces | None = None,
 ) -> ModelPlan:
     """Export the graph and find its weights in the checkpoint. Raises MxspecError."""
     model = checkpoint.named
     own = own_formats(model, checkpoint)
     buffers = find_buffers(model, checkpoint.tensors)
-    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length, buffers)
+    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length, buffers, traces)
     parameters = [*dict.fromkeys(source for spec in exported.weights for source in spec.sources), *buffers]
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
@@ -96,6 +102,7 @@ def _export(
     recipe: Recipe,
     context_length: int,
     buffers: Mapping[str, Source],
+    traces: Traces | None = None,
 ) -> ExportedGraph:
     weight_format = choose_formats(model, wanted, own)
     return export_graph(
@@ -107,6 +114,7 @@ def _export(
         activations=wanted.activations,
         buffers=buffers,
         stored_once=choose_tables(wanted, weight_format, own),
+        traces=traces,
     )
 
 
