@@ -35,6 +35,7 @@ from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, Manifest, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
+from mxspec.runtime.text.tokenizer import load_tokenizer
 
 TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
 PLAIN = {  # the recipe of a baseline
@@ -236,6 +237,8 @@ def pack_model(plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, sta
 
 def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:
     """Each model's tokens; raises PairError if target and draft do not share them."""
+    for checkpoint in dict.fromkeys(checkpoints.values()):
+        load_tokenizer(checkpoint.tokenizer)  # what the runtime would refuse is refused before anything is compiled
     target = Vocabulary.read(checkpoints["target"].tokenizer)
     read: dict[ModelName, Vocabulary] = {"target": target, "baseline": target}
     if "draft" in checkpoints:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -124,6 +124,9 @@ class Engine:
 
         The settings are the fields of Request. Mistakes are raised at once: GenerationError.
         """
+        known = [field.name for field in fields(Request)]
+        if unknown := next((name for name in settings if name not in known), None):
+            raise GenerationError(f"{unknown}: no such setting of a request{did_you_mean(unknown, known)}")
         return self.submit(Request(prompt=prompt, **settings))
 
     def submit(self, request: Request) -> Handle:

@@ -34,7 +34,7 @@ from mxspec.compile.checkpoint.config import one_line
 from mxspec.compile.checkpoint.plain_decoder import require_plain_decoder
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
-from mxspec.formats.errors import CheckFailed, MxspecError, UnsupportedModelError
+from mxspec.formats.errors import BundleError, CheckFailed, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import ModelEntry, RefereeEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
@@ -130,7 +130,7 @@ def _one_line(name: str) -> Iterator[None]:
     """Turn any error into one line: those of transformers, torch and ONNX Runtime have no common base."""
     try:
         yield
-    except UnsupportedModelError as error:
+    except (UnsupportedModelError, BundleError) as error:  # ONNX Runtime may refuse a value that transformers takes
         said = str(error)
         raise error if said.startswith(name) else UnsupportedModelError(f"{name} is not supported: {said}") from None
     except (MxspecError, OSError, MemoryError):

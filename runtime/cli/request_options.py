@@ -88,8 +88,8 @@ OPTIONS = (
         "--k",
         callback=parse_k,
         metavar="INTEGER|auto",
-        help="Number of tokens drafted in a round; auto: by measured cost.  [default: auto where it changes no text, "
-        "else 4]",
+        help="Number of tokens drafted in a round; auto: by measured cost. Beam search drafts only by a number.  "
+        "[default: auto where it changes no text, else 4; 0 with --beams]",
     ),
     option(
         SPEED,

@@ -37,6 +37,12 @@ def load_graph(path: Path, options: ort.SessionOptions | None = None) -> ort.Inf
         ) from None
 
 
+def cannot_run(graph: str, error: Exception) -> BundleError:
+    """The error of a call that ONNX Runtime refuses: of a changed graph, for compiling tries every graph."""
+    said = " ".join(str(error).split())
+    return BundleError(f"{graph}: ONNX Runtime cannot run it: {said}; the bundle is damaged: compile it again")
+
+
 KEPT = 64  # arrays; steps of a few texts need fewer, but pieces of prompts and sources have any length
 
 

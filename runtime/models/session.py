@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.models.agreement import cache_names, check_agreement
-from mxspec.runtime.models.binding import Input, Output, load_graph
+from mxspec.runtime.models.binding import Input, Output, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
 from mxspec.runtime.models.encoder import Encoder
 from mxspec.runtime.sampling.shape import Logits
@@ -113,7 +113,10 @@ class Session:
             chain.from_iterable(range(end - part.rows, end) for part, end in zip(parts, ends.tolist(), strict=True))
         )
         logits = self._logits.of(rows)
-        self.session.run_with_iobinding(self._binding)
+        try:
+            self.session.run_with_iobinding(self._binding)
+        except Exception as error:  # ONNX Runtime's own errors have no common base
+            raise cannot_run(self.entry.graph, error) from None
         if self.real_vocab > self.entry.vocab_size:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import shorten
+from mxspec.runtime.text.growth import check_growth
 from mxspec.runtime.text.panics import guarded
 
 LOSSY = 16  # factor for tokenizers that can make one token of many characters, such as <unk>
@@ -26,7 +27,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises BundleError for an invalid file, and where the library panics over it or over a short text.
     """
     with guarded(f"{path}: cannot be read as a tokenizer"):
-        _check_merges(json.loads(path.read_bytes()))
+        found = json.loads(path.read_bytes())
+        _check_merges(found)
+        check_growth(found)
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -317,9 +318,19 @@ def test_a_request_that_cannot_be_served_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_keyword_is_not_swallowed(near: Engine) -> None:
-    with pytest.raises(TypeError, match="max_tokens"):
-        near.generate("x", max_tokens=3)  # type: ignore[call-arg]
+def test_an_unknown_setting_is_refused_with_the_nearest_known_one(near: Engine) -> None:
+    with pytest.raises(GenerationError, match=r"max_tokens: no such setting .* \(did you mean 'max_new_tokens'\?\)"):
+        near.generate("x", max_tokens=1)
+
+
+def test_a_graph_that_fails_while_it_runs_is_one_line(near: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(binding: object) -> None:
+        raise RuntimeError("a shape\nthat was changed")
+
+    session = SimpleNamespace(run_with_iobinding=fail)
+    monkeypatch.setattr(near.target, "session", session)
+    with pytest.raises(BundleError, match=r"^target.onnx: ONNX Runtime cannot run it: a shape that was changed; the"):
+        near.generate("x", max_new_tokens=2).result()
 
 
 def test_the_error_names_an_invalid_bundle_or_a_missing_model(near: Engine, tmp_path: Path) -> None:
