@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import constants, file_exists, list_repo_files, snapshot_download
+import httpx2
+from huggingface_hub import constants, file_exists, get_session, list_repo_files, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -40,6 +41,10 @@ DESCRIPTIONS = (
     PICKLES.index, ADAPTER_CONFIG,
 )  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+CONNECT_SECONDS, ANSWER_SECONDS = (
+    5.0,
+    30.0,
+)  # for a connection to the hub, and an answer without a limit of its own
 LOG_IN = "log in with `hf auth login`"
 
 
@@ -114,11 +119,21 @@ def local_folder(recipe: Recipe, model: TargetRecipe) -> Path | None:
 
 def _download(checkpoint: str, revision: str | None, files: Sequence[str]) -> Fetched:
     """Download those of the files that exist, into a directory with the name of the commit."""
+    hooks = get_session().event_hooks["request"]
+    if _bound not in hooks:
+        hooks.append(_bound)
     try:
         folder = Path(snapshot_download(checkpoint, revision=revision, allow_patterns=list(files)))
     except (OSError, HFValidationError) as error:  # the hub's HTTP errors are OSErrors
         raise CheckpointError(f"{checkpoint}: {_reason(checkpoint, revision, error)}") from None
     return Fetched(folder, folder.name if _COMMIT.fullmatch(folder.name) else revision)
+
+
+def _bound(request: httpx2.Request) -> None:
+    """Give a request limits of time: huggingface_hub asks what a repository holds without any."""
+    limits = request.extensions.setdefault("timeout", {})
+    limits["connect"] = CONNECT_SECONDS
+    limits["read"] = limits.get("read") or ANSWER_SECONDS
 
 
 def _fetch_gguf(repository: str, file: str, revision: str | None) -> Fetched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,16 @@ def test_gguf_files_of_a_repository_are_named(hub: Hub) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(CheckpointError, match=r"has no file 'other\.gguf'"):
         fetch_checkpoint(recipe("org/model:other.gguf"), recipe("org/model:other.gguf").target)
+
+
+def test_a_hub_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that takes the connection and says nothing, as behind some portals: huggingface_hub waits for ever."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(fetch, "ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert refused(checkpoint="org/never-cached").startswith("org/never-cached: cannot be fetched from the hub: ")
+    request = httpx2.Request("GET", "http://x", extensions={"timeout": {"connect": None, "read": 7.0}})
+    fetch._bound(request)
+    assert request.extensions["timeout"] == {"connect": 5.0, "read": 7.0}
