@@ -76,7 +76,7 @@ def write_bundle(
     models = list_models(recipe, with_baseline)
     for checkpoint in dict.fromkeys(checkpoints[name] for name in models):
         require_complete(checkpoint)
-    vocabularies = read_vocabularies(checkpoints, stages)
+    vocabularies, sampling = read_vocabularies(checkpoints, stages), read_sampling(checkpoints["target"].folder)
     for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
         stages.note(note)
     contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
@@ -127,7 +127,7 @@ def write_bundle(
     )
     if (warning := not_applied_note(rules, tokenizer.decoder_start)) is not None:
         stages.note(warning)
-    manifest = made.manifest(recipe, tokenizer, read_sampling(folder), rules, guesses)
+    manifest = made.manifest(recipe, tokenizer, sampling, rules, guesses)
     if not manifest.tokenizer.eos_token_ids:
         stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
     return manifest

@@ -6,13 +6,14 @@ from mxspec.compile.checkpoint.architecture import context_limit
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import CONFIG
 from mxspec.compile.checkpoint.names import is_computed, resolve_names
+from mxspec.compile.checkpoint.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError
 
 MOST_BUFFER_BYTES = 1 << 30  # of tables that transformers computes when it builds a model; honest ones have some MB
 
 
 def require_complete(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for a parameter without a tensor or of another shape, and for tables without bounds."""
+    """Raise CheckpointError for a parameter without a tensor of its shape and type, and for endless tables."""
     model, config = checkpoint.named, checkpoint.folder / CONFIG
     tables = sum(buffer.numel() * buffer.itemsize for buffer in model.buffers())
     if tables > MOST_BUFFER_BYTES:
@@ -30,3 +31,5 @@ def require_complete(checkpoint: Checkpoint) -> None:
                 f"tensor {tensor.name!r} of {tensor.shard} has shape {list(tensor.shape)}, but {name} is {list(shape)} "
                 f"by {config}, which belongs to another checkpoint"
             )
+        if isinstance(tensor, CheckpointTensor):
+            tensor.read_rows(0, 1)  # raises for a type that cannot be packed

@@ -41,7 +41,7 @@ def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
             f"{folder}: no {TOKENIZER}, and neither {PIECES[0]} nor {VOCABULARY} with {MERGES} to make it from; save a "
             "fast tokenizer there with tokenizer.save_pretrained"
         )
-    name, text, expected = _convert(folder, config)
+    name, text, expected = _convert(folder, config, pieces)
     with guarded(f"{folder}: no {TOKENIZER}, and the one that transformers makes fails", CheckpointError):
         made = Tokenizer.from_str(text)
         fault = _differs_from_vocabulary(folder, made) if pieces is None else _differs_from_pieces(folder, pieces, made)
@@ -55,7 +55,7 @@ def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
     return text
 
 
-def _convert(folder: Path, config: PreTrainedConfig) -> tuple[str, str, list[int]]:
+def _convert(folder: Path, config: PreTrainedConfig, pieces: str | None) -> tuple[str, str, list[int]]:
     """The class that transformers chooses, its tokenizer.json, and its ids of the sample."""
     try:
         with guarded(f"{folder}"), silence():
@@ -65,8 +65,18 @@ def _convert(folder: Path, config: PreTrainedConfig) -> tuple[str, str, list[int
                 return name, found.backend_tokenizer.to_str(), found(SAMPLE)["input_ids"]
     except MxspecError as error:
         reason = str(error).removeprefix(f"{folder}: ").split(" from one of:")[0][:160]
+        if pieces is not None and not _is_sentencepiece(folder / pieces):
+            reason = f"{pieces} is cut short, or no sentencepiece model"
         raise CheckpointError(f"{folder}: no {TOKENIZER}, and transformers cannot make one: {reason}") from None
     raise UnsupportedModelError(f"{folder}: no {TOKENIZER}, and its tokenizer, a {name}, has no fast form")
+
+
+def _is_sentencepiece(path: Path) -> bool:
+    """Whether the library that a sentencepiece model is for can read a file."""
+    try:
+        return SentencePieceProcessor(str(path)).get_piece_size() > 0
+    except (RuntimeError, OSError):
+        return False
 
 
 def _differs_from_pieces(folder: Path, pieces: str, made: Tokenizer) -> str | None:

@@ -41,6 +41,8 @@ def test_what_is_missing_and_what_has_another_shape(tmp_path: Path) -> None:
     save_file(tensors | {NORM: torch.ones(63)}, path)
     said = f"tensor '{NORM}' of model.safetensors has shape [63], but {NORM} is [64] by {tmp_path / 'config.json'}"
     assert said in refused(tmp_path)
+    save_file(tensors | {NORM: torch.ones(64, dtype=torch.int8)}, path)
+    assert f"tensor '{NORM}' of model.safetensors is I8" in refused(tmp_path)
     del tensors[NORM]
     save_file(tensors, path)
     assert f"no tensor for {NORM}; it has" in refused(tmp_path)

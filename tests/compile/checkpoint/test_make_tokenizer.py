@@ -148,6 +148,12 @@ def test_a_damaged_model(tmp_path: Path) -> None:
     assert str(tmp_path) in refused(write(tmp_path, "llama", {"tokenizer_class": "LlamaTokenizer"}))
 
 
+@pytest.mark.parametrize("content", [b"", b"\x0a\x0e\x0a\x05<unk>\x15"])
+def test_a_model_cut_short_is_named(tmp_path: Path, content: bytes) -> None:
+    (write(tmp_path, "llama") / "tokenizer.model").write_bytes(content)
+    assert "tokenizer.model is cut short, or no sentencepiece model" in refused(tmp_path)
+
+
 def test_code_of_the_checkpoint_is_not_run(byte_level: Path) -> None:
     (byte_level / "own.py").write_text("raise SystemExit(3)")
     write(byte_level, "gpt2", {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}})
