@@ -85,10 +85,9 @@ def round_as(values: Values, format_name: str, rounding: Rounding, factor: Facto
     grid = Grid.of(format_name)
     if rounding == "scale":
         return round_with(values, grid, best_exponents(values, grid))
-    exponents = rule_exponents(values, grid)
     if factor is None:
-        return round_with(values, grid, exponents)
-    return compensate(values, grid, exponents, factor)
+        return round_with(values, grid, rule_exponents(values, grid))
+    return compensate(values, grid, factor)
 
 
 def lossy(formats: Sequence[str]) -> list[str]:

@@ -45,8 +45,7 @@ from mxspec.compile.weights.budget.loss import (
 from mxspec.compile.weights.budget.tape import Tape
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.matrix import MatrixSource
-from mxspec.compile.weights.rounding.model import SharedMoments, factor_of
-from mxspec.compile.weights.rounding.moments import Factor
+from mxspec.compile.weights.rounding.moments import Factor, SharedMoments, factor_of
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Rounding
@@ -111,7 +110,7 @@ class Sensitivity:
 
     def _keep(self, index: int, count: int, hidden: Iterator[Tensor]) -> None:
         first = next(hidden)
-        kept = self.store.create_inputs(index, count, *first.shape[1:])
+        kept = self.store.create_inputs(index, (count, *first.shape[1:]))
         kept[0] = first[0].numpy()
         for window, values in enumerate(hidden, 1):
             kept[window] = values[0].numpy()

@@ -24,7 +24,7 @@ _PIECE = 4 << 20  # weights converted at a time
 
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
 _LayerOutput = Tensor | tuple[Tensor, None]
-OnInput = Callable[[str, Tensor], None]  # gets a matrix's parameter name and its inputs [..., k]
+OnInput = Callable[[str, Tensor], bool | None]  # gets a matrix's parameter name and its inputs; True ends the pass
 Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 OnProduct = Callable[[str, Tensor, Tensor], None]  # also gets its outputs [..., n]
 
@@ -114,7 +114,10 @@ class LayeredModel:
         self._forget_embedding()
 
     def run(self, index: int, hidden: Tensor, on_input: OnInput | None = None) -> Tensor:
-        """The output of a loaded layer, or the head's input if `index` is after the last layer."""
+        """The output of a loaded layer, or the head's input if `index` is after the last layer.
+
+        The pass ends when `on_input` returns True; the result is then the inputs that it got.
+        """
         self._hidden = hidden
         ids = torch.zeros(hidden.shape[:2], dtype=torch.int64)
         with ExitStack() as hooks:
@@ -205,7 +208,8 @@ def _decoder_layers(model: nn.Module, config: PreTrainedConfig) -> list[nn.Modul
 
 def _telling(on_input: OnInput, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def tell(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        on_input(name, arguments[0])
+        if on_input(name, arguments[0]):
+            raise _Reached(arguments[0])
 
     return tell
 

@@ -17,14 +17,24 @@ from numpy.typing import NDArray
 
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.compile.weights.rounding.moments import Factor
-from mxspec.compile.weights.rounding.scale import powers
+from mxspec.compile.weights.rounding.scale import best_exponents, powers
 from mxspec.formats.weight_format import BLOCK
 
 COLUMNS = 128  # rounded between two products with the errors so far
 
 
-def compensate(
-    values: NDArray[np.float32], grid: Grid, exponents: NDArray[np.int32], factor: Factor
+def compensate(values: NDArray[np.float32], grid: Grid, factor: Factor) -> NDArray[np.float32]:
+    """Round float32[n, k] to the grid, with compensated errors.
+
+    First the matrix moves to make up for the drift of its inputs. Then each block takes the best of three exponents:
+    the rule's exponent clips a largest value that lies above the format's largest number.
+    """
+    moved = factor.shift(values)
+    return compensate_under(best_exponents(moved, grid), moved, grid, factor)
+
+
+def compensate_under(
+    exponents: NDArray[np.int32], values: NDArray[np.float32], grid: Grid, factor: Factor
 ) -> NDArray[np.float32]:
     """Round float32[n, k] to the grid under exponents int32[n, blocks], with compensated errors.
 

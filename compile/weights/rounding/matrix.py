@@ -14,7 +14,7 @@ from mxspec.compile.checkpoint.tensor import as_float32
 from mxspec.compile.weights.rounding.gptq import compensate
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.compile.weights.rounding.moments import Factor
-from mxspec.compile.weights.rounding.scale import compare, rule_exponents
+from mxspec.compile.weights.rounding.scale import compare
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.tiles import PackStatistics, pack_values, unpack_values
 from mxspec.formats.weight_format import TILE_ROWS
@@ -87,6 +87,6 @@ def _round_rows(
         packed = pack_values(values, format_name, out=out)
         return packed.statistics, unpack_values(packed.data, format_name, *values.shape)
     grid = Grid.of(format_name)
-    rounded = compensate(values, grid, rule_exponents(values, grid), factor)
+    rounded = compensate(values, grid, factor)
     packed = pack_values(rounded, format_name, out=out)
     return compare(values, rounded), rounded

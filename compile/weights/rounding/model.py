@@ -1,10 +1,20 @@
-"""Round a whole model, one decoder layer after the other, each with the outputs of the rounded layers before it."""
+"""Round a whole model, one decoder layer after the other, each with the outputs of the rounded layers before it.
+
+Two streams of hidden states run through the model: the exact stream has the checkpoint's weights, the other one the
+rounded weights. A matrix W reads x in the exact stream and y in the rounded one. Before its rounding errors are
+compensated it moves, so that W' y comes near W x (asymmetric calibration; Li et al. 2025,
+https://arxiv.org/abs/2504.02692):
+
+    W' = W + W E[(x - y) y^T] (E[y y^T] + damping)^-1
+
+The matrices of a layer are rounded in the order of their use, so that y contains the errors of all rounded matrices
+before W (GPTQ's "true sequential"). Matrices that read the same tensor are rounded together.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,46 +24,14 @@ from torch import Tensor
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.weights.rounding.forward import LayeredModel, Matrices
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
-from mxspec.compile.weights.rounding.moments import Factor, Moments, UnfactoredError
+from mxspec.compile.weights.rounding.moments import Moments, Reads, factor_of
 from mxspec.compile.weights.rounding.rounded import RoundedMatrix
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
 
 Advance = Callable[[int], object]  # gets the number of multiplications done
-
-WIDE_BYTES = 256 << 20  # of moments: matrices with more are rounded after their layer's others, in the same memory
-
-
-@dataclass(slots=True)
-class SharedMoments:
-    """Moments of the inputs of several matrices; matrices that read the same tensor share their moments."""
-
-    first: dict[str, str] = field(default_factory=dict)  # by matrix: the matrix whose moments it shares
-    sums: dict[str, Moments] = field(default_factory=dict)
-    _seen: dict[tuple[int, tuple[int, ...]], tuple[str, Tensor]] = field(default_factory=dict)
-
-    def begin_window(self) -> None:
-        """Call before each forward pass, whose tensors may have the addresses of earlier ones."""
-        self._seen.clear()
-
-    def add(self, name: str, inputs: Tensor) -> None:
-        """Add inputs [..., k] of a matrix."""
-        place = (inputs.data_ptr(), tuple(inputs.shape))
-        if place in self._seen:
-            self.first[name] = self._seen[place][0]
-            return
-        self._seen[place] = (name, inputs)  # held, so that no other tensor gets this address
-        self.first[name] = name
-        if name not in self.sums:
-            self.sums[name] = Moments(inputs.shape[-1])
-        self.sums[name].add(inputs)
-
-    def groups(self) -> dict[str, list[str]]:
-        """The groups of matrices that share moments, by their first matrix."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for name, first in self.first.items():
-            found[first].append(name)
-        return found
+BATCH_BYTES = 256 << 20  # of the widest inputs in memory at once
+Groups = dict[str, list[str]]  # matrices that read the same tensor, by the first of them, in the order of their use
 
 
 class ModelRounder:
@@ -70,8 +48,7 @@ class ModelRounder:
 
     def work(self, tokens: int) -> int:
         """The approximate number of multiplications for rounding the whole model."""
-        count = len(self._model.layers)
-        return sum(self._forward_work(index, tokens) + self._matrix_work(index, tokens) for index in range(count + 1))
+        return sum(self._layer_work(index, tokens) for index in range(len(self._model.layers) + 1))
 
     def run(self, text: CalibrationText, advance: Advance) -> dict[str, RoundedMatrix]:
         """Rounded matrices by parameter name; resumes where the store of an earlier run ends."""
@@ -79,107 +56,138 @@ class ModelRounder:
         for index in range(len(self._model.layers) + 1):
             done = self._store.finished_layer(index)
             if done is None:
-                done = self._round_layer(index, text, advance)
+                if index == 0:
+                    self._embed(text)
+                done = self._round_head() if index == len(self._model.layers) else self._round_layer(index)
                 self._store.finish_layer(index, done)
-            else:
-                advance(self._forward_work(index, text.tokens) + self._matrix_work(index, text.tokens))
+            advance(self._layer_work(index, text.tokens))
             rounded |= done
         return rounded
 
-    def _round_layer(self, index: int, text: CalibrationText, advance: Advance) -> dict[str, RoundedMatrix]:
-        if index == 0:
-            self._embed(text)
-        inputs, last = self._store.inputs(index), index == len(self._model.layers)
+    def _round_layer(self, index: int) -> dict[str, RoundedMatrix]:
         matrices = {name: module for name, module in self._model.matrices(index).items() if name in self._formats}
-        parts = self._parts(matrices)
-        step = self._forward_work(index, text.tokens) // ((1 + len(parts)) * len(inputs))
-        done: dict[str, RoundedMatrix] = {}
-        if last:
-            moments = self._moments(index, inputs, matrices, lambda: advance(step))
-            done = self._round_matrices(matrices, moments, write_back=False)
-        else:
-            with self._model.loaded(index):
-                for part in parts:
-                    moments = self._moments(index, inputs, part, lambda: advance(step))
-                    done |= self._round_matrices(part, moments, write_back=True)
-                outputs = self._store.create_inputs(index + 1, *inputs.shape)
-                for window, hidden in enumerate(inputs):
-                    outputs[window] = self._model.run(index, _tensor(hidden))[0].numpy()
-                    advance(step)
-        advance(self._matrix_work(index, text.tokens))
-        return done
+        with self._model.loaded(index):
+            groups = self._run_exact(index, matrices)
+            return self._run_rounded(index, matrices, groups)
 
-    def _parts(self, matrices: Matrices) -> list[Matrices]:
-        """The matrices whose moments are in memory at the same time: the wide ones after the others."""
-        wide: Matrices = {}
-        narrow: Matrices = {}
-        for name, module in matrices.items():
-            _, k = MatrixSource.of(self._sources[name], module, self._formats[name]).shape
-            (wide if 4 * k * k > WIDE_BYTES else narrow)[name] = module
-        return [part for part in (narrow, wide) if part]
+    def _run_exact(self, index: int, matrices: Matrices) -> Groups:
+        """Store the outputs of the checkpoint's layer and the inputs of its matrices; return the matrices' groups."""
+        inputs = self._store.inputs(f"exact-{index}")
+        outputs = self._store.create_inputs(f"exact-{index + 1}", inputs.shape)
+        groups: Groups = {}
+
+        def keep(reads: Reads, batch: slice, name: str, values: Tensor) -> None:
+            if name not in matrices:
+                return
+            first = reads.first_of(name, values)
+            if first == name:
+                place = (*inputs.shape[:2], values.shape[-1])
+                kept = self._store.inputs(name) if name in groups else self._store.create_inputs(name, place)
+                kept[batch] = values.numpy().reshape(-1, *place[1:])  # OPT flattens them
+            if name not in groups.setdefault(first, []):
+                groups[first].append(name)
+
+        for batch in self._batches(index, inputs):
+            hidden = _tensor(inputs[batch])
+            outputs[batch] = self._model.run(index, hidden, partial(keep, Reads(), batch)).numpy()
+        return groups
+
+    def _run_rounded(self, index: int, matrices: Matrices, groups: Groups) -> dict[str, RoundedMatrix]:
+        """Round each group of a loaded layer's matrices as soon as its inputs in all batches are known.
+
+        The batch that adds the last inputs of a group continues through the rounded matrices; the others start again.
+        """
+        inputs = self._store.inputs(f"rounded-{index}")
+        outputs = self._store.create_inputs(f"rounded-{index + 1}", inputs.shape)
+        batches = self._batches(index, inputs)
+        waiting = {name: list(range(len(batches))) for name in groups}  # by group: the batches whose inputs are missing
+        moments: dict[str, Moments] = {}
+        done: dict[str, RoundedMatrix] = {}
+
+        def reach(number: int, name: str, values: Tensor) -> bool:
+            if name not in waiting:
+                return False
+            if number in waiting[name]:
+                waiting[name].remove(number)
+                if name not in moments:
+                    moments[name] = Moments(values.shape[-1])
+                moments[name].add(values, torch.from_numpy(self._store.inputs(name)[batches[number]].copy()))
+            if waiting[name]:
+                return True
+            del waiting[name]
+            members = {member: matrices[member] for member in groups[name]}
+            done.update(self._round_matrices(members, moments.pop(name), write_back=True))
+            self._store.remove_inputs(name)
+            return False
+
+        unfinished = list(range(len(batches)))
+        while unfinished:
+            left = sum(map(len, waiting.values()))
+            for number in list(unfinished):
+                hidden = self._model.run(index, _tensor(inputs[batches[number]]), partial(reach, number))
+                if not waiting:
+                    outputs[batches[number]] = hidden.numpy()
+                    unfinished.remove(number)
+            if waiting and sum(map(len, waiting.values())) == left:  # rounding changed which matrices the model uses
+                waiting.clear()
+        unseen = {name: module for name, module in matrices.items() if name not in done}
+        return done | self._round_matrices(unseen, None, write_back=True)
+
+    def _batches(self, index: int, inputs: NDArray[np.float32]) -> list[slice]:
+        """The batches of windows that run through a layer together, as many windows as memory allows."""
+        widest = max(max(module.weight.shape) for module in self._model.matrices(index).values())
+        count = max(1, BATCH_BYTES // (4 * inputs.shape[1] * widest))
+        return [slice(begin, begin + count) for begin in range(0, len(inputs), count)]
+
+    def _round_head(self) -> dict[str, RoundedMatrix]:
+        index = len(self._model.layers)
+        matrices = {name: module for name, module in self._model.matrices(index).items() if name in self._formats}
+        if not matrices:
+            return {}
+        moments: Moments | None = None
+        for exact, rounded in zip(
+            self._store.inputs(f"exact-{index}"), self._store.inputs(f"rounded-{index}"), strict=True
+        ):
+            of_exact, of_rounded = (self._model.run(index, _tensor(hidden)[None]) for hidden in (exact, rounded))
+            if moments is None:
+                moments = Moments(of_rounded.shape[-1])
+            moments.add(of_rounded, of_exact)
+        return self._round_matrices(matrices, moments, write_back=False)
 
     def _embed(self, text: CalibrationText) -> None:
-        inputs: NDArray[np.float32] | None = None
+        kept: list[NDArray[np.float32]] = []
         for window, hidden in enumerate(self._model.embed(text.windows)):
-            if inputs is None:
-                inputs = self._store.create_inputs(0, len(text.windows), *hidden.shape[1:])
-            inputs[window] = hidden[0].numpy()
-
-    def _moments(
-        self, index: int, inputs: NDArray[np.float32], wanted: Matrices, advance: Callable[[], object]
-    ) -> SharedMoments:
-        moments = SharedMoments()
-
-        def add(name: str, values: Tensor) -> None:
-            if name in wanted:
-                moments.add(name, values)
-
-        for hidden in inputs:
-            moments.begin_window()
-            self._model.run(index, _tensor(hidden), add)
-            advance()
-        moments.begin_window()
-        return moments
+            if not kept:
+                shape = (len(text.windows), *hidden.shape[1:])
+                kept = [self._store.create_inputs(f"{stream}-0", shape) for stream in ("exact", "rounded")]
+            for inputs in kept:
+                inputs[window] = hidden[0].numpy()
 
     def _round_matrices(
-        self, matrices: Matrices, moments: SharedMoments, *, write_back: bool
+        self, matrices: Matrices, moments: Moments | None, *, write_back: bool
     ) -> dict[str, RoundedMatrix]:
+        """Round matrices that read the same tensor."""
+        factor, fallback = factor_of(moments)
         done: dict[str, RoundedMatrix] = {}
-        groups = moments.groups() | {name: [name] for name in matrices if name not in moments.first}
-        for first, names in groups.items():
-            factor, fallback = factor_of(moments.sums.pop(first, None))
-            for name in names:
-                module = matrices[name]
-                source = MatrixSource.of(self._sources[name], module, self._formats[name])
-                tiles = self._store.create_tiles(name, source.format_name, *source.shape)
-                weight = module.weight.numpy() if write_back else None
-                statistics = round_matrix(source, factor, tiles, weight)
-                done[name] = RoundedMatrix(self._store.tiles_path(name), statistics, fallback)
+        for name, module in matrices.items():
+            source = MatrixSource.of(self._sources[name], module, self._formats[name])
+            tiles = self._store.create_tiles(name, source.format_name, *source.shape)
+            weight = module.weight.numpy() if write_back else None
+            statistics = round_matrix(source, factor, tiles, weight)
+            done[name] = RoundedMatrix(self._store.tiles_path(name), statistics, fallback)
         return done
 
-    def _forward_work(self, index: int, tokens: int) -> int:
-        if index == len(self._model.layers):
-            return 0
-        return 2 * tokens * sum(module.weight.numel() for module in self._model.matrices(index).values())
-
-    def _matrix_work(self, index: int, tokens: int) -> int:
+    def _layer_work(self, index: int, tokens: int) -> int:
+        """The multiplications of two forward passes, of moments, factors and compensation."""
         work = 0
         for name, module in self._model.matrices(index).items():
+            if index < len(self._model.layers):
+                work += 2 * tokens * module.weight.numel()
             if name in self._formats:
                 n, k = MatrixSource.of(self._sources[name], module, self._formats[name]).shape
-                work += k * k * (tokens // 2 + k // 3 + n)
+                work += k * k * (2 * tokens + k // 3 + 3 * n)
         return work
 
 
-def factor_of(moments: Moments | None) -> tuple[Factor | None, str | None]:
-    """The factor, or the reason why there is none."""
-    if moments is None:
-        return None, "its inputs were not seen"
-    try:
-        return moments.factor(), None
-    except UnfactoredError as error:
-        return None, str(error)
-
-
 def _tensor(hidden: NDArray[np.float32]) -> Tensor:
-    return torch.from_numpy(np.array(hidden))[None]
+    return torch.from_numpy(np.array(hidden))

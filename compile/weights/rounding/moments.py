@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -24,11 +25,25 @@ class Factor:
     """`lower` float32[k, k] with lower lower^T = the damped moments, rows and columns in `order` int64[k].
 
     Columns with the largest moments come last: they are rounded first, while all others can still compensate. Entries
-    above the diagonal have no meaning.
+    above the diagonal have no meaning. `drift` float32[k, k] is the sum of (x - y)^T y over exact inputs x and rounded
+    inputs y, None if they are the same.
     """
 
     lower: NDArray[np.float32]
     order: NDArray[np.int64]
+    drift: NDArray[np.float32] | None = None
+
+    def shift(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Move rows float32[n, k] of a matrix to make up for the drift of its inputs."""
+        if self.drift is None:
+            return values
+        moved = torch.from_numpy(np.ascontiguousarray((values @ self.drift)[:, self.order].T))
+        lower = torch.from_numpy(self.lower)
+        moved = torch.linalg.solve_triangular(lower, moved, upper=False)
+        moved = torch.linalg.solve_triangular(lower.T, moved, upper=True)
+        result = values.copy()
+        result[:, self.order] += moved.numpy().T
+        return result
 
 
 class Moments:
@@ -36,11 +51,16 @@ class Moments:
 
     def __init__(self, k: int) -> None:
         self._sum = torch.zeros(k, k)
+        self._drift: torch.Tensor | None = None
 
-    def add(self, inputs: torch.Tensor) -> None:
-        """Inputs float32[..., k]."""
+    def add(self, inputs: torch.Tensor, exact: torch.Tensor | None = None) -> None:
+        """Add inputs float32[..., k]; `exact` are the same inputs of a model without rounding."""
         rows = inputs.reshape(-1, self._sum.shape[0])
         self._sum.addmm_(rows.T, rows)
+        if exact is not None:
+            if self._drift is None:
+                self._drift = torch.zeros_like(self._sum)
+            self._drift.addmm_((exact.reshape(rows.shape) - rows).T, rows)
 
     def factor(self, damping: float = DAMPING) -> Factor:
         """Damp, order and factor; uses up the moments' memory. Raises UnfactoredError."""
@@ -58,7 +78,58 @@ class Moments:
             raise UnfactoredError("the moments are not positive definite") from None
         if not np.isfinite(matrix.diagonal()).all():
             raise UnfactoredError("the moments are not finite")
-        return Factor(matrix, order)
+        return Factor(matrix, order, None if self._drift is None else self._drift.numpy())
+
+
+def factor_of(moments: Moments | None) -> tuple[Factor | None, str | None]:
+    """The factor, or the reason why there is none."""
+    if moments is None:
+        return None, "its inputs were not seen"
+    try:
+        return moments.factor(), None
+    except UnfactoredError as error:
+        return None, str(error)
+
+
+class Reads:
+    """The tensors that a forward pass has read, to find matrices that read the same one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, tuple[int, ...]], tuple[str, torch.Tensor]] = {}
+
+    def first_of(self, name: str, values: torch.Tensor) -> str:
+        """The first matrix that read these values: `name` itself if no other did before."""
+        place = (values.data_ptr(), tuple(values.shape))
+        first, _ = self._seen.setdefault(place, (name, values))  # held, so that no other tensor gets this address
+        return first
+
+
+@dataclass(slots=True)
+class SharedMoments:
+    """Moments of the inputs of several matrices; matrices that read the same tensor share their moments."""
+
+    first: dict[str, str] = field(default_factory=dict)  # by matrix: the matrix whose moments it shares
+    sums: dict[str, Moments] = field(default_factory=dict)
+    _reads: Reads = field(default_factory=Reads)
+
+    def begin_window(self) -> None:
+        """Call before each forward pass, whose tensors may have the addresses of earlier ones."""
+        self._reads = Reads()
+
+    def add(self, name: str, inputs: torch.Tensor) -> None:
+        """Add inputs [..., k] of a matrix."""
+        first = self.first[name] = self._reads.first_of(name, inputs)
+        if first == name:
+            if name not in self.sums:
+                self.sums[name] = Moments(inputs.shape[-1])
+            self.sums[name].add(inputs)
+
+    def groups(self) -> dict[str, list[str]]:
+        """The groups of matrices that share moments, by their first matrix."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, first in self.first.items():
+            found[first].append(name)
+        return found
 
 
 def _rearrange(matrix: NDArray[np.float32], order: NDArray[np.int64]) -> None:

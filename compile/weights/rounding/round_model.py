@@ -59,12 +59,16 @@ def round_model(plan: ModelPlan, checkpoint: Checkpoint, recipe: Recipe, place: 
 
 
 def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
-    """What `round_model` keeps on disk until the bundle is whole: matrices, and the inputs and outputs of a layer."""
+    """What `round_model` keeps on disk until the bundle is whole.
+
+    That is the rounded matrices, what goes into a layer and comes out of it in two streams, and what its matrices read.
+    """
     matrices = _mx_matrices(plan)
     if recipe.rounding != "gptq" or not matrices:
         return 0
-    width = max(spec.shape[1] for spec in matrices)
-    return sum(spec.stored_bytes for spec in matrices) + 2 * recipe.calibration_tokens * width * 4
+    widths = [spec.shape[1] for spec in matrices]
+    floats = 4 * min(widths) + sum(widths) // plan.exported.layers
+    return sum(spec.stored_bytes for spec in matrices) + 4 * recipe.calibration_tokens * floats
 
 
 def mx_formats(plan: ModelPlan) -> dict[str, str]:

@@ -33,13 +33,13 @@ class RoundingStore:
         shape = packed_shape(format_name, n, k)
         return np.lib.format.open_memmap(self.tiles_path(parameter), "w+", np.uint8, shape)
 
-    def create_inputs(self, layer: int, windows: int, length: int, width: int) -> NDArray[np.float32]:
-        """A mapped file float32[windows, length, width] for what goes into a layer."""
-        return np.lib.format.open_memmap(self._inputs(layer), "w+", np.float32, (windows, length, width))
+    def create_inputs(self, name: str | int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """A mapped file float32[windows, length, width] for what goes into a layer or a matrix."""
+        return np.lib.format.open_memmap(self._inputs(name), "w+", np.float32, shape)
 
-    def inputs(self, layer: int) -> NDArray[np.float32]:
-        """What goes into a layer."""
-        values: NDArray[np.float32] = np.load(self._inputs(layer), mmap_mode="r")
+    def inputs(self, name: str | int) -> NDArray[np.float32]:
+        """What goes into a layer or a matrix, as it was created."""
+        values: NDArray[np.float32] = np.load(self._inputs(name), mmap_mode="r+")
         return values
 
     def finish_layer(self, layer: int, matrices: Mapping[str, RoundedMatrix]) -> None:
@@ -51,11 +51,12 @@ class RoundingStore:
             file.flush()
             os.fsync(file.fileno())
         beside.rename(self._layer(layer))
-        self.remove_inputs(layer)
+        for stream in ("exact", "rounded"):
+            self.remove_inputs(f"{stream}-{layer}")
 
-    def remove_inputs(self, layer: int) -> None:
-        """Delete what went into a layer."""
-        self._inputs(layer).unlink(missing_ok=True)
+    def remove_inputs(self, name: str | int) -> None:
+        """Delete what went into a layer or a matrix."""
+        self._inputs(name).unlink(missing_ok=True)
 
     def finished_layer(self, layer: int) -> dict[str, RoundedMatrix] | None:
         """The matrices of a layer that is done, by parameter name; None for one that is not."""
@@ -74,8 +75,8 @@ class RoundingStore:
     def _layer(self, layer: int) -> Path:
         return self.folder / f"layer-{layer}.json"
 
-    def _inputs(self, layer: int) -> Path:
-        return self.folder / f"inputs-{layer}.npy"
+    def _inputs(self, name: str | int) -> Path:
+        return self.folder / f"inputs-{name}.npy"
 
     def tiles_path(self, parameter: str) -> Path:
         """Where a matrix's tiles lie."""

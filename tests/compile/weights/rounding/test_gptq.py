@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.weights.rounding import gptq
-from mxspec.compile.weights.rounding.gptq import compensate
+from mxspec.compile.weights.rounding.gptq import compensate, compensate_under
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.compile.weights.rounding.moments import DAMPING, Moments, UnfactoredError
 from mxspec.compile.weights.rounding.scale import powers, round_with, rule_exponents
@@ -70,7 +70,7 @@ def test_equals_the_papers_definition(
     monkeypatch.setattr(gptq, "COLUMNS", columns)
     values, inputs = case
     exponents = rule_exponents(values, Grid.of(FORMAT))
-    rounded = compensate(values, Grid.of(FORMAT), exponents, moments_of(inputs).factor())
+    rounded = compensate_under(exponents, values, Grid.of(FORMAT), moments_of(inputs).factor())
     expected = by_definition(values, exponents, inputs)
     # A value at the border of two numbers may fall to the other in float32, and moves what comes after it in its row.
     same_rows = (rounded == expected).all(axis=1)
@@ -88,7 +88,7 @@ def test_the_error_of_the_outputs_falls_and_the_bytes_stay_plain(case: tuple[Flo
     values, inputs = case
     grid = Grid.of(FORMAT)
     exponents = rule_exponents(values, grid)
-    rounded = compensate(values, grid, exponents, moments_of(inputs).factor())
+    rounded = compensate_under(exponents, values, grid, moments_of(inputs).factor())
     nearest = round_with(values, grid, exponents)
     assert output_error(values, rounded, inputs) < 0.7 * output_error(values, nearest, inputs)
     np.testing.assert_array_equal(round_with(rounded, grid, exponents), rounded)  # on the grid of the scales given
@@ -124,5 +124,35 @@ def test_moments_without_a_factor_are_refused(inputs: Float32, reason: str) -> N
 def test_the_same_every_time(case: tuple[Float32, Float32]) -> None:
     values, inputs = case
     exponents = rule_exponents(values, Grid.of(FORMAT))
-    first, second = (compensate(values, Grid.of(FORMAT), exponents, moments_of(inputs).factor()) for _ in range(2))
+    first, second = (
+        compensate_under(exponents, values, Grid.of(FORMAT), moments_of(inputs).factor()) for _ in range(2)
+    )
     np.testing.assert_array_equal(first, second)
+
+
+def test_a_matrix_is_moved_to_what_its_inputs_would_have_given() -> None:
+    """Ridge regression in float64: W' minimises |W x - W' y|^2 + damping |W' - W|^2 over exact x and rounded y."""
+    rng = np.random.default_rng(2)
+    values = (rng.standard_normal((9, 70)) * 0.1).astype(np.float32)
+    rounded = correlated_inputs(300, 70)
+    exact = (rounded + 0.1 * rounded.std() * rng.standard_normal(rounded.shape)).astype(np.float32)
+    moments = Moments(70)
+    for ours, theirs in zip(np.array_split(rounded, 3), np.array_split(exact, 3), strict=True):
+        moments.add(torch.from_numpy(ours), torch.from_numpy(theirs))
+    moved = moments.factor().shift(values)
+    damping = DAMPING * np.square(rounded.astype(np.float64)).sum(axis=0).mean()
+    penalty = np.sqrt(damping) * np.eye(70)
+    wanted = np.concatenate([exact.astype(np.float64) @ values.T, penalty @ values.T])
+    expected = np.linalg.lstsq(np.concatenate([rounded.astype(np.float64), penalty]), wanted)[0].T
+    np.testing.assert_allclose(moved, expected, atol=2e-4)
+    assert np.abs(moved - values).max() > 0.01
+
+
+def test_blocks_take_the_best_of_three_exponents(case: tuple[Float32, Float32]) -> None:
+    values, inputs = case
+    grid, factor = Grid.of(FORMAT), moments_of(inputs).factor()
+    chosen = compensate(values, grid, factor)
+    by_rule = compensate_under(rule_exponents(values, grid), values, grid, factor)
+    assert output_error(values, chosen, inputs) < 0.99 * output_error(values, by_rule, inputs)
+    packed = pack_values(chosen, FORMAT)
+    np.testing.assert_array_equal(unpack_values(packed.data, FORMAT, *values.shape), chosen)

@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
+from mxspec.compile.weights.rounding.moments import Moments
 from mxspec.compile.weights.rounding.rounded import RoundedMatrix
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
@@ -87,12 +88,11 @@ def test_statistics_are_of_the_checkpoint(open_tiny: Open, text: CalibrationText
 
 def test_projections_of_one_input_share_their_moments(open_tiny: Open, text: CalibrationText, tmp_path: Path) -> None:
     opened = open_tiny("llama")
-    model = opened.layered()
-    names = list(model.matrices(0))
-    rounder = ModelRounder(model, opened.sources, dict.fromkeys(names, FORMAT), RoundingStore(tmp_path))
-    hidden = np.concatenate([values.numpy() for values in model.embed(text.windows)])
+    model, store = opened.layered(), RoundingStore(tmp_path)
+    rounder = ModelRounder(model, opened.sources, dict.fromkeys(model.matrices(0), FORMAT), store)
+    rounder._embed(text)
     with model.loaded(0):
-        groups = rounder._moments(0, hidden, model.matrices(0), lambda: None).groups()
+        groups = rounder._run_exact(0, model.matrices(0))
     assert [[name.split(".")[-2] for name in group] for group in groups.values()] == [
         ["q_proj", "k_proj", "v_proj"],
         ["o_proj"],
@@ -101,27 +101,45 @@ def test_projections_of_one_input_share_their_moments(open_tiny: Open, text: Cal
     ]
 
 
-def test_wide_matrices_come_after_the_others_of_their_layer(
+def test_each_group_of_a_layer_reads_what_the_rounded_ones_before_it_make(
     open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where they alone are rounded their bytes are the same; else they see what rounding made of the others."""
+    """Seen from outside: transformers' model with the rounded matrices gives what each group's moments are of."""
     opened = open_tiny("llama")
-    model = opened.layered()
-    every = [name for index in range(len(model.layers)) for name in model.matrices(index)]
-    wide = [name for name in every if "down_proj" in name]  # 96 columns, the others 64
+    rounded_inputs: dict[str, Tensor] = {}
+    add = Moments.add
 
-    def rounded(names: list[str], folder: str, most: int) -> list[NDArray[np.uint8]]:
-        monkeypatch.setattr("mxspec.compile.weights.rounding.model.WIDE_BYTES", most)
-        rounder = ModelRounder(
-            opened.layered(), opened.sources, dict.fromkeys(names, FORMAT), RoundingStore(tmp_path / folder)
-        )
-        done = rounder.run(text, id)
-        return [np.concatenate(list(done[name].pieces())) for name in wide]
+    def noted(self: Moments, inputs: Tensor, exact: Tensor | None = None) -> None:
+        rounded_inputs[f"{len(rounded_inputs)}"] = inputs.clone()
+        add(self, inputs, exact)
 
-    alone, apart = rounded(wide, "alone", 1 << 30), rounded(wide, "apart", 1 << 15)
-    assert all(np.array_equal(a, b) for a, b in zip(alone, apart, strict=True))
-    together, after = rounded(every, "together", 1 << 30), rounded(every, "after", 1 << 15)
-    assert not np.array_equal(together[0], after[0])
+    monkeypatch.setattr(Moments, "add", noted)
+    rounded = round_all(opened, text, tmp_path)
+    changed = with_weights(opened.oracle, lambda name, values: stored(rounded[name], *values.shape))
+    expected: list[Tensor] = []
+    for layer in changed.model.layers:
+        for part in (layer.self_attn.q_proj, layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.down_proj):
+            part.register_forward_pre_hook(lambda _, arguments: expected.append(arguments[0].clone()))
+    with torch.no_grad():
+        changed(input_ids=torch.from_numpy(text.windows))
+    for ours, theirs in zip(list(rounded_inputs.values())[: len(expected)], expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("windows", [1, 4])
+def test_windows_run_in_as_many_batches_as_memory_asks_for(
+    windows: int, open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of moments in another order move a rounding here and there, no more."""
+    opened = open_tiny("llama")
+    whole = round_all(opened, text, tmp_path / "whole")
+    monkeypatch.setattr("mxspec.compile.weights.rounding.model.BATCH_BYTES", 4 * windows * text.windows.shape[1] * 96)
+    parts = round_all(opened, text, tmp_path / "parts")
+    for name, matrix in whole.items():
+        one, other = (np.concatenate(list(each[name].pieces())) for each in (whole, parts))
+        assert np.mean(one != other) < 0.02
+        assert parts[name].fallback is None
+        assert parts[name].statistics.relative_error == pytest.approx(matrix.statistics.relative_error, rel=0.01)
 
 
 def test_inputs_that_cannot_be_factored_fall_back_to_nearest(
@@ -131,9 +149,10 @@ def test_inputs_that_cannot_be_factored_fall_back_to_nearest(
     run = LayeredModel.run
 
     def run_with_zeros(self: LayeredModel, index: int, hidden: Tensor, on_input: object = None) -> Tensor:
-        def told(name: str, inputs: Tensor) -> None:
+        def told(name: str, inputs: Tensor) -> bool | None:
             assert callable(on_input)
-            on_input(name, torch.zeros_like(inputs) if "down_proj" in name else inputs)
+            told_so: bool | None = on_input(name, torch.zeros_like(inputs) if "down_proj" in name else inputs)
+            return told_so
 
         return run(self, index, hidden, told if on_input else None)
 
@@ -162,7 +181,7 @@ def test_a_killed_run_resumes_at_its_layer_with_the_same_result(
 
     def killed(self: LayeredModel, index: int, hidden: Tensor, on_input: object = None) -> Tensor:
         calls[0] += 1
-        if index == 1 and calls[0] > len(text.windows) * 3 + 2:  # in the middle of writing the second layer's outputs
+        if index == 1 and calls[0] == 4:  # the first layer ran in both streams, the second in the exact one
             raise KilledError
         return run(self, index, hidden, on_input)  # type: ignore[arg-type]
 
