@@ -25,7 +25,7 @@ def list_recipes(*, json_output: bool) -> None:
 def _table(recipes: dict[str, Recipe]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
-    table.add_column("target, draft", overflow="fold", min_width=36)
+    table.add_column("target, draft", overflow="fold", width=36)  # with min_width rich cuts the next column
     table.add_column("about")
     for name, recipe in recipes.items():
         table.add_row(name, f"{recipe.target.checkpoint}\n{_draft(recipe)}", recipe.about)

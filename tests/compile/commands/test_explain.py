@@ -131,3 +131,11 @@ def test_a_folder_and_its_draft_are_explained(tmp_path: Path, monkeypatch: pytes
     assert said["verified"] == "nothing yet"
     assert {name: model["fetch_bytes"] for name, model in said["models"].items()} == {"target": 0, "draft": 0}
     assert said["memory_bytes"] == sum(model["file_bytes"] + model["cache_bytes"] for model in said["models"].values())
+
+
+def test_a_list_of_80_columns_cuts_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(main, ["list"]).output
+    said = {word for recipe in shipped_recipes().values() for word in recipe.about.split()}
+    assert said - set(shown.split()) == set()
+    assert max(map(len, shown.splitlines())) <= 80
