@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from mxspec.serve.access.log import AccessLog, Write, write_line
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.errors import ApiError
 from mxspec.serve.http.respond import send_error
-from mxspec.serve.routes import chat, completions, tokens
+from mxspec.serve.routes import chat, completions, ollama, responses, tokens
 from mxspec.serve.routes.exchange import TextRoute
 from mxspec.serve.routes.models import Reports
 from mxspec.serve.routes.page import page
@@ -49,6 +49,11 @@ def build_app(service: Service, access: Access | None = None) -> Starlette:
         Route("/v1/models/{model:path}", reports.model),
         Route("/v1/completions", JsonOnly(TextRoute(service, completions.prepare)), methods=["POST"]),
         Route("/v1/chat/completions", JsonOnly(TextRoute(service, chat.prepare)), methods=["POST"]),
+        Route("/v1/responses", JsonOnly(TextRoute(service, responses.prepare)), methods=["POST"]),
+        Route("/api/chat", JsonOnly(TextRoute(service, ollama.prepare_message), any_type=True), methods=["POST"]),
+        Route("/api/generate", JsonOnly(TextRoute(service, ollama.prepare_text), any_type=True), methods=["POST"]),
+        Route("/api/tags", ollama.tags(service)),
+        Route("/api/version", ollama.version),
         Route("/tokenize", JsonOnly(tokens.TokenRoute(service, tokens.tokenize)), methods=["POST"]),
         Route("/detokenize", JsonOnly(tokens.TokenRoute(service, tokens.detokenize)), methods=["POST"]),
         Route("/tokenizer_info", reports.tokenizer),
@@ -90,14 +95,21 @@ def build_app(service: Service, access: Access | None = None) -> Starlette:
 
 
 class JsonOnly:
-    """Around an endpoint: refuses other types than JSON, as a page of another origin can send them unasked."""
+    """Around an endpoint: refuses other types than JSON, as a page of another origin can send them unasked.
 
-    def __init__(self, app: ASGIApp) -> None:
+    `any_type`: other types are refused of browsers alone, which say where a request comes from; Ollama's clients
+    send JSON without its type.
+    """
+
+    def __init__(self, app: ASGIApp, *, any_type: bool = False) -> None:
         self._app = app
+        self._any_type = any_type
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = Headers(scope=scope).get("content-type", "")
-        if kind.partition(";")[0].strip(" \t").lower() != "application/json":
+        headers = Headers(scope=scope)
+        of_browser = "origin" in headers or "sec-fetch-site" in headers
+        kind = headers.get("content-type", "").partition(";")[0].strip(" \t").lower()
+        if kind != "application/json" and (of_browser or not self._any_type):
             await send_error(send, ApiError(415, "body: expected Content-Type: application/json"))
             return
         await self._app(scope, receive, send)
@@ -111,15 +123,16 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
 async def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
-    return _Error(ApiError(error.status_code, message))
+    return _Error(ApiError(error.status_code, message), dict(error.headers or {}))
 
 
 class _Error(JSONResponse):
     """An error as a response."""
 
-    def __init__(self, error: ApiError) -> None:
+    def __init__(self, error: ApiError, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error.as_json(), error.status)
         self._error = error
+        self._more = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_error(send, self._error)
+        await send_error(send, self._error, self._more)

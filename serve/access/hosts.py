@@ -7,6 +7,7 @@ its requests carry that name in their Host header.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 
 from starlette.datastructures import Headers
@@ -14,6 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.serve.http.errors import ApiError
 from mxspec.serve.http.respond import send_error
+
+HOST = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:\[\]]+))(?::\d*)?")  # RFC 9110, 7.2
 
 
 def is_loopback(host: str) -> bool:
@@ -39,7 +42,10 @@ class Hosts:
 
     def _allowed(self, scope: Scope) -> bool:
         given = Headers(scope=scope).get("host", "")
-        name = given[1:].partition("]")[0] if given.startswith("[") else given.rpartition(":")[0] or given
+        found = HOST.fullmatch(given)
+        if found is None:
+            return False
+        name = found["address"] or found["name"]
         if name.lower() in self._names:
             return True
         try:

@@ -98,6 +98,13 @@ def limit_options(command: Function) -> Function:
     metavar="MIB",
     help="Memory for past answers, from which suffix decoding drafts; each key has its own.  [default: 0]",
 )
+@option(
+    WORK,
+    "--alias",
+    multiple=True,
+    metavar="NAME=ID",
+    help="Further name of a model; NAME alone is one of the first. May be given several times.",
+)
 @limit_options
 @option(
     ACCESS,
@@ -129,6 +136,7 @@ def specserve(
     slots: int,
     threads: int | None,
     shared_mib: int,
+    alias: tuple[str, ...],
     limits: Limits,
     api_key_file: Path | None,
     allow_origin: tuple[str, ...],
@@ -150,7 +158,7 @@ def specserve(
     from mxspec.serve.access.keys import read_keys
     from mxspec.serve.access.log import write_line
     from mxspec.serve.app import Access, build_app
-    from mxspec.serve.engines.service import Service, models_of
+    from mxspec.serve.engines.service import Service, aliases_of, models_of
 
     keys = [] if api_key_file is None else read_keys(api_key_file)
     access = Access(
@@ -160,7 +168,15 @@ def specserve(
         log=write_line if access_log else None,
         page=page,
     )
-    service = Service(models_of(bundles), slots=slots, threads=threads, limits=limits, shared_suffixes=shared_mib * MIB)
+    models = models_of(bundles)
+    service = Service(
+        models,
+        slots=slots,
+        threads=threads,
+        limits=limits,
+        shared_suffixes=shared_mib * MIB,
+        aliases=aliases_of(alias, models),
+    )
     with _listen(host, port, limits) as listener:
         _serve(service, build_app(service, access), listener)
     if service.error is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.formats.errors import BundleError, GenerationError, MxspecError
 from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
@@ -83,6 +83,20 @@ def models_of(bundles: Sequence[Path]) -> list[Model]:
     return list(found.values())
 
 
+def aliases_of(given: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
+    """The ids that further names stand for, from NAME=ID, or NAME for the first; raises MxspecError."""
+    ids = [model.id for model in models]
+    found: dict[str, str] = {}
+    for alias in given:
+        name, _, of = alias.partition("=")
+        if not name or name in ids or name in found:
+            raise MxspecError(f"--alias {alias}: expected NAME=ID with a name that no model has")
+        if of and of not in ids:
+            raise MxspecError(f"--alias {alias}: got {of!r}, expected one of {', '.join(ids)}")
+        found[name] = of or ids[0]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[Result]):
     """A request that was understood: the grammar to be tried, and what then begins its texts."""
@@ -102,6 +116,7 @@ class Service:
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
     shared_suffixes: int = 0  # bytes for each model
+    aliases: Mapping[str, str] = field(default_factory=dict)  # further ids of models, with their own
     on_failure: Callable[[], None] = lambda: None  # called on the event loop
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -186,6 +201,7 @@ class Service:
         """The model with this id, the first one without a name; raises ApiError 404."""
         if name is None:
             return next(iter(self.served.values()))
+        name = self.aliases.get(name, name)
         if name not in self.served:
             known = ", ".join(self.served)
             raise ApiError(

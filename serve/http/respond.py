@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.types import Send
@@ -18,9 +19,9 @@ async def send_json(send: Send, status: int, content: Any, headers: list[tuple[b
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: ApiError) -> None:
-    """Send an error, with the headers that its status needs."""
-    headers = []
+async def send_error(send: Send, error: ApiError, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    """Send an error, with the headers that its status needs, and `more`."""
+    headers = [*more]
     if error.retry_after is not None:
         headers.append((b"retry-after", str(error.retry_after).encode()))
     if error.status == 401:

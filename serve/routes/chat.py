@@ -20,15 +20,22 @@ from mxspec.serve.routes.completions import finite, logprobs_of
 from mxspec.serve.schema.chat import REFUSALS, ChatRequest, NamedTool
 from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.texts.choice_text import STOP, ChoiceText, Piece, finish_reason
-from mxspec.serve.texts.generation import Generation, Object
+from mxspec.serve.texts.generation import Generation
 from mxspec.serve.texts.generic_tools import with_tools
+from mxspec.serve.texts.shapes import Chunks, Object, Shape
 from mxspec.serve.texts.tool_grammar import call_grammar
 from mxspec.serve.texts.tools import CallReader, CallStyle, call_style
 
 
 def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:
     """From a body to what begins the answers; raises ApiError."""
-    asked = parse_body(body, ChatRequest, REFUSALS)
+    return prepare_chat(service, flight, parse_body(body, ChatRequest, REFUSALS), owner, Chunks())
+
+
+def prepare_chat(
+    service: Service, flight: Flight, asked: ChatRequest, owner: str, shape: Shape
+) -> Prepared[Generation]:
+    """What begins the answers to a chat, which are sent in this shape; raises ApiError."""
     asked.check()
     served = service.find(asked.model)
     check_count("n", asked.n, service.limits.n)
@@ -46,7 +53,9 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepar
     def begin() -> Generation:
         copies = asked.n // request.n  # of a greedy text
         handles = served.engine.submit_all([request] * copies)
-        return Generation(served, asked, Chat(served.texts, asked, style), handles, request.n, copies=copies)
+        return Generation(
+            served, asked, Chat(served.texts, asked, style), handles, request.n, copies=copies, shape=shape
+        )
 
     return Prepared(served, request.grammar, asked.names, begin)
 

@@ -21,14 +21,21 @@ from mxspec.serve.http.limits import check_count, check_prompts
 from mxspec.serve.schema.completion import REFUSALS, CompletionRequest
 from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.texts.choice_text import ChoiceText, Piece, finish_reason
-from mxspec.serve.texts.generation import Generation, Object
+from mxspec.serve.texts.generation import Generation
+from mxspec.serve.texts.shapes import Chunks, Object, Shape
 
 LEAST = -9999.0  # the log-probability of an impossible token: JSON has no infinity, and clients add these numbers
 
 
 def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:
     """From a body to what begins its texts; raises ApiError."""
-    asked = parse_body(body, CompletionRequest, REFUSALS)
+    return prepare_completion(service, flight, parse_body(body, CompletionRequest, REFUSALS), owner, Chunks())
+
+
+def prepare_completion(
+    service: Service, flight: Flight, asked: CompletionRequest, owner: str, shape: Shape
+) -> Prepared[Generation]:
+    """What begins the texts, which are sent in this shape; raises ApiError."""
     asked.check()
     served = service.find(asked.model)
     if asked.echo and served.engine.target.encoder is not None:
@@ -53,7 +60,9 @@ def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepar
         requests = _requests(asked, prompts, grammar, owner, greedy=greedy) if asked.max_tokens else []
         handles = served.engine.submit_all([request for request in requests for _ in range(copies)])
         each = samples // copies
-        return Generation(served, asked, Completion(served, asked, prompts, samples), handles, each, tokens, copies)
+        return Generation(
+            served, asked, Completion(served, asked, prompts, samples), handles, each, tokens, copies, shape
+        )
 
     return Prepared(served, grammar, asked.names, begin)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -19,12 +18,12 @@ from mxspec.serve.http.errors import SERVER, ApiError
 from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.fields import refused
 from mxspec.serve.texts.generation import Generation
+from mxspec.serve.texts.shapes import Object
 
 Prepare = Callable[[Service, Flight, bytes, str], Prepared[Generation]]
 """From a request's body, and the prefix of its owner's cache keys, to what begins its texts; runs on a thread."""
 
 _STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # nginx would hold the stream back
 ]
@@ -72,12 +71,12 @@ class TextRoute:
         async for prompt, event in _events(generation, flight):
             generation.add(prompt, event, self._service.metrics)
         flight.raise_if_aborted()
-        await send_json(send, 200, generation.whole(), _ignored(generation))
+        await send_json(send, 200, generation.shape.whole(generation.whole()), _ignored(generation))
 
     async def _send_stream(self, generation: Generation, flight: Flight, send: Send) -> None:
         """Send each chunk as it comes; abort the request of a client that reads no chunk for too long."""
         stall = self._service.limits.stall_seconds
-        headers = [*_STREAM_HEADERS, *_ignored(generation)]
+        headers = [(b"content-type", generation.shape.content_type), *_STREAM_HEADERS, *_ignored(generation)]
         try:
             async with asyncio.timeout(stall):
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -91,22 +90,29 @@ class TextRoute:
             raise ClientDisconnected from None  # the server closes a connection whose answer is not whole
 
     async def _stream(self, generation: Generation, flight: Flight) -> AsyncIterator[bytes]:
+        """The pieces of the body; some chunks make none."""
+        shape = generation.shape
         try:
-            openings = [choice for text in generation.texts for choice in generation.dialect.openings(text.index)]
-            for choice in openings:
-                yield _event(generation.chunk([choice]))
-            async for prompt, event in _events(generation, flight):
-                added = generation.add(prompt, event, self._service.metrics)
-                if added is None or flight.abort_reason is not None:
-                    continue
-                for chunk in generation.chunks(*added):
-                    yield _event(chunk)
-            flight.raise_if_aborted()
-            if generation.asked.include_usage:
-                yield _event({**generation.chunk([]), "usage": generation.usage()})
-            yield b"data: [DONE]\n\n"
+            async for chunk in self._chunks(generation, flight):
+                if piece := shape.chunk(chunk):
+                    yield piece
+            yield shape.end()
         except ApiError as error:
-            yield _event(error.as_json())
+            yield shape.error(error)
+
+    async def _chunks(self, generation: Generation, flight: Flight) -> AsyncIterator[Object]:
+        for text in generation.texts:
+            for choice in generation.dialect.openings(text.index):
+                yield generation.chunk([choice])
+        async for prompt, event in _events(generation, flight):
+            added = generation.add(prompt, event, self._service.metrics)
+            if added is None or flight.abort_reason is not None:
+                continue
+            for chunk in generation.chunks(*added):
+                yield chunk
+        flight.raise_if_aborted()
+        if generation.asked.include_usage:
+            yield {**generation.chunk([]), "usage": generation.usage()}
 
 
 async def _events(generation: Generation, flight: Flight) -> AsyncIterator[Any]:
@@ -131,7 +137,3 @@ async def _watch(receive: Receive, flight: Flight) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     flight.abort(AbortReason.DISCONNECTED)
-
-
-def _event(data: Any) -> bytes:
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

@@ -142,6 +142,10 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
         known = {"user", "metadata", "safety_identifier", "prompt_cache_key"} & self.model_fields_set
         return sorted({*self._ignored, *known})
 
+    def ignored_besides(self, names: Iterable[str]) -> None:
+        """Note further fields that were given and change nothing."""
+        self._ignored.extend(names)
+
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
@@ -194,7 +198,9 @@ _NAMES = {
 
 def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiError:
     """An error of the engine as the server's; `names`: settings that the request has under another name."""
-    message, code = str(error), "context_length_exceeded" if isinstance(error, ContextLengthError) else None
+    message, code = str(error), None
+    if isinstance(error, ContextLengthError):  # clients look for the code, or for these words
+        message, code = f"{message}; it is longer than the model's context length", "context_length_exceeded"
     found = re.match(r"(\w+)(?= of token \d+: |: )", message)
     name = found[1] if found else ""
     known = _NAMES | dict(names or {})
@@ -218,6 +224,11 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
     if not isinstance(found, dict):
         raise ApiError(400, f"body: got a {type(found).__name__}, expected an object")
     _check_depth(found)
+    return parse_object(found, model, refusals)
+
+
+def parse_object(found: Mapping[str, Any], model: type[Model], refusals: Refusals) -> Model:
+    """The request that an object holds; raises ApiError 400."""
     given = {name: value for name, value in found.items() if value is not None}
     if isinstance(given.get("mxspec"), dict):
         given["mxspec"] = {name: value for name, value in given["mxspec"].items() if value is not None}
@@ -233,7 +244,7 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
     except ValidationError as problems:
         raise _first(problems, given, model) from None
     if isinstance(asked, GenerationRequest):
-        asked._ignored.extend(ignored)
+        asked.ignored_besides(ignored)
     return asked
 
 

@@ -17,8 +17,7 @@ from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.service import Served
 from mxspec.serve.schema.fields import GenerationRequest
 from mxspec.serve.texts.choice_text import ChoiceText, Piece, finish_reason
-
-Object = dict[str, Any]
+from mxspec.serve.texts.shapes import Chunks, Object, Shape
 
 
 class Dialect(Protocol):
@@ -62,6 +61,7 @@ class Generation:
     samples: int
     prompt_tokens: int | None = None  # given where no text continues the prompts
     copies: int = 1  # handles of each prompt
+    shape: Shape = field(default_factory=Chunks)
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     asked_at: float = field(default_factory=time.perf_counter)

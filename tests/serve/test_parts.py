@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 from mxspec.formats.errors import MxspecError
 from mxspec.serve.access.hosts import is_loopback
 from mxspec.serve.access.keys import read_keys
+from mxspec.serve.engines.service import aliases_of, models_of
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.texts.tools import CallReader, CallStyle
 
@@ -114,3 +115,13 @@ def test_help_imports_no_code_that_runs_models() -> None:
     code = f"import sys, mxspec.serve.commands.specserve; print([name for name in {slow!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_aliases_are_further_names(bundle: Path) -> None:
+    models = models_of([bundle])
+    assert aliases_of(["gpt-4", "x=tiny"], models) == {"gpt-4": "tiny", "x": "tiny"}
+    for wrong in ("tiny", "=tiny", "x=other"):
+        with pytest.raises(MxspecError, match=f"^--alias {wrong}: "):
+            aliases_of([wrong], models)
+    with pytest.raises(MxspecError, match="--alias x: "):
+        aliases_of(["x", "x"], models)

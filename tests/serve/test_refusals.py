@@ -259,11 +259,14 @@ def test_too_long_bodies_are_refused_with_and_without_a_length(server: Server) -
 def test_other_routes_methods_types_and_names(server: Server) -> None:
     assert server.request("GET", "/v1/nothing").status == 404
     assert "error" in server.request("GET", "/v1/nothing").json
-    assert server.request("GET", "/v1/completions").status == 405
+    wrong = server.request("GET", "/v1/completions")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     text = server.request("POST", "/v1/completions", json.dumps(WHOLE).encode(), {"Content-Type": "text/plain"})
     assert text.status == 415
     stranger = server.request("GET", "/v1/models", headers={"Host": "evil.example"})
     assert stranger.status == 403
+    for name in ("[::1].evil.com", "[::1]evil.com", "127.0.0.1.evil.com:80", "", "a:b:c"):
+        assert server.request("GET", "/v1/models", headers={"Host": name}).status == 403
     for name in (f"localhost:{server.port}", "127.0.0.1", "[::1]:80"):
         assert server.request("GET", "/health", headers={"Host": name}).status == 200
     assert "access-control-allow-origin" not in server.request("GET", "/health", headers={"Origin": "http://a"}).headers
