@@ -24,7 +24,7 @@ from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
 LONGEST = 1 << 19  # bytes of a grammar
 SECONDS = 1.0  # of processor time; a schema of 500 fields takes 0.015, an enum of 20,000 texts 0.18
 PROCESSES = 12  # that try grammars at the same time
-COMPILING = 2  # grammars that are compiled here at the same time: texts that are written need the processor, too
+COMPILING = 1  # grammars that are compiled here at the same time: texts that are written need the processor, too
 KEPT = 1024  # verdicts
 
 
