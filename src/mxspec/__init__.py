@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mxspec.formats.errors import BundleError, GenerationError, MxspecError
+    from mxspec.formats.errors import BundleError, ContextLengthError, GenerationError, MxspecError
     from mxspec.runtime.engine import Engine
     from mxspec.runtime.events import Finished, Round, Token
     from mxspec.runtime.grammars.grammar import Grammar
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "BundleError",
+    "ContextLengthError",
     "Engine",
     "Finished",
     "GenerationError",
@@ -33,6 +34,7 @@ __all__ = [
 _HOMES = {
     "Answer": "mxspec.runtime.handle",
     "BundleError": "mxspec.formats.errors",
+    "ContextLengthError": "mxspec.formats.errors",
     "Engine": "mxspec.runtime.engine",
     "Finished": "mxspec.runtime.events",
     "GenerationError": "mxspec.formats.errors",

@@ -381,16 +381,21 @@ def test_messages_are_edited_and_answers_written_again(chat: Chat) -> None:
     assert page.locator(".turn.said .text").all_inner_texts() == ["Good morning"]
 
 
-def test_the_chat_follows_its_answer_until_a_reader_scrolls_up(
-    chat: Chat,
-) -> None:
+def test_the_chat_follows_its_answer_until_a_reader_scrolls_up(chat: Chat) -> None:
     page, _ = chat(["a line\n\n"] * 80)
     below = "document.documentElement.scrollHeight - innerHeight - scrollY"
+
+    def await_(condition: str) -> None:  # the page's security policy forbids wait_for_function
+        deadline = time.monotonic() + 30
+        while not page.evaluate(condition):
+            assert time.monotonic() < deadline, condition
+            time.sleep(0.01)
+
     for _turn in range(2):
         say(page, "Hi")
-        page.wait_for_function(f"scrollY > 500 && {below} < 5")
+        await_(f"scrollY > 500 && {below} < 5")
     page.mouse.wheel(0, -900)
-    page.wait_for_function(f"{below} > 500")
+    await_(f"{below} > 500")
     page.evaluate("document.querySelector('.formatted').append('more\\n'.repeat(50))")
     assert page.evaluate(below) > 500
 
