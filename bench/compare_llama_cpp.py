@@ -2,28 +2,30 @@
 
     python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record build/records/llama_cpp.json
     MXSPEC_ISA=avx2 python bench/compare_llama_cpp.py --ours mxfp6_e2m3/int8
+    python bench/compare_llama_cpp.py --gguf model.gguf --bundle model.bundle
     python bench/compare_llama_cpp.py --speculative --record build/records/llama_cpp_speculative.json
     python bench/compare_llama_cpp.py --serving --record build/records/llama_cpp_serving.json
 
 The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it), for the instruction
 set that mxspec uses. Without --speculative, single calls of a model of random weights are timed: values do not matter
-for speed, because both programs read every byte of every weight once a call. With --speculative, greedy answers are
-timed, plain and with a draft. The pair is the demo pair grown to the size of users' models (`specbench grow`), whose
-acceptance is real: as gguf files made by the peer's own converter and quantiser, and as bundles. With --serving, both
-programs serve that pair to eight clients at once.
+for speed, because both programs read every byte of every weight once a call. With --gguf, the peer runs that file, and
+the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it. With --speculative, greedy answers
+are timed, plain and with a draft. The pair is the demo pair grown to the size of users' models (`specbench grow`),
+whose acceptance is real: as gguf files made by the peer's own converter and quantiser, and as bundles. With --serving,
+both programs serve that pair, or the model of --gguf, to eight clients at once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
 from llama_cpp import serving as servers
 from llama_cpp import shape, speculative
 from llama_cpp.build import PACKAGE, build_peer
-from llama_cpp.files import grown_pair, held_out_text
+from llama_cpp.files import grown_pair, held_out_text, packed_again
 from llama_cpp.random_gguf import peer_model
 from llama_cpp.result import ShapeResult
 from rich.console import Console
@@ -55,6 +57,8 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--repetitions", default=3, show_default=True)
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/llama_cpp"), show_default=True)
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--gguf", type=FILE, help="A published model to time instead of random weights; needs --bundle.")
+@click.option("--bundle", "bundles", type=FOLDER, multiple=True, help="A bundle of the model of --gguf (repeatable).")
 @click.option("--speculative", "speculate", is_flag=True, help="Plain and speculative answers of a real pair instead.")
 @click.option("--serving", is_flag=True, help="Servers with 8 clients at once instead, of the same pair.")
 @click.option("--target", type=FOLDER, help="Target of the pair. [the demo's, grown into the work folder]")
@@ -73,6 +77,8 @@ def main(
     repetitions: int,
     work: Path,
     record: Path | None,
+    gguf: Path | None,
+    bundles: tuple[Path, ...],
     speculate: bool,
     serving: bool,
     target: Path | None,
@@ -86,13 +92,28 @@ def main(
 ) -> None:
     """Time mxspec and llama.cpp, alternating."""
     work.mkdir(parents=True, exist_ok=True)
+    found: Result
+    if (gguf is None) == bool(bundles):
+        raise click.UsageError("--gguf and --bundle go together")
+    if gguf is not None:
+        files = binaries_and_files(gguf, work)
+        with termination_as_interrupt():
+            if serving:
+                lengths = prompt_tokens, new_tokens
+                held_out = text or held_out_text(work)
+                found = servers.compare_files(
+                    work, *files, bundles, held_out, threads, lengths, repetitions, CONSOLE.print
+                )
+            else:
+                found = calls_of_files(gguf.name, *files, bundles, threads, repetitions)
+        report(found, False, record)
+        return
     if not (speculate or serving):
         report(by_calls(shape_name, ours, peer_formats, threads, repetitions, work), False, record)
         return
     binaries = build_peer(work, ops.instruction_set(), servers.TOOLS if serving else speculative.TOOLS)
     pair = grown_pair(work, target, draft)
     held_out = text or held_out_text(work)
-    found: Result
     with termination_as_interrupt():  # which ends the server that is open
         if serving:
             lengths = prompt_tokens, new_tokens
@@ -120,9 +141,41 @@ def by_calls(
     for weights, name in zip(peer_formats, peers, strict=True):
         model = peer_model(work, of_shape, weights)
         runners[name] = lambda point, model=model: shape.peer_seconds(binaries, model, point, threads)
-    trials = shape.measure(runners, shape.POINTS, repetitions, CONSOLE.print)
-    rows = tuple(shape.row_of(trials, point, peers) for point in shape.POINTS)
-    return ShapeResult(shape=shape_name, threads=threads, peer=PACKAGE, points=rows)
+    return measured(shape_name, runners, peers, shape.POINTS, threads, repetitions)
+
+
+def binaries_and_files(gguf: Path, work: Path) -> tuple[Path, dict[str, Path]]:
+    """The peer's programs, and a published model's file as it is and in two more formats, by their names."""
+    binaries = build_peer(work, ops.instruction_set(), (*shape.TOOLS, *servers.TOOLS))
+    again = {name: packed_again(work, binaries, gguf, name) for name in ("Q8_0", "Q6_K")}
+    return binaries, {gguf.stem.rpartition(".")[2]: gguf, **again}
+
+
+def calls_of_files(
+    model: str, binaries: Path, files: Mapping[str, Path], bundles: Sequence[Path], threads: int, repetitions: int
+) -> ShapeResult:
+    """Single calls of a published model, in the peer's files and our bundles."""
+    runners: dict[str, Callable[[shape.Point], float]] = {
+        bundle.stem: shape.Ours(bundle, threads).seconds for bundle in bundles
+    }
+    peers = {f"llama.cpp {name}": file for name, file in files.items()}
+    for name, file in peers.items():
+        runners[name] = lambda point, file=file: shape.peer_seconds(binaries, file, point, threads)
+    return measured(model, runners, list(peers), shape.OF_A_FILE, threads, repetitions)
+
+
+def measured(
+    model: str,
+    runners: Mapping[str, Callable[[shape.Point], float]],
+    peers: Sequence[str],
+    points: Sequence[shape.Point],
+    threads: int,
+    repetitions: int,
+) -> ShapeResult:
+    """Time every call with every runner, alternating."""
+    trials = shape.measure(runners, points, repetitions, CONSOLE.print)
+    rows = tuple(shape.row_of(trials, point, peers) for point in points)
+    return ShapeResult(shape=model, threads=threads, peer=PACKAGE, points=rows)
 
 
 if __name__ == "__main__":

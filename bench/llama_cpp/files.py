@@ -74,6 +74,16 @@ def gguf_file(folder: Path, binaries: Path, checkpoint: Path, name: str, weights
     return path
 
 
+def packed_again(folder: Path, binaries: Path, file: Path, weights: str) -> Path:
+    """A GGUF file in another format, by the peer's quantiser, even if its values were rounded before."""
+    path = folder / f"{file.stem}-{weights}.gguf"
+    if not path.exists():
+        partial = path.with_suffix(".new")
+        _run([binaries / "llama-quantize", "--allow-requantize", file, partial, weights])
+        partial.rename(path)
+    return path
+
+
 # --- ours -------------------------------------------------------------------------------------------------------
 
 

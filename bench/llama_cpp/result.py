@@ -145,7 +145,7 @@ class PointRow(Value):
 
 
 class ShapeResult(Result):
-    """Calls of a model of random weights."""
+    """Calls of a model: of random weights in a `shape`, or of a published file."""
 
     shape: str
     threads: int

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Row(Value):
 
 
 class ServingResult(Result):
-    """Servers of both programs on one pair, with as many clients as slots."""
+    """Servers of both programs on one pair or model, with as many clients as slots."""
 
     peer: str  # its package
     threads: int
@@ -86,16 +87,51 @@ def compare(
     pair: Pair,
     text: Path,
     threads: int,
-    lengths: tuple[int, int],  # tokens of a prompt, and new ones
+    lengths: tuple[int, int],
     repetitions: int,
     progress: Progress,
 ) -> ServingResult:
-    """Time all servers."""
-    prompt_tokens, new_tokens = lengths
+    """Time all servers of a pair; `lengths` are the tokens of a prompt and new ones."""
     packed = bundle(folder, pair, OUR_TARGETS[0], "demo draft", WHOLE)
-    prompts = prompts_of(read_tokens(packed, text, CLIENTS * ANSWERS), CLIENTS * ANSWERS, prompt_tokens)
-    shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(CLIENTS)]
     servers = {**peer_servers(folder, binaries, pair, threads), **our_servers(folder, pair, threads)}
+    return timed(servers, packed, text, threads, lengths, repetitions, progress)
+
+
+def compare_files(
+    folder: Path,
+    binaries: Path,
+    files: Mapping[str, Path],
+    bundles: Sequence[Path],
+    text: Path,
+    threads: int,
+    lengths: tuple[int, int],
+    repetitions: int,
+    progress: Progress,
+) -> ServingResult:
+    """Time servers of one published model: the peer's files by the names of their formats, and our bundles."""
+
+    def of_peer(file: Path) -> Open:
+        server = Server(binaries, file, threads, folder / "llama-server.log", slots=CLIENTS)
+        return lambda: _of_peer(server)
+
+    servers: dict[Name, Open] = {(PEER, name): of_peer(file) for name, file in files.items()}
+    servers |= {(OURS, path.stem): partial(_of_ours, path, threads) for path in bundles}
+    return timed(servers, bundles[0], text, threads, lengths, repetitions, progress)
+
+
+def timed(
+    servers: Mapping[Name, Open],
+    tokens_of: Path,
+    text: Path,
+    threads: int,
+    lengths: tuple[int, int],
+    repetitions: int,
+    progress: Progress,
+) -> ServingResult:
+    """Time servers with prompts from a text, in tokens of the bundle `tokens_of`."""
+    prompt_tokens, new_tokens = lengths
+    prompts = prompts_of(read_tokens(tokens_of, text, CLIENTS * ANSWERS), CLIENTS * ANSWERS, prompt_tokens)
+    shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(CLIENTS)]
     trials = measure(servers, shares, new_tokens, repetitions, progress)
     return ServingResult(
         peer=PACKAGE,
@@ -145,11 +181,8 @@ def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict
 
 def our_servers(folder: Path, pair: Pair, threads: int) -> dict[Name, Open]:
     """Our servers, with K chosen by cost."""
-
-    def opener(path: Path) -> Open:
-        return lambda: _of_ours(path, threads)
-
-    return {(OURS, str(t)): opener(bundle(folder, pair, t, "demo draft", WHOLE)) for t in OUR_TARGETS}
+    made = {str(target): bundle(folder, pair, target, "demo draft", WHOLE) for target in OUR_TARGETS}
+    return {(OURS, name): partial(_of_ours, path, threads) for name, path in made.items()}
 
 
 @contextmanager

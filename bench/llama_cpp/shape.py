@@ -1,5 +1,8 @@
-"""Calls of a model of random weights: single steps, scored rows, prompts, eight texts. Values do not matter for speed:
-both programs read every byte of every weight once a call."""
+"""Calls of a model: single steps, scored rows, prompts, eight texts.
+
+The values of weights do not matter for speed: both programs read every byte of every weight once a call. So random
+weights do as well as published ones.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,13 @@ POINTS = (
     Point("prefill 128", 128, 0),
     Point("decode, 8 texts", 8, 128, texts=8),
 )
+OF_A_FILE = (
+    Point("decode", 1, 128),
+    Point("score 8", 8, 128),
+    Point("prefill 512", 512, 0),
+    Point("prefill 2048", 2048, 0),
+    Point("decode, 8 texts", 8, 128, texts=8),
+)
 BATCH_TOKENS = 32  # tokens of each text, if there are several
 
 
@@ -74,7 +84,7 @@ OURS: dict[str, tuple[str, Activations]] = {
 
 
 class Ours:
-    """A bundle of random weights, opened to be timed."""
+    """A bundle, opened to be timed."""
 
     def __init__(self, bundle: Path, threads: int) -> None:
         self._calls, self._texts = ModelBench(bundle, threads), BatchBench(bundle, BATCH_TOKENS, acceptance=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class BatchBench:
     """An engine with a slot for each text, prompts of random ids, and an acceptance to impose."""
 
     def __init__(self, bundle: Path, new_tokens: int, acceptance: float, threads: int | None = None) -> None:
-        """Raises MxspecError for a bundle without a draft, or a context too short for the new tokens."""
+        """Raises MxspecError for a context too short for the new tokens."""
         self.engine = Engine(bundle, slots=max(TEXTS), threads=threads)
         if self.engine.target.encoder is not None:
             raise MxspecError(f"bundle {bundle}: its models have encoders, which specbench batch does not time")
@@ -82,7 +83,12 @@ class BatchBench:
         vocab = self.engine.bundle.manifest.tokenizer.vocab_size
         self.prompts = [rng.integers(0, vocab, CACHED).tolist() for _ in range(max(TEXTS))]
         self._plain: dict[tuple[int, ...], Sequence[int]] = {}
-        self.guided = GuidedDrafter(draft_of(self.engine), self._plain, acceptance)
+        self._acceptance = acceptance
+
+    @cached_property
+    def guided(self) -> GuidedDrafter:
+        """Raises MxspecError for a bundle without a draft."""
+        return GuidedDrafter(draft_of(self.engine), self._plain, self._acceptance)
 
     def write(self, texts: int, k: K = 0, *, drafter: Drafter | None = None, **settings: Any) -> Answered:
         """Write `texts` texts together."""
