@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "bench"))  # bench is not a package
 import results  # noqa: E402, F401  # the kinds of results that records may hold
 from llama_cpp import result, serving  # noqa: E402, F401
 
+import mxspec.evaluate.accuracy.result  # noqa: E402
 import mxspec.evaluate.bench.cli  # noqa: E402
 import mxspec.evaluate.bench.serve.result  # noqa: E402, F401
 from mxspec.evaluate.bench.plots.draw import pictures_of  # noqa: E402
@@ -77,6 +78,7 @@ OVER_K = "Speedup over K, measured and by the formula"
 # A record that a document shows gets its line here, and `<!-- table: NAME -->` or `<!-- picture: NAME -->` there.
 TABLES: dict[str, Table] = {
     "accuracy": Table(tuple(f"accuracy_{name}" for name in ACCURACY)),
+    "accuracy_smollm2": Table(tuple(f"accuracy_smollm2_{name}" for name in ("e3m2", "e2m3")), (1,)),
     "codec": Table(("avx512vnni/codec",)),
     "compile": Table(("compile_7b", "compile_13b", "compile_7b_gptq")),
     "soak": Table(("soak",)),
@@ -89,12 +91,15 @@ TABLES: dict[str, Table] = {
     "profile_avx2": Table(("avx2/profile_tinyllama",), (0, 1, 2, 3)),
     "llama_cpp_avx2": Table(("avx2/llama_cpp",)),
     "llama_cpp_avx512vbmi": Table(("avx512vbmi/llama_cpp",)),
+    "llama_cpp_smollm2_avx512vbmi": Table(("avx512vbmi/llama_cpp_smollm2",)),
+    "serving_smollm2_avx512vbmi": Table(("avx512vbmi/llama_cpp_smollm2_serving",)),
     "speculative_avx512vbmi": Table(("avx512vbmi/llama_cpp_speculative",)),
     "serving_avx512vbmi": Table(("avx512vbmi/llama_cpp_serving",)),
     "serve_avx512vbmi": Table(("avx512vbmi/serve_grown",)),
     "serve_load_avx512vbmi": Table(("avx512vbmi/serve_load",)),
     "batch_avx512vnni": Table(("avx512vnni/batch_tinyllama",)),
     "columns_avx512vbmi": Table(("avx512vbmi/columns_grown",)),
+    "columns_smollm2_avx512vbmi": Table(("avx512vbmi/columns_smollm2",)),
     "columns_sampled_avx512vbmi": Table(("avx512vbmi/columns_grown_sampled",)),
     "exact_answers_avx512vbmi": Table(("avx512vbmi/exact_answers",)),
     "speculate_demo_avx2": Table(("avx2/speculate_demo",)),
