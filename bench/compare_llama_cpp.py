@@ -18,16 +18,15 @@ both programs serve that pair, or the model of --gguf, to eight clients at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from llama_cpp import serving as servers
 from llama_cpp import shape, speculative
-from llama_cpp.build import PACKAGE, build_peer
+from llama_cpp.build import build_peer
 from llama_cpp.files import grown_pair, held_out_text, packed_again
 from llama_cpp.random_gguf import peer_model
-from llama_cpp.result import ShapeResult
 from rich.console import Console
 
 from mxspec.compile.commands.termination import termination_as_interrupt
@@ -92,90 +91,56 @@ def main(
 ) -> None:
     """Time mxspec and llama.cpp, alternating."""
     work.mkdir(parents=True, exist_ok=True)
-    found: Result
     if (gguf is None) == bool(bundles):
         raise click.UsageError("--gguf and --bundle go together")
-    if gguf is not None:
-        files = binaries_and_files(gguf, work)
-        with termination_as_interrupt():
-            if serving:
-                lengths = prompt_tokens, new_tokens
-                held_out = text or held_out_text(work)
-                found = servers.compare_files(
-                    work, *files, bundles, held_out, threads, lengths, repetitions, CONSOLE.print
-                )
-            else:
-                found = calls_of_files(gguf.name, *files, bundles, threads, repetitions)
-        report(found, False, record)
-        return
-    if not (speculate or serving):
-        report(by_calls(shape_name, ours, peer_formats, threads, repetitions, work), False, record)
-        return
-    binaries = build_peer(work, ops.instruction_set(), servers.TOOLS if serving else speculative.TOOLS)
-    pair = grown_pair(work, target, draft)
-    held_out = text or held_out_text(work)
+    if gguf is not None and speculate:
+        raise click.UsageError("--speculative times a pair, not the model of --gguf")
+    tools = servers.TOOLS if serving else speculative.TOOLS if speculate else shape.TOOLS
+    binaries = build_peer(work, ops.instruction_set(), tools if gguf is None else (*tools, "llama-quantize"))
+    found: Result
     with termination_as_interrupt():  # which ends the server that is open
-        if serving:
-            lengths = prompt_tokens, new_tokens
-            found = servers.compare(work, binaries, pair, held_out, threads, lengths, repetitions, CONSOLE.print)
-        else:
+        if speculate:
+            pair, held_out = grown_pair(work, target, draft), text or held_out_text(work)
             sizes = prompts, prompt_tokens, new_tokens
             found = speculative.compare(
                 work, binaries, pair, held_out, threads, sizes, repetitions, windows, calibrate, CONSOLE.print
             )
+        elif serving:
+            if gguf is None:
+                peers, compiled = servers.pair_servers(work, binaries, grown_pair(work, target, draft), threads)
+            else:
+                files, compiled = published_models(gguf, bundles, binaries, work)
+                peers = {name: servers.file_server(work, binaries, file, threads) for name, file in files.items()}
+            lengths, held_out = (prompt_tokens, new_tokens), text or held_out_text(work)
+            found = servers.compare(peers, compiled, held_out, threads, lengths, repetitions, CONSOLE.print)
+        else:
+            if gguf is None:
+                model, points = shape_name, shape.POINTS
+                files, compiled = random_models(shape_name, peer_formats, ours, work)
+            else:
+                model, points = gguf.name, shape.OF_A_FILE
+                files, compiled = published_models(gguf, bundles, binaries, work)
+            found = shape.compare(model, files, compiled, binaries, threads, points, repetitions, CONSOLE.print)
     report(found, False, record)
 
 
-def by_calls(
-    shape_name: str, ours: Sequence[str], peer_formats: Sequence[str], threads: int, repetitions: int, work: Path
-) -> ShapeResult:
-    """Single calls of models of random weights."""
+Models = tuple[dict[str, Path], dict[str, Path]]  # the peer's files and our bundles, by the names of their formats
+
+
+def random_models(shape_name: str, peer_formats: Sequence[str], ours: Sequence[str], work: Path) -> Models:
+    """One shape with random weights."""
     of_shape = SHAPES[shape_name]
-    binaries = build_peer(work, ops.instruction_set(), shape.TOOLS)
-    runners: dict[str, Callable[[shape.Point], float]] = {}
+    compiled = {}
     for name in ours:
         weight_format, activations = shape.OURS[name]
-        bundle = random_bundle(of_shape, work, weight_format, activations=activations)
-        runners[name] = shape.Ours(bundle, threads).seconds
-    peers = [f"llama.cpp {weights}" for weights in peer_formats]
-    for weights, name in zip(peer_formats, peers, strict=True):
-        model = peer_model(work, of_shape, weights)
-        runners[name] = lambda point, model=model: shape.peer_seconds(binaries, model, point, threads)
-    return measured(shape_name, runners, peers, shape.POINTS, threads, repetitions)
+        compiled[name] = random_bundle(of_shape, work, weight_format, activations=activations)
+    return {weights: peer_model(work, of_shape, weights) for weights in peer_formats}, compiled
 
 
-def binaries_and_files(gguf: Path, work: Path) -> tuple[Path, dict[str, Path]]:
-    """The peer's programs, and a published model's file as it is and in two more formats, by their names."""
-    binaries = build_peer(work, ops.instruction_set(), (*shape.TOOLS, *servers.TOOLS))
+def published_models(gguf: Path, bundles: Sequence[Path], binaries: Path, work: Path) -> Models:
+    """A published model: the peer's file as it is and in two more of its formats."""
     again = {name: packed_again(work, binaries, gguf, name) for name in ("Q8_0", "Q6_K")}
-    return binaries, {gguf.stem.rpartition(".")[2]: gguf, **again}
-
-
-def calls_of_files(
-    model: str, binaries: Path, files: Mapping[str, Path], bundles: Sequence[Path], threads: int, repetitions: int
-) -> ShapeResult:
-    """Single calls of a published model, in the peer's files and our bundles."""
-    runners: dict[str, Callable[[shape.Point], float]] = {
-        bundle.stem: shape.Ours(bundle, threads).seconds for bundle in bundles
-    }
-    peers = {f"llama.cpp {name}": file for name, file in files.items()}
-    for name, file in peers.items():
-        runners[name] = lambda point, file=file: shape.peer_seconds(binaries, file, point, threads)
-    return measured(model, runners, list(peers), shape.OF_A_FILE, threads, repetitions)
-
-
-def measured(
-    model: str,
-    runners: Mapping[str, Callable[[shape.Point], float]],
-    peers: Sequence[str],
-    points: Sequence[shape.Point],
-    threads: int,
-    repetitions: int,
-) -> ShapeResult:
-    """Time every call with every runner, alternating."""
-    trials = shape.measure(runners, points, repetitions, CONSOLE.print)
-    rows = tuple(shape.row_of(trials, point, peers) for point in points)
-    return ShapeResult(shape=model, threads=threads, peer=PACKAGE, points=rows)
+    return {gguf.stem.rpartition(".")[2]: gguf, **again}, {bundle.stem: bundle for bundle in bundles}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,55 +83,20 @@ class ServingResult(Result):
 
 
 def compare(
-    folder: Path,
-    binaries: Path,
-    pair: Pair,
+    peers: Mapping[str, Server],
+    ours: Mapping[str, Path],
     text: Path,
     threads: int,
     lengths: tuple[int, int],
     repetitions: int,
     progress: Progress,
 ) -> ServingResult:
-    """Time all servers of a pair; `lengths` are the tokens of a prompt and new ones."""
-    packed = bundle(folder, pair, OUR_TARGETS[0], "demo draft", WHOLE)
-    servers = {**peer_servers(folder, binaries, pair, threads), **our_servers(folder, pair, threads)}
-    return timed(servers, packed, text, threads, lengths, repetitions, progress)
-
-
-def compare_files(
-    folder: Path,
-    binaries: Path,
-    files: Mapping[str, Path],
-    bundles: Sequence[Path],
-    text: Path,
-    threads: int,
-    lengths: tuple[int, int],
-    repetitions: int,
-    progress: Progress,
-) -> ServingResult:
-    """Time servers of one published model: the peer's files by the names of their formats, and our bundles."""
-
-    def of_peer(file: Path) -> Open:
-        server = Server(binaries, file, threads, folder / "llama-server.log", slots=CLIENTS)
-        return lambda: _of_peer(server)
-
-    servers: dict[Name, Open] = {(PEER, name): of_peer(file) for name, file in files.items()}
-    servers |= {(OURS, path.stem): partial(_of_ours, path, threads) for path in bundles}
-    return timed(servers, bundles[0], text, threads, lengths, repetitions, progress)
-
-
-def timed(
-    servers: Mapping[Name, Open],
-    tokens_of: Path,
-    text: Path,
-    threads: int,
-    lengths: tuple[int, int],
-    repetitions: int,
-    progress: Progress,
-) -> ServingResult:
-    """Time servers with prompts from a text, in tokens of the bundle `tokens_of`."""
+    """Time all servers of the peer and of our bundles; `lengths` are the tokens of a prompt and new ones."""
+    servers: dict[Name, Open] = {(PEER, name): partial(_of_peer, server) for name, server in peers.items()}
+    servers |= {(OURS, name): partial(_of_ours, path, threads) for name, path in ours.items()}
     prompt_tokens, new_tokens = lengths
-    prompts = prompts_of(read_tokens(tokens_of, text, CLIENTS * ANSWERS), CLIENTS * ANSWERS, prompt_tokens)
+    tokens = read_tokens(next(iter(ours.values())), text, CLIENTS * ANSWERS)
+    prompts = prompts_of(tokens, CLIENTS * ANSWERS, prompt_tokens)
     shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(CLIENTS)]
     trials = measure(servers, shares, new_tokens, repetitions, progress)
     return ServingResult(
@@ -166,23 +132,18 @@ def measure(
     return trials_of(list(servers), trial, repetitions)
 
 
-def peer_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> dict[Name, Open]:
-    """The peer's servers, plain and with its draft."""
+def pair_servers(folder: Path, binaries: Path, pair: Pair, threads: int) -> tuple[dict[str, Server], dict[str, Path]]:
+    """The peer's servers, plain and with its draft, and our bundles, whose K is chosen by cost."""
     target = gguf_file(folder, binaries, pair.target, "target", PEER_TARGET)
     draft = gguf_file(folder, binaries, pair.drafts["demo draft"], "demo-draft", F16)
-    log = folder / "llama-server.log"
-    plain = Server(binaries, target, threads, log, slots=CLIENTS)
-    drafting = Server(binaries, target, threads, log, draft, PEER_K, slots=CLIENTS)
-    return {
-        (PEER, PEER_TARGET): lambda: _of_peer(plain),
-        (PEER, f"{PEER_TARGET}, speculating"): lambda: _of_peer(drafting),
-    }
+    plain = file_server(folder, binaries, target, threads)
+    peers = {PEER_TARGET: plain, f"{PEER_TARGET}, speculating": replace(plain, draft=draft, k=PEER_K)}
+    return peers, {str(each): bundle(folder, pair, each, "demo draft", WHOLE) for each in OUR_TARGETS}
 
 
-def our_servers(folder: Path, pair: Pair, threads: int) -> dict[Name, Open]:
-    """Our servers, with K chosen by cost."""
-    made = {str(target): bundle(folder, pair, target, "demo draft", WHOLE) for target in OUR_TARGETS}
-    return {(OURS, name): partial(_of_ours, path, threads) for name, path in made.items()}
+def file_server(folder: Path, binaries: Path, file: Path, threads: int) -> Server:
+    """The peer's server of one file, with a slot for each client."""
+    return Server(binaries, file, threads, folder / "llama-server.log", slots=CLIENTS)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp.result import PointRow
+from llama_cpp.build import PACKAGE
+from llama_cpp.result import PointRow, ShapeResult
 from mxspec.evaluate.bench.batch.bench import BatchBench
 from mxspec.evaluate.bench.harness import Progress, trials_of
 from mxspec.evaluate.bench.medians import median, median_ratio
@@ -97,6 +98,26 @@ class Ours:
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------
+
+
+def compare(
+    model: str,
+    files: Mapping[str, Path],
+    bundles: Mapping[str, Path],
+    binaries: Path,
+    threads: int,
+    points: Sequence[Point],
+    repetitions: int,
+    progress: Progress,
+) -> ShapeResult:
+    """Time every call of one model with the peer's files and our bundles, both by the names of their formats."""
+    runners: dict[str, Callable[[Point], float]] = {n: Ours(path, threads).seconds for n, path in bundles.items()}
+    peers = [f"llama.cpp {name}" for name in files]
+    for name, file in zip(peers, files.values(), strict=True):
+        runners[name] = lambda point, file=file: peer_seconds(binaries, file, point, threads)
+    trials = measure(runners, points, repetitions, progress)
+    rows = tuple(row_of(trials, point, peers) for point in points)
+    return ShapeResult(shape=model, threads=threads, peer=PACKAGE, points=rows)
 
 
 Trials = Mapping[tuple[Point, str], Sequence[float]]
