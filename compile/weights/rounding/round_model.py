@@ -23,6 +23,8 @@ from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
+WAY = "two streams, best of three exponents"  # how gptq rounds: what was left of another way is not taken up
+
 
 def round_model(plan: ModelPlan, checkpoint: Checkpoint, recipe: Recipe, place: Path, stages: Stages) -> RoundedModel:
     """What the packer needs; with `gptq` the matrices themselves, in a folder below `place`.
@@ -87,7 +89,7 @@ def _mx_matrices(plan: ModelPlan) -> list[WeightSpec]:
 
 def _key(plan: ModelPlan, formats: Mapping[str, str], text: CalibrationText) -> str:
     """What a rounding depends on, so that a later run takes up its own and no other."""
-    digest = hashlib.sha256(text.windows.tobytes())
+    digest = hashlib.sha256(f"{WAY}\n".encode() + text.windows.tobytes())
     for name, format_name in sorted(formats.items()):
         source = plan.sources[name]
         file = source.identity
