@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
@@ -25,7 +25,7 @@ from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
-from mxspec.runtime.request import Request, require_integer
+from mxspec.runtime.request import Request, TypedControlTokens, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
@@ -169,8 +169,19 @@ class Engine:
         """Token ids of a text, with the special tokens that the tokenizer puts around a prompt, none of them twice."""
         return encode_prompt(self.tokenizer, text, self.bundle.manifest.tokenizer.bos_token_id)
 
-    def encode_within(self, text: str, *, rendered: bool = False) -> list[int]:
-        """`encode` of a prompt, or of a `rendered` chat, whose special tokens are written out.
+    def template_for(self, typed: TypedControlTokens) -> ChatTemplate:
+        """The chat template, by what typed control tokens are to be; raises GenerationError if there is none."""
+        if self.template is None:
+            return ChatTemplate.required(self.bundle)  # which raises
+        return self.template if typed == "control" else self._template_keeping_typed
+
+    @cached_property
+    def _template_keeping_typed(self) -> ChatTemplate:
+        assert self.template is not None
+        return self.template.keeping_typed(self.tokenizer)
+
+    def encode_within(self, text: str, *, rendered: bool = False, template: ChatTemplate | None = None) -> list[int]:
+        """`encode` of a prompt, or of a `rendered` text, whose special tokens are written out, say by a `template`.
 
         Raises ContextLengthError for a text with more bytes than the context can hold, before it is encoded.
         """
@@ -180,7 +191,10 @@ class Engine:
                 f"prompt: got {size:,} bytes, expected at most {self._prompt_bytes:,}: "
                 f"the context holds {self.prompt_capacity:,} tokens"
             )
-        return encode_rendered(self.tokenizer, text) if rendered else self.encode(text)
+        spelled = (self.tokenizer, text) if template is None else template.spelled(self.tokenizer, text)
+        if rendered:
+            return encode_rendered(*spelled)
+        return encode_prompt(*spelled, self.bundle.manifest.tokenizer.bos_token_id)
 
     def task(self, name: str) -> str:
         """The prefix of the prompts of a task of the bundle's recipe; raises GenerationError for an unknown name."""
@@ -307,14 +321,14 @@ class Engine:
 
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:
-            template = self.template or ChatTemplate.required(self.bundle)  # which raises
+            template = self.template_for(request.typed_control_tokens)
             text = template.render(
                 request.messages,
                 tools=request.tools,
                 variables=request.template_variables,
                 continued=request.continued,
             )
-            return self.encode_within(text, rendered=True)
+            return self.encode_within(text, rendered=True, template=template)
         assert request.prompt is not None
         return self.encode_within(request.prompt) if isinstance(request.prompt, str) else request.prompt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import SamplingParameters
@@ -15,6 +15,7 @@ from mxspec.runtime.text.stop import check_stops
 
 K = int | Literal["auto"]
 Message = Mapping[str, Any]
+TypedControlTokens = Literal["control", "text"]
 
 MAX_LENGTH_PENALTY = 10.0  # so that float32 holds a length to this power
 
@@ -37,6 +38,7 @@ class Request(SamplingParameters[None]):
     tools: Sequence[Message] | None = None  # that the chat's template describes to the model
     template_variables: Message | None = None  # further ones of the chat's template, such as enable_thinking
     continued: bool = False  # the answer goes on from the last message, which is the assistant's
+    typed_control_tokens: TypedControlTokens = "control"  # what <|im_end|> in a message is: as in transformers, or text
     max_new_tokens: int = 128
     min_new_tokens: int = 0  # tokens before the text may end
     k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4;
@@ -69,6 +71,8 @@ class Request(SamplingParameters[None]):
         for name, given in (("template_variables", self.template_variables is not None), ("continued", self.continued)):
             if given and self.messages is None:
                 raise GenerationError(f"{name}: got it with a prompt, expected messages")
+        if self.typed_control_tokens not in get_args(TypedControlTokens):
+            raise GenerationError(f"typed_control_tokens: got {self.typed_control_tokens!r}, expected control or text")
         require_integer("max_new_tokens", self.max_new_tokens, 1)
         require_integer("min_new_tokens", self.min_new_tokens, 0)
         if self.min_new_tokens > self.max_new_tokens:

@@ -12,7 +12,7 @@ from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.cli.option_groups import option
 from mxspec.runtime.cli.settings import parse_bias, parse_early_stopping, parse_k
 
-LENGTH, SAMPLING, GRAMMAR = "Length", "Sampling (default: what the bundle says)", "Grammar"
+CHAT, LENGTH, SAMPLING, GRAMMAR = "Chat", "Length", "Sampling (default: what the bundle says)", "Grammar"
 SPEED, BEAMS = "Speculation and speed", "Beam search"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -29,6 +29,13 @@ def sampling_option(name: str, parameter: Parameter) -> Callable[[Function], Fun
 
 
 OPTIONS = (
+    option(
+        CHAT,
+        "--typed-control-tokens",
+        type=click.Choice(["control", "text"]),
+        help="What a control token in a message, such as <|im_end|>, is: the control token, as in transformers, or "
+        "plain text.  [default: control]",
+    ),
     option(
         LENGTH,
         "--max-new-tokens",

@@ -44,11 +44,11 @@ class ChatSession:
     def __init__(self, engine: Engine, settings: Mapping[str, Any], system: str | None) -> None:
         from mxspec.runtime.text.conversation import Conversation
 
-        assert engine.template is not None, "who has no template cannot talk"
         self._engine = engine
         self._settings = {"max_new_tokens": engine.target.capacity, **settings}
         ends = engine.bundle.manifest.tokenizer.eos_token_ids
-        self._conversation = Conversation(engine.template, engine.tokenizer, system, ends)
+        template = engine.template_for(settings.get("typed_control_tokens", "control"))
+        self._conversation = Conversation(template, engine.tokenizer, system, ends)
 
     def run(self) -> int:
         """Answer until there is no more input; the exit code."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.formats.validation import parse_json
 from mxspec.runtime.text.template_process import TEMPLATES
+from mxspec.runtime.text.typed import TypedText
 
 TEMPLATE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -30,6 +32,7 @@ class ChatTemplate:
     sources: Mapping[str, str]
     names: Mapping[str, frozenset[str]]
     special_tokens: Mapping[str, str]
+    typed: TypedText | None = None  # keeps control tokens in messages as text
 
     @classmethod
     def of(cls, bundle: Bundle) -> ChatTemplate | None:
@@ -67,6 +70,14 @@ class ChatTemplate:
         name = TOOL_USE if TOOL_USE in self.sources else DEFAULT
         return self.sources[name] if "tools" in self.names[name] else None
 
+    def keeping_typed(self, tokenizer: Tokenizer) -> ChatTemplate:
+        """The same template, for which control tokens in messages are text."""
+        return replace(self, typed=TypedText(tokenizer))
+
+    def spelled(self, tokenizer: Tokenizer, text: str) -> tuple[Tokenizer, str]:
+        """The tokenizer of a rendered chat, or of a part of it, and the text as it has to be given to it."""
+        return (tokenizer, text) if self.typed is None else (self.typed.tokenizer, self.typed.respelled(text))
+
     def render(
         self,
         messages: Sequence[Message],
@@ -84,11 +95,11 @@ class ChatTemplate:
         for invalid messages, and for those that the template refuses or cannot render.
         """
         name = TOOL_USE if tools and TOOL_USE in self.sources else DEFAULT
-        checked = check_messages(messages)
+        checked = self._marked(check_messages(messages))
         own = {
             **self.special_tokens,
             "messages": checked,
-            "tools": None if tools is None else _plain(tools, "tools"),
+            "tools": None if tools is None else self._marked(_plain(tools, "tools")),
             "documents": None,
             "add_generation_prompt": add_generation_prompt and not continued,
         }
@@ -96,10 +107,14 @@ class ChatTemplate:
         for known in own.keys() & given.keys():
             raise GenerationError(f"template_variables: got {known}, which the request or the bundle says")
         try:
-            text = TEMPLATES.render(self.sources[name], {**given, **own}, now)
+            text = TEMPLATES.render(self.sources[name], {**self._marked(given), **own}, now)
         except TemplateError as problem:
-            raise GenerationError(f"messages: the chat template fails: {problem}") from None
+            why = str(problem) if self.typed is None else self.typed.plain(str(problem))
+            raise GenerationError(f"messages: the chat template fails: {why}") from None
         return _up_to_last(checked, text) if continued else text
+
+    def _marked(self, typed: Any) -> Any:
+        return typed if self.typed is None else self.typed.mark(typed)
 
 
 def _up_to_last(messages: Sequence[Message], text: str) -> str:

@@ -74,9 +74,7 @@ class Conversation:
         """Ids of the whole chat with this as its next message; raises GenerationError where the template refuses it."""
         messages = [*self._messages, {"role": "user", "content": text}]
         rendered = self._template.render([*self._instructions(), *messages], now=self._began)
-        self._asked = Prompt(
-            messages, rendered, self._continued(rendered) or encode_rendered(self._tokenizer, rendered)
-        )
+        self._asked = Prompt(messages, rendered, self._continued(rendered) or self._encode(rendered))
         return list(self._asked.ids)
 
     def add_answer(self, ids: Sequence[int], text: str) -> None:
@@ -153,11 +151,14 @@ class Conversation:
     def _encode_after(self, before: str, text: str) -> list[int]:
         """Ids of a text that follows another: some tokenizers put a space before a text on its own."""
         for marker in (before, "\n"):
-            first = encode_rendered(self._tokenizer, marker)
-            ids = encode_rendered(self._tokenizer, marker + text)
+            first = self._encode(marker)
+            ids = self._encode(marker + text)
             if ids[: len(first)] == first:
                 return ids[len(first) :]
-        return encode_rendered(self._tokenizer, text)
+        return self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        return encode_rendered(*self._template.spelled(self._tokenizer, text))
 
     def _spelling(self, token: int) -> str:
         return self._tokenizer.id_to_token(token) or ""

@@ -18,6 +18,7 @@ from mxspec.runtime.cli.option_groups import GroupedCommand, option
 from mxspec.serve.http.limits import MIB, Limits
 
 if TYPE_CHECKING:
+    from mxspec.runtime.request import TypedControlTokens
     from mxspec.serve.engines.service import Service
 
 FILE = click.Path(path_type=Path)
@@ -105,6 +106,14 @@ def limit_options(command: Function) -> Function:
     metavar="NAME=ID",
     help="Further name of a model; NAME alone is one of the first. May be given several times.",
 )
+@option(
+    WORK,
+    "--typed-control-tokens",
+    type=click.Choice(["control", "text"]),
+    default="control",
+    help="What a control token in a message, such as <|im_end|>, is: the control token, as in transformers, or plain "
+    "text.  [default: control]",
+)
 @limit_options
 @option(
     ACCESS,
@@ -137,6 +146,7 @@ def specserve(
     threads: int | None,
     shared_mib: int,
     alias: tuple[str, ...],
+    typed_control_tokens: TypedControlTokens,
     limits: Limits,
     api_key_file: Path | None,
     allow_origin: tuple[str, ...],
@@ -176,6 +186,7 @@ def specserve(
         limits=limits,
         shared_suffixes=shared_mib * MIB,
         aliases=aliases_of(alias, models),
+        typed_control_tokens=typed_control_tokens,
     )
     with _listen(host, port, limits) as listener:
         _serve(service, build_app(service, access), listener)

@@ -19,6 +19,7 @@ from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.guarded.forks import GivenUpError
+from mxspec.runtime.request import TypedControlTokens
 from mxspec.serve.engines.flight import AbortReason, Flight
 from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.token_texts import TokenTexts
@@ -117,6 +118,7 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     shared_suffixes: int = 0  # bytes for each model
     aliases: Mapping[str, str] = field(default_factory=dict)  # further ids of models, with their own
+    typed_control_tokens: TypedControlTokens = "control"
     on_failure: Callable[[], None] = lambda: None  # called on the event loop
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -157,6 +159,8 @@ class Service:
             )
             with suppress(GenerationError):  # llguidance is not installed, or cannot read the tokenizer
                 engine.trial.warm()
+            if engine.template is not None:
+                engine.template_for(self.typed_control_tokens)  # so that no request waits for it
             scorer = ThreadPoolExecutor(1, "mxspec-score")
             texts = TokenTexts(engine.tokenizer)
             self.served[model.id] = Served(model, engine, limit, int(time.time()), texts, scorer)

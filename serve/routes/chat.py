@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mxspec.formats.errors import MxspecError
@@ -46,6 +46,7 @@ def prepare_chat(
     greedy = asked.is_greedy(served.engine)
     try:
         request = _request(asked, served, style, cache_key(owner, asked.mxspec.cache_key), greedy=greedy)
+        request = replace(request, typed_control_tokens=service.typed_control_tokens)
     except MxspecError as error:
         raise refused(error, asked.names) from None
     service.admit(flight, served, asked.n)

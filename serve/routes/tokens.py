@@ -8,7 +8,6 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.tokenizer import check_ids
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.body import read_body
@@ -38,15 +37,16 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
     """Token ids of a text or of a chat."""
     asked = parse_body(body, TokenizeRequest, {})
     engine = service.find(asked.model).engine
+    template = None
     try:
         if asked.messages is not None:
             chat = ChatRequest(messages=asked.messages).chat()
-            template = engine.template or ChatTemplate.required(engine.bundle)
+            template = engine.template_for(service.typed_control_tokens)
             text = template.render(chat, add_generation_prompt=asked.add_generation_prompt)
             special = asked.add_special_tokens is True
         else:
             text, special = asked.prompt or "", asked.add_special_tokens is not False
-        tokens = engine.encode_within(text, rendered=not special)
+        tokens = engine.encode_within(text, rendered=not special, template=template)
     except MxspecError as error:
         raise refused(error, {} if asked.messages is None else {"prompt": "messages"}) from None
     names = [engine.tokenizer.id_to_token(token) for token in tokens] if asked.return_token_strs else None

@@ -147,3 +147,15 @@ def test_options_without_effect_in_a_chat_are_refused(chat_bundle: str, bundle: 
         assert chat.wait() == 1
         assert says in chat.shown
         assert chat.shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(("options", "tokens"), [([], 1), (["--typed-control-tokens", "text"], len("<eos>"))])
+def test_a_typed_control_token_is_what_was_asked(
+    chat_bundle: str, terminal: Any, options: list[str], tokens: int
+) -> None:
+    chat = terminal("--chat", chat_bundle, "--max-new-tokens", "1", *options)
+    chat.read_until("> ")
+    chat.type("<eos>\n")
+    assert f" {len('u:_a:') + tokens} prompt tokens ·" in chat.read_until(f"{ENDED}max_new_tokens")
+    chat.type("/exit\n")
+    assert chat.wait() == 0

@@ -335,3 +335,10 @@ def test_help_shows_every_option_once_and_in_groups(run: Any) -> None:
         for name in parameter.opts:
             if name.startswith("--"):
                 assert result.stdout.count(f"  {name} ") == 1, name
+
+
+@pytest.mark.parametrize(("typed", "tokens"), [("control", 1), ("text", len("<eos>"))])
+def test_a_typed_control_token_is_what_was_asked(chat_bundle: str, run: Any, typed: str, tokens: int) -> None:
+    options = ["--typed-control-tokens", typed, "--max-new-tokens", "1", "--json"]
+    report = json.loads(run(chat_bundle, "<eos>", *options).stdout)
+    assert report["prompt_tokens"] == len("u:\na:") + tokens
