@@ -141,11 +141,30 @@ class EncoderEntry(Strict):
     context_length: Positive
 
 
+class VocabularyEntry(Strict):
+    """What a draft proposes and reads if it does not simply have the target's tokens: arrays in a safetensors file.
+
+    `reads`: number of ids that the draft knows; `foreign`: they are those of a tokenizer of its own. `shared` is the
+    share of the draft's own tokens that the target has, too. Of `tokens` held-out tokens of a text with this hash,
+    `covered` is the share that the draft can propose, and `lengthened` is how many of its tokens it reads for each.
+    """
+
+    file: str
+    reads: Positive
+    foreign: bool = False
+    shared: Annotated[float, Field(ge=0, le=1)] | None = None
+    text_sha256: Sha256 | None = None
+    tokens: Count = 0
+    covered: Annotated[float, Field(ge=0, le=1)] | None = None
+    lengthened: Annotated[float, Field(ge=1)] | None = None
+
+
 class ModelEntry(Strict):
     """One compiled model: its files, the figures a runtime plans with, and its tensors.
 
     `borrowed` names computed tables that its graph reads in the target's weights file. With an `encoder` the other
-    figures are the decoder's.
+    figures are the decoder's. A draft with a `vocabulary` of its own has a row of logits for each token that it
+    proposes.
     """
 
     graph: str
@@ -159,6 +178,7 @@ class ModelEntry(Strict):
     cache_dtype: Literal["float16", "float32"]
     vocab_size: Positive
     context_length: Positive
+    vocabulary: VocabularyEntry | None = None
     encoder: EncoderEntry | None = None
     specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
@@ -302,6 +322,9 @@ class Manifest(Strict):
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
             tokens = min(entry.vocab_size, self.tokenizer.vocab_size)
+            if entry.vocabulary is not None:
+                self._check_vocabulary(model, entry, owners)
+                tokens = entry.vocabulary.reads
             _check_lengths(model, entry, self._tensors_of(model), tokens)
         without = [name for name, entry in self.models.items() if entry.encoder is None]
         if without and len(without) < len(self.models):
@@ -329,6 +352,18 @@ class Manifest(Strict):
         found: dict[str, str] = self.recipe.get("tasks", {})
         return found
 
+    def _check_vocabulary(self, model: ModelName, entry: ModelEntry, owners: dict[str, str]) -> None:
+        """Raise ValueError unless this is a draft without an encoder, whose file of tokens is its own."""
+        assert entry.vocabulary is not None
+        name = entry.vocabulary.file
+        if model != "draft" or entry.encoder is not None:
+            raise ValueError(f"models.{model}: has a vocabulary, which only drafts without an encoder may have")
+        if name not in self.files:
+            raise ValueError(f"models.{model}.vocabulary: file {name!r} is not in files")
+        if name in owners:
+            raise ValueError(f"models.{model}.vocabulary: file {name!r} already belongs to {owners[name]}")
+        owners[name] = model
+
     def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
         """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for a missing one."""
         entry, lender = self.models[model], self.models[LENDER]
@@ -355,9 +390,10 @@ class Manifest(Strict):
             raise BundleError(f"{MANIFEST}: {first_problem(problems, cls)}") from None
 
     def to_json(self) -> str:
-        """The text of manifest.json; without `generation` where it says nothing, for readers that do not know it."""
-        left_out = {"generation"} if self.generation == NO_RULES else None
-        return self.model_dump_json(indent=1, exclude=left_out) + "\n"
+        """The text of manifest.json; without newer keys where they say nothing, for readers that do not know them."""
+        left_out: dict[str, Any] = {"generation": True} if self.generation == NO_RULES else {}
+        plain = {name: {"vocabulary"} for name, entry in self.models.items() if entry.vocabulary is None}
+        return self.model_dump_json(indent=1, exclude=left_out | {"models": plain}) + "\n"
 
 
 def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[TensorEntry], tokens: int) -> None:

@@ -236,6 +236,12 @@ class Engine:
             reader = idle.pop()
         except IndexError:  # another thread may have taken the last
             reader = Reader(Session.of(self.bundle, model, 1))
+        if not reader.session.fits(0, 0, ids):
+            idle.append(reader)
+            raise ContextLengthError(
+                f"prompt: got {len(ids)} tokens, of which the {model} makes more than {reader.session.capacity} of its "
+                "own, the context length"
+            )
         return _score(reader, ids, read, idle)
 
     # --- from a request to sequences ---
@@ -281,7 +287,8 @@ class Engine:
         stream = partial(TextStream, self.tokenizer, prompt, request.stops)
         if request.search is not None:
             self._check_slots(request)
-            draft = None if strategy.drafter.name == "none" else self.draft
+            foreign = self.draft is not None and self.draft.translation is not None  # it has other entries than tokens
+            draft = None if strategy.drafter.name == "none" or foreign else self.draft
             stops = bool(request.stops)
             forced = len(manifest.tokenizer.decoder_start) - 1 if source and request.decoder_prompt is None else 0
             beams = replace(request.search, counted=forced)

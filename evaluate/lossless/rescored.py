@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -20,7 +21,7 @@ from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penali
 from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.evaluate.lossless.write import Written, write_all
 from mxspec.evaluate.significance import Probs
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.errors import ContextLengthError, GenerationError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
@@ -126,11 +127,15 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
     entry = engine.bundle.manifest.models.get(model)
     prompt = text.job.prompt
     tokens = [*prompt.tokens, *text.tokens]
-    if entry is None or len(tokens) > entry.context_length + 1 or not _reads(entry, prompt):
+    scored = None
+    if entry is not None and len(tokens) <= entry.context_length + 1 and _reads(entry, prompt):
+        with suppress(ContextLengthError):  # of a draft that makes more tokens of a text than the target
+            scored = engine.score(tokens[:-1], source=prompt.source or None, model=model)
+    if scored is None:
         yield from (np.full(vocab, 1 / vocab) for _ in text.tokens)
         return
     shaper = text.job.shaper(engine, ignore_eos=True)  # a grammar may end the text: the shaper knows where
-    rows = chain.from_iterable(engine.score(tokens[:-1], source=prompt.source or None, model=model))
+    rows = chain.from_iterable(scored)
     for token, row in zip(text.tokens, islice(rows, len(prompt.tokens) - 1, None), strict=True):
         yield shaper.distribution(row).probabilities(None, vocab)
         shaper.keep([token])

@@ -13,7 +13,8 @@ from mxspec.runtime.policy.worth import ALL_WANTED, Worth
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shape import Logits
-from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.sampling.shaper import NoTokenError, Shaper
+from mxspec.runtime.sampling.truncate import Indices as Ids
 
 ProposalKind = Literal["sampled", "greedy"]
 
@@ -76,20 +77,29 @@ class Wanted:
     worth: Worth = ALL_WANTED
     traced: bool = False
 
-    def add_row(self, row: Logits, origin: str) -> None:
-        """Propose the next token by a model's logits float32[vocab]; an error is of this text alone."""
+    def add_row(self, row: Logits, origin: str, ids: Ids | None = None) -> bool:
+        """Propose the next token by a model's logits float32[vocab], or by those of the tokens `ids` alone.
+
+        False where the text cannot go on with any of them, which a model with few tokens meets; an error is of this
+        text alone.
+        """
         ahead = self.proposal.tokens
         try:
             if self.choice.greedy_text:
-                token = self.shaper.greedy(row, ahead)
+                token = self.shaper.greedy(row, ahead, ids)
                 if self.traced:
-                    self.proposal.confidences[len(ahead)] = self.shaper.confidence(row, token, ahead)
+                    self.proposal.confidences[len(ahead)] = self.shaper.confidence(row, token, ahead, ids)
                 self._add(token, None, origin)
             else:
-                shaped = self.shaper.distribution(row, ahead, self.choice.temperature)
+                shaped = self.shaper.distribution(row, ahead, self.choice.temperature, ids)
                 self._add(*self.choice.of(shaped, self.draws, len(ahead)), origin)
+        except NoTokenError as error:
+            if ids is not None:
+                return False
+            self.proposal.errors.append(error)
         except GenerationError as error:
             self.proposal.errors.append(error)
+        return True
 
     def add_choice(self, expected: Distribution, origin: str) -> bool:
         """Propose a token of what is expected at temperature 1, shaped as the text is.

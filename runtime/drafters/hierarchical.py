@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.model import ModelDrafter, encode_sources
+from mxspec.runtime.drafters.model import ModelDrafter, can_read, encode_sources, fits
 from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffix_text import SuffixText
 from mxspec.runtime.events import Round
@@ -23,6 +23,7 @@ from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.policy.worth import Worth, worth_of_row
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
+from mxspec.runtime.sampling.truncate import Indices
 
 
 class HierarchicalDrafter(ByText):
@@ -53,34 +54,40 @@ class HierarchicalDrafter(ByText):
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         encode_sources(self._model.session, [want.slot for want in wanted])
-        wanted = [want for want in wanted if not want.slot.undraftable]
+        wanted = [want for want in wanted if can_read(self._session, want.slot, want.tokens[want.slot.draft_length :])]
         began = time.perf_counter()
         drafts = [
             _Draft(want, len(want.proposal.tokens) + want.k, self._model.stopping(want, want.memory.judged))
             for want in wanted
         ]
-        while active := [draft for draft in drafts if draft.goes_on]:
+        while active := [
+            draft for draft in drafts if draft.goes_on and fits(self._session, draft.want.slot, draft.unread)
+        ]:
             worth = Worth(row=worth_of_row(self._costs, len(active)))
-            self._step(active, [draft.guess(worth) for draft in active])
+            guesses = [draft.guess(worth) for draft in active]
+            pairs = zip(active, guesses, strict=True)
+            self._step(active, [guess if self._holds(draft, guess) else [] for draft, guess in pairs])
         places = max((draft.places for draft in drafts), default=0)
         return [(len(wanted), (time.perf_counter() - began) / max(places, 1))] * places
+
+    def _holds(self, draft: _Draft, guess: Sequence[int] = ()) -> bool:
+        """Whether the draft's cache holds what it has not read, and the guess."""
+        return fits(self._session, draft.want.slot, [*draft.unread, *guess])
 
     def _step(self, active: Sequence[_Draft], guesses: Sequence[list[int]]) -> None:
         """One call of the draft, and what it proposes along the guesses."""
         began = time.perf_counter()
         parts = []
         for draft, guess in zip(active, guesses, strict=True):
-            want = draft.want
-            beyond = max(want.slot.draft_length - len(want.tokens), 0)  # tokens of the proposal that it has read
-            unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens[beyond:]]
-            parts.append(Part(want.slot.index, want.slot.draft_length, unread + guess, len(guess) + 1))
-        rows = self._session.run(parts)
+            slot = draft.want.slot
+            parts.append(Part(slot.index, slot.draft_length, draft.unread + guess, len(guess) + 1))
+        rows = self._session.run_head(parts)
         self._costs.add(sum(part.rows for part in parts), time.perf_counter() - began)
         prepare([(draft.want.shaper, draft.want.proposal.tokens) for draft in active])
         first = 0
         for draft, part, guess in zip(active, parts, guesses, strict=True):
             draft.want.slot.draft_length += len(part.tokens) - len(guess)
-            draft.follow(rows[first : first + part.rows], guess)
+            draft.follow(rows[first : first + part.rows], guess, self._session.head_ids)
             first += part.rows
 
 
@@ -106,13 +113,20 @@ class _Draft:
         """Whether another token is to be drafted."""
         return len(self.want.proposal.tokens) < self.end and self.stopping.goes_on
 
+    @property
+    def unread(self) -> list[int]:
+        """The tokens of the text and of the proposal that the draft has not read."""
+        read = self.want.slot.draft_length
+        beyond = max(read - len(self.want.tokens), 0)  # tokens of the proposal that it has read
+        return [*self.want.tokens[read:], *self.want.proposal.tokens[beyond:]]
+
     def guess(self, worth: Worth) -> list[int]:
         """The draft's likely tokens, except for the last one, which no call needs to read."""
         ahead = self.want.proposal.tokens
         most = self.end - len(ahead) - 1
         return self.want.memory.text.guess(self.want.tokens, ahead, most).worthwhile(worth) if most > 0 else []
 
-    def follow(self, rows: Logits, guess: Sequence[int]) -> None:
+    def follow(self, rows: Logits, guess: Sequence[int], ids: Indices | None) -> None:
         """Propose the draft's tokens as long as they are those that it has read.
 
         Whether to stop is asked before every place, as if each took a call: if only calls were counted, a guess that
@@ -123,9 +137,8 @@ class _Draft:
             if not self.goes_on:
                 break
             self.places += 1
-            if not self.stopping.pays(row):
+            if not self.stopping.add_row(row, HierarchicalDrafter.name, ids):
                 break
-            self.want.add_row(row, HierarchicalDrafter.name)
             if self.want.proposal.errors or place == len(guess) or tokens[-1] != guess[place]:
                 break
             self.want.slot.draft_length += 1

@@ -53,35 +53,48 @@ class ModelDrafter(ByText):
         of_texts = [count - slot.draft_unencoded for _, slot, count in pieces]
         encode_sources(self.session, [slot for _, slot, _ in pieces])
         for (tokens, slot, _), count in zip(pieces, of_texts, strict=True):
-            if count > 0 and not slot.undraftable:
-                first = slot.draft_length
-                parts.append(Part(slot.index, first, tokens[first : first + count], 0 if parts else 1))
+            first = slot.draft_length
+            piece = tokens[first : first + count]
+            if count > 0 and can_read(self.session, slot, piece):
+                parts.append(Part(slot.index, first, piece, 0 if parts else 1))
                 slot.draft_length += count
         if parts:
-            self.session.run(parts)
+            self.session.run_head(parts)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         calls = []
         encode_sources(self.session, [want.slot for want in wanted])
-        wanted = [want for want in wanted if not want.slot.undraftable]
+        wanted = [want for want in wanted if can_read(self.session, want.slot, want.tokens[want.slot.draft_length :])]
         unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
         guesses = {id(want): self.stopping(want, want.memory) for want in wanted}
         for position in range(max((want.k for want in wanted), default=0)):
             active = [want for want in wanted if want.k > position and guesses[id(want)].goes_on]
+            active = [want for want in active if fits(self.session, want.slot, unread[id(want)])]
             if not active:
                 break
             began = time.perf_counter()
-            logits = self.session.run(
+            logits = self.session.run_head(
                 [Part(want.slot.index, want.slot.draft_length, unread[id(want)], 1) for want in active]
             )
             prepare([(want.shaper, want.proposal.tokens) for want in active])
             for want, row in zip(active, logits, strict=True):
                 want.slot.draft_length += len(unread[id(want)])
-                if guesses[id(want)].pays(row):
-                    want.add_row(row, self.name)
+                if guesses[id(want)].add_row(row, self.name, self.session.head_ids):
                     unread[id(want)] = want.proposal.tokens[-1:]
             calls.append((len(active), time.perf_counter() - began))
         return calls
+
+
+def fits(session: Session, slot: Slot, unread: Sequence[int]) -> bool:
+    """Whether the slot's cache holds these tokens after those that the draft has read."""
+    return session.fits(slot.index, slot.draft_length, unread)
+
+
+def can_read(session: Session, slot: Slot, unread: Sequence[int]) -> bool:
+    """Whether the draft can read these tokens of the slot's text; nothing more is drafted after a text if not."""
+    if not slot.undraftable and not fits(session, slot, unread):
+        slot.undraftable = True
+    return not slot.undraftable
 
 
 def encode_sources(session: Session, slots: Sequence[Slot]) -> None:

@@ -12,6 +12,7 @@ from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.sureness import Sureness, peak_probability
 from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.shape import Logits
+from mxspec.runtime.sampling.truncate import Indices
 
 Judged = tuple[Sureness, int]  # the statistics that a level belongs to, and the level
 
@@ -44,6 +45,12 @@ class Stopping:
         self.stopped = self.survives < self.want.worth.row
         if not self.stopped:
             self.judged.append((self.sureness, level))
+        return not self.stopped
+
+    def add_row(self, row: Logits, origin: str, ids: Indices | None) -> bool:
+        """Propose the token that a row of the tokens `ids` gives (of all tokens if None); False if the round ends."""
+        if self.pays(row) and not self.want.add_row(row, origin, ids):
+            self.stopped = True
         return not self.stopped
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.models.agreement import cache_names, check_agreement
 from mxspec.runtime.models.binding import Input, Output, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
+from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.encoder import Encoder
 from mxspec.runtime.sampling.shape import Logits
 
@@ -41,15 +42,31 @@ class Part:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A part as the model reads it: its own tokens, after `past` entries; logits are wanted after those at `rows`."""
+
+    past: int
+    tokens: Sequence[int]
+    rows: Sequence[int]
+
+
 class Session:
     """A graph and its caches, each [slots, kv_heads, capacity, head_size]; used by one thread at a time."""
 
     def __init__(
-        self, folder: Path, entry: ModelEntry, real_vocab: int, slots: int, options: ort.SessionOptions | None = None
+        self,
+        folder: Path,
+        entry: ModelEntry,
+        real_vocab: int,
+        slots: int,
+        options: ort.SessionOptions | None = None,
+        tokens: DraftTokens | None = None,
     ) -> None:
         """Load a model of the bundle in `folder`; logits from `real_vocab` on are padding and never shown.
 
-        A draft may have a smaller vocabulary: it reads token 0 in place of other tokens and never proposes them.
+        A draft may have a smaller vocabulary: it reads token 0 in place of other tokens and never proposes them. With
+        `tokens` its logits are those of few tokens, and it may read tokens of its own.
 
         options: of session_options(), changed. Raises BundleError where ONNX Runtime does not load it, MxspecError
         where the address space does not hold the caches.
@@ -57,6 +74,10 @@ class Session:
         self.entry = entry
         self.real_vocab = real_vocab
         self.slots = slots
+        self.head_ids = None if tokens is None else tokens.head_ids  # the token of each logit, if these are not all
+        self._known = entry.vocab_size if tokens is None else tokens.reads
+        self.translation = Translation(tokens, slots) if tokens is not None and tokens.foreign else None
+        self._wide = np.empty((0, 0), np.float32)
         self.capacity = entry.context_length
         self.first_position = 0  # of every text's first token; a check reads a long context's end without filling it
         self.source_capacity = 0 if entry.encoder is None else entry.encoder.context_length
@@ -79,48 +100,75 @@ class Session:
         """A session for the target, the draft or the baseline of a bundle; raises BundleError if it has none."""
         bundle.graph_path(name)
         manifest = bundle.manifest
-        return cls(bundle.path, manifest.models[name], manifest.tokenizer.vocab_size, slots, options)
+        entry, vocab_size = manifest.models[name], manifest.tokenizer.vocab_size
+        tokens = DraftTokens.of(bundle.path, entry, vocab_size)
+        return cls(bundle.path, entry, vocab_size, slots, options, tokens)
 
     def run(self, parts: Sequence[Part]) -> Logits:
         """One call: append each part's tokens to its slot; float32[sum of rows, real_vocab] in the order of the parts.
 
         The result is mostly the session's own buffer: the next call writes over it. At least one row is wanted in all.
         """
-        counts = [len(part.tokens) for part in parts]
+        logits = self.run_head(parts)
+        if self.head_ids is None:
+            return logits
+        if len(self._wide) < len(logits):
+            self._wide = np.full((len(logits), self.real_vocab), -np.inf, np.float32)
+        wide = self._wide[: len(logits)]
+        wide[:, self.head_ids] = logits
+        return wide
+
+    def run_head(self, parts: Sequence[Part]) -> Logits:
+        """`run`, but a draft with few tokens gives only their logits: column i is that of token `head_ids[i]`."""
+        reads = [self._read(part) for part in parts]
+        counts = [len(read.tokens) for read in reads]
         tokens, rows = sum(counts), sum(part.rows for part in parts)
         assert rows > 0, "a call without rows has no logits"
-        assert all(part.past + count <= self.capacity for part, count in zip(parts, counts, strict=True)), (
+        assert all(read.past + count <= self.capacity for read, count in zip(reads, counts, strict=True)), (
             "past the end"
         )
         fill = self._inputs
         ids = fill["input_ids"].of(1, tokens)
-        ids[0] = list(chain.from_iterable(part.tokens for part in parts))
-        if self.real_vocab > self.entry.vocab_size:
-            ids[ids >= self.entry.vocab_size] = 0
-        begins = [self.first_position + part.past for part in parts]
+        ids[0] = list(chain.from_iterable(read.tokens for read in reads))
+        if self.real_vocab > self._known:
+            ids[ids >= self._known] = 0
+        begins = [self.first_position + read.past for read in reads]
         fill["position_ids"].of(1, tokens)[0] = list(
             chain.from_iterable(range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
         )
         fill["slots"].of(len(parts))[:] = [part.slot for part in parts]
-        fill["past_lengths"].of(len(parts))[:] = [part.past for part in parts]
+        fill["past_lengths"].of(len(parts))[:] = [read.past for read in reads]
         fill["new_lengths"].of(len(parts))[:] = counts
         if self.encoder is not None:
             lengths = [self.encoder.lengths[part.slot] for part in parts]
             assert 0 not in lengths, "a text whose source nobody has read"
             fill["encoder_lengths"].of(len(parts))[:] = lengths
-        ends = np.cumsum(counts)
-        fill["logits_to_keep"].of(rows)[:] = list(
-            chain.from_iterable(range(end - part.rows, end) for part, end in zip(parts, ends.tolist(), strict=True))
-        )
+        firsts = accumulate(counts, initial=0)
+        fill["logits_to_keep"].of(rows)[:] = [
+            first + row for read, first in zip(reads, firsts, strict=False) for row in read.rows
+        ]
         logits = self._logits.of(rows)
         try:
             self.session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise cannot_run(self.entry.graph, error) from None
-        if self.real_vocab > self.entry.vocab_size:
+        if self.head_ids is None and self.real_vocab > self.entry.vocab_size:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab]
+
+    def _read(self, part: Part) -> _Read:
+        if self.translation is None:
+            count = len(part.tokens)
+            return _Read(part.past, part.tokens, range(count - part.rows, count))
+        past, tokens, ends = self.translation.read(part.slot, part.past, part.tokens)
+        return _Read(past, tokens, [end - 1 for end in ends[len(ends) - part.rows :]])
+
+    def fits(self, slot: int, past: int, tokens: Sequence[int]) -> bool:
+        """Whether a slot holds these tokens after its first `past`; a draft may need several entries for a token."""
+        if self.translation is None:
+            return past + len(tokens) <= self.capacity
+        return self.translation.entries(slot, past, tokens) <= self.capacity
 
     def encode(self, sources: Sequence[tuple[int, Sequence[int]]]) -> None:
         """One call of the encoder: read the tokens of each slot's source; what the slots held of others is gone.
@@ -137,6 +185,8 @@ class Session:
         """
         if self.encoder is not None:
             self.encoder.copy(source, destination)
+        if self.translation is not None:
+            length, first = self.translation.copy(source, destination, length, first)
         self._caches.copy(source, destination, length, first)
 
     def release(self, slot: int) -> None:

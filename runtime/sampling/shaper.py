@@ -26,6 +26,10 @@ from mxspec.runtime.sampling.token_rules import TokenRules
 from mxspec.runtime.sampling.truncate import Indices
 
 
+class NoTokenError(GenerationError):
+    """Settings or a grammar leave no token that the text can go on with."""
+
+
 class Shaper:
     """One sequence's choices; `ahead` are the drafted tokens before a position, taken as accepted."""
 
@@ -96,13 +100,24 @@ class Shaper:
         row, mask = self._change(logits, ahead), self._mask(ahead)
         return row if mask is None else mask.apply(row)
 
-    def distribution(self, logits: Logits, ahead: Sequence[int] = (), temperature: float | None = None) -> Distribution:
-        """What a token is drawn from; GenerationError for NaN or infinity, and where no token is left.
+    def distribution(
+        self,
+        logits: Logits,
+        ahead: Sequence[int] = (),
+        temperature: float | None = None,
+        ids: Indices | None = None,
+    ) -> Distribution:
+        """What a token is drawn from; GenerationError for NaN or infinity, NoTokenError where no token is left.
 
-        With a `temperature` of a draft's own, it is shaped at that one.
+        With a `temperature` of a draft's own, it is shaped at that one. With `ids` int64[n] in ascending order, the row
+        float32[n] has their logits alone, and no other token has any probability.
         """
-        row, ids = self._narrow(logits, ahead)
-        return shape(row, self._at(temperature), ids)
+        if ids is None or self.plain:
+            row, kept = self._narrow(logits, ahead, ids)
+        else:
+            row, kept = self._narrow(self._widened(logits, ids), ahead)
+            row, kept = (row[ids], ids) if kept is None else (row, kept)
+        return shape(row, self._at(temperature), kept)
 
     def reshape(self, expected: Distribution, temperature: float | None = None) -> Distribution:
         """A distribution of few tokens at temperature 1, after temperature and truncation, and nothing else.
@@ -126,24 +141,38 @@ class Shaper:
         mask = self._mask(ahead)
         return mask is None or mask.allows(token)
 
-    def greedy(self, logits: Logits, ahead: Sequence[int] = ()) -> int:
-        """The likeliest token that is allowed, the lowest id of a tie; GenerationError as in `distribution`."""
+    def greedy(self, logits: Logits, ahead: Sequence[int] = (), ids: Indices | None = None) -> int:
+        """The likeliest token that is allowed, the lowest id of a tie; `ids` and errors as in `distribution`."""
+        if ids is not None and not self.plain:
+            logits, ids = self._widened(logits, ids), None
         row, mask = self._change(logits, ahead), self._mask(ahead)
         likeliest = int(row.argmax())
         if np.isfinite(row[likeliest]) and (mask is None or mask.allows(likeliest)):
-            return likeliest
-        row, ids = self._narrow(logits, ahead)
+            return likeliest if ids is None else int(ids[likeliest])
+        row, ids = self._narrow(logits, ahead, ids)
         token = int(argmax_tokens(row))
         return token if ids is None else int(ids[token])
 
-    def confidence(self, logits: Logits, token: int, ahead: Sequence[int] = ()) -> float:
+    def confidence(self, logits: Logits, token: int, ahead: Sequence[int] = (), ids: Indices | None = None) -> float:
         """The probability of a token of a greedy text: what bias, penalties and masks leave, at temperature 1."""
-        return math.exp(raw_logprob(self.process(logits, ahead), token).logprob)
+        row = logits if ids is None else self._widened(logits, ids)
+        return math.exp(raw_logprob(self.process(row, ahead), token).logprob)
 
-    def _narrow(self, logits: Logits, ahead: Sequence[int]) -> tuple[Logits, Indices | None]:
-        """The processed row, or only its allowed entries and their ids where these are few."""
+    def _widened(self, logits: Logits, ids: Indices) -> Logits:
+        """A row over the whole vocabulary, of which only the tokens `ids` have logits."""
+        row = np.full(self.vocab_size, -np.inf, np.float32)
+        row[ids] = logits
+        return row
+
+    def _narrow(
+        self, logits: Logits, ahead: Sequence[int], ids: Indices | None = None
+    ) -> tuple[Logits, Indices | None]:
+        """The processed row, or only its allowed entries and their ids where these are few.
+
+        A row of few `ids` is given where nothing is to be processed.
+        """
         if self.plain:
-            return logits, None
+            return logits, ids
         row, ids, mask = self._change(logits, ahead), None, self._mask(ahead)
         if mask is not None:
             ids = mask.few()
@@ -189,7 +218,7 @@ class Shaper:
             name = "min_new_tokens"
         else:
             name = "grammar"
-        raise GenerationError(
+        raise NoTokenError(
             f"{name}: leaves no token at position {self._emitted + len(ahead)} of the answer, expected at least one"
         )
 

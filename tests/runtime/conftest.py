@@ -18,6 +18,7 @@ from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
+from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.settings import Sampling
@@ -38,7 +39,8 @@ AFTER_SOURCE = -2  # stands between a source and its text
 class ToySession:
     """Logits are a function of the tokens in a slot, and a stale or skipped entry of it is an error.
 
-    With a `source_capacity` it has an encoder: logits are a function of a slot's source as well.
+    With a `source_capacity` it has an encoder: logits are a function of a slot's source as well. With `tokens` it is a
+    draft with few or other tokens, and the function is one of what it reads.
     """
 
     def __init__(
@@ -48,36 +50,57 @@ class ToySession:
         slots: int = 1,
         chunk: int = 64,
         source_capacity: int = 0,
+        tokens: DraftTokens | None = None,
     ) -> None:
         self.capacity, self.slots, self.chunk, self.source_capacity = capacity, slots, chunk, source_capacity
         self.encoded: list[list[tuple[int, tuple[int, ...]]]] = []  # the sources of each call, by slot
         self._sources: list[tuple[int, ...]] = [()] * slots
-        self.real_vocab = len(logits((0,)))
+        self.real_vocab = len(logits((0,))) if tokens is None else 0  # a draft's is never asked for
         self.calls: list[list[tuple[int, int, int, int]]] = []  # of each part: slot, past length, tokens, rows
         self.drafter = ModelDrafter(self)  # type: ignore[arg-type]
+        self.head_ids = None if tokens is None else tokens.head_ids
+        self.translation = Translation(tokens, slots) if tokens is not None and tokens.foreign else None
         self._logits = logits
         self._caches = [[STALE] * capacity for _ in range(slots)]
 
     def run(self, parts: Sequence[Part]) -> Logits:
+        assert self.head_ids is None
+        return self.run_head(parts)
+
+    def run_head(self, parts: Sequence[Part]) -> Logits:
         assert len({part.slot for part in parts}) == len(parts), "a slot named twice"
         assert sum(len(part.tokens) for part in parts) > 0
         rows = []
         for part in parts:
             assert 0 <= part.rows <= len(part.tokens)
             assert len(part.tokens) > 0
-            end = part.past + len(part.tokens)
+            past, tokens, ends = self._read(part)
+            end = past + len(tokens)
             assert end <= self.capacity, "past the end of the cache"
             cache = self._caches[part.slot]
-            cache[part.past :] = [STALE] * (self.capacity - part.past)  # what was rolled back is of no use any more
-            cache[part.past : end] = part.tokens
+            cache[past:] = [STALE] * (self.capacity - past)  # what was rolled back is of no use any more
+            cache[past:end] = tokens
             assert STALE not in cache[:end]
             before = (*self._sources[part.slot], AFTER_SOURCE) if self.source_capacity else ()
             assert len(before) != 1, "a source that nobody has read"
-            rows += [self._logits((*before, *cache[:i])) for i in range(end - part.rows + 1, end + 1)]
+            rows += [self._logits((*before, *cache[: past + i])) for i in ends[len(ends) - part.rows :]]
         self.calls.append([(part.slot, part.past, len(part.tokens), part.rows) for part in parts])
         return np.stack(rows)
 
+    def _read(self, part: Part) -> tuple[int, Sequence[int], Sequence[int]]:
+        """Entries before a part, the tokens that are read, and the number of these after which each given one ends."""
+        if self.translation is None:
+            return part.past, part.tokens, range(1, len(part.tokens) + 1)
+        return self.translation.read(part.slot, part.past, part.tokens)
+
+    def fits(self, slot: int, past: int, tokens: Sequence[int]) -> bool:
+        if self.translation is None:
+            return past + len(tokens) <= self.capacity
+        return self.translation.entries(slot, past, tokens) <= self.capacity
+
     def copy_prefix(self, source: int, destination: int, length: int, first: int = 0) -> None:
+        if self.translation is not None:
+            length, first = self.translation.copy(source, destination, length, first)
         assert STALE not in self._caches[source][:length]
         if self.source_capacity:
             self.copy_source(source, destination)

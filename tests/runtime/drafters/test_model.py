@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.sureness import Sureness, peak_probability
-from mxspec.runtime.events import Round
+from mxspec.runtime.events import Round, Token
+from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws
@@ -172,3 +174,55 @@ def test_a_level_starts_from_the_drafts_own_probability() -> None:
     assert sureness.share(sureness.level(0.99)) < 0.1
     assert peak_probability(np.array([0, 0, -np.inf], np.float32)) == pytest.approx(0.5)
     assert peak_probability(np.array([np.nan, 0], np.float32)) == 0
+
+
+FEW = DraftTokens(np.array([1, 4, 5, 9]), VOCAB)
+
+
+def few(logits: Any) -> Any:
+    """The logits of FEW."""
+    return lambda text: logits(text)[FEW.head_ids]
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_a_model_of_few_tokens_proposes_these_by_its_own_distribution(toys: Any, penalty: float) -> None:
+    logits = toys.random_logits(VOCAB, 1)
+    sampling = Sampling(temperature=0.8, top_k=3, seed=3, repetition_penalty=penalty)
+    proposal = propose(toys.Session(few(logits), tokens=FEW), TEXT, 4, sampling)
+    text = list(TEXT)
+    for token, distribution in zip(proposal.tokens, proposal.distributions, strict=True):
+        row = np.full(VOCAB, -np.inf, np.float32)
+        row[FEW.head_ids] = logits(tuple(text))[FEW.head_ids]
+        expected = Shaper(sampling, text, vocab_size=VOCAB, eos=()).distribution(row)
+        assert token in FEW.head_ids
+        found = [each.probabilities(None, VOCAB) for each in (distribution, expected)]
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+        text.append(token)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter", ["model", "hierarchical"])
+def test_a_model_of_few_tokens_stops_where_the_text_can_go_on_with_none(
+    toys: Any, temperature: float, drafter: str
+) -> None:
+    logits = toys.random_logits(VOCAB, 1)
+    barred = {"temperature": temperature, "logit_bias": {int(token): -np.inf for token in FEW.head_ids}, "seed": 1}
+    target, draft = toys.Session(logits), toys.Session(few(logits), tokens=FEW)
+    guessing = make_drafters(VOCAB, draft)[drafter]
+    events = toys.generate(target, draft, TEXT, k=3, drafter=guessing, **barred)
+    text = [event.id for event in events if isinstance(event, Token)]
+    assert len(text) == 20
+    assert not set(text) & set(FEW.head_ids.tolist())
+
+
+def test_a_text_that_its_own_tokens_make_too_long_is_not_drafted_after(toys: Any) -> None:
+    """Token 2 is three of the draft's; the cache holds ten entries."""
+    begins = np.cumsum([0, 1, 1, 3, *[1] * (VOCAB - 3)]).astype(np.int32)
+    tokens = DraftTokens(FEW.head_ids, 30, begins, np.arange(begins[-1], dtype=np.int32))
+    model = toys.Session(few(toys.random_logits(30, 1)), capacity=10, tokens=tokens)
+    slot = Slot(0)
+    assert len(propose(model, [2, 2, 1], 8, slot=slot).tokens) == 4  # after 7, 8, 9 and 10 entries
+    assert not slot.undraftable
+    slot = Slot(0)
+    assert propose(model, [2, 2, 2, 2], 2, slot=slot).tokens == []
+    assert slot.undraftable

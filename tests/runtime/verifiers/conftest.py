@@ -10,6 +10,7 @@ import pytest
 
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.events import Token
+from mxspec.runtime.models.draft_tokens import DraftTokens
 from tests.runtime.verifiers.exact import Logits, Probs, number_of
 
 SLOTS = 32  # texts at a time
@@ -46,13 +47,15 @@ def count_texts(toys: Any) -> CountTexts:
         *,
         k: int,
         make: Callable[[Any], Drafter] | None = None,
+        tokens: DraftTokens | None = None,
         **how: Any,
     ) -> Probs:
         """How often each text of `length` tokens came up, float64[vocab ** length]: a text a seed, in one scheduler.
 
-        `make` makes the drafter of the draft's session; without it the draft itself drafts.
+        `make` makes the drafter of the draft's session; without it the draft itself drafts. `tokens` are the draft's.
         """
-        target, draft = (toys.Session(logits, slots=SLOTS) for logits in (target_logits, draft_logits))
+        target = toys.Session(target_logits, slots=SLOTS)
+        draft = toys.Session(draft_logits, slots=SLOTS, tokens=tokens)
         if make is not None:
             how["drafter"] = make(draft)
         limit = length + k + 1  # so that no round that counts is cut short

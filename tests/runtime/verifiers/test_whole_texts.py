@@ -19,6 +19,7 @@ from scipy import stats
 from mxspec.runtime.drafters.drafter import ProposalKind, Wanted
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
@@ -72,6 +73,7 @@ class Way:
     proposal: ProposalKind = "sampled"
     draft_temperature: float | None = None
     samples: int = SAMPLES
+    tokens: DraftTokens | None = None
 
 
 def lead(table: Probs, pair: tuple[int, int]) -> tuple[float, float]:
@@ -98,6 +100,33 @@ def two_words() -> Way:
     return Way("block", sampling, k=3, draft_temperature=sharp, samples=3 * SAMPLES)
 
 
+KEPT = np.array([0, 2, 3, 5, 7])  # words of which the draft has logits
+TRIMMED = DraftTokens(KEPT, WORDS)
+# A draft with a tokenizer of its own: a text begins with 3, and word 6, which it lacks, is its tokens 12 and 13.
+OWN_IDS = ([4], [5], [9], [8], [7], [11], [12, 13], [10])
+FOREIGN = DraftTokens(
+    KEPT,
+    reads=14,
+    begins=np.cumsum([0, *map(len, OWN_IDS)]).astype(np.int32),
+    ids=np.array(list(itertools.chain(*OWN_IDS)), np.int32),
+    start=(3,),
+)
+
+
+def of_kept(text: tuple[int, ...]) -> Any:
+    """The draft's logits of the words that it keeps."""
+    return after(DRAFT)(text)[KEPT]
+
+
+def of_own(text: tuple[int, ...]) -> Any:
+    """The same, after a text of the draft's own tokens."""
+    assert text[0] == 3
+    first = {own[0]: word for word, own in enumerate(OWN_IDS)}
+    words = tuple(first[token] for token in text[1:] if token != 13)
+    assert text == (3, *itertools.chain.from_iterable(OWN_IDS[word] for word in words))
+    return of_kept(words)
+
+
 WAYS = {
     "mrs": Way("mrs", CUT),
     "mrs with penalties": Way("mrs", PENALISED),
@@ -107,18 +136,26 @@ WAYS = {
     **{f"mrs, drafter {name}": Way("mrs", drafter=name) for name in make_drafters(WORDS, None) if name != "none"},
     "mrs, drafter hierarchical": Way("mrs", drafter="hierarchical"),
     "block, a sure draft of two words": two_words(),
+    "mrs, trimmed": Way("mrs", CUT, tokens=TRIMMED),
+    "mrs with penalties, trimmed": Way("mrs", PENALISED, tokens=TRIMMED),
+    "block, trimmed": Way("block", k=3, tokens=TRIMMED),
+    "match, other tokens": Way("match", tokens=FOREIGN),
+    "mrs, other tokens": Way("mrs", tokens=FOREIGN),
+    "mrs, other tokens, drafter hierarchical": Way("mrs", drafter="hierarchical", tokens=FOREIGN),
 }
 
 
 def surprise_of(count_texts: CountTexts, way: Way) -> float:
     settings = {field.name: getattr(way.sampling, field.name) for field in fields(Sampling) if field.name != "seed"}
+    of_draft = after(DRAFT) if way.tokens is None else of_own if way.tokens.foreign else of_kept
     counts = count_texts(
         after(TARGET),
-        after(DRAFT),
+        of_draft,
         PROMPT,
         LENGTH,
         range(way.samples),
         k=way.k,
+        tokens=way.tokens,
         make=lambda draft: make_drafters(WORDS, draft)[way.drafter],
         verifier=way.verifier,
         proposal=way.proposal,
@@ -144,6 +181,21 @@ def number_used_twice(patch: MonkeyPatch) -> None:
 
 def bonus_one_late(patch: MonkeyPatch) -> None:
     patch.setitem(VERIFIERS, "mrs", replace(VERIFIERS["mrs"], verify=verify_with_a_late_bonus))
+
+
+def whole_vocabulary_said(patch: MonkeyPatch) -> None:
+    """A token is drawn from the draft's few, and said to be drawn from all of its distribution, not renormalised."""
+    add = Wanted.add_row
+
+    def add_row(want: Wanted, row: Any, origin: str, ids: Any = None) -> bool:
+        added = add(want, row, origin, ids)
+        drawn, rest = want.proposal.distributions[-1], np.setdiff1d(np.arange(WORDS), ids)
+        said = np.zeros(WORDS)
+        said[drawn.ids], said[rest] = drawn.weights, drawn.total / len(rest)
+        want.proposal.distributions[-1] = Distribution.of(said)
+        return added
+
+    patch.setattr(Wanted, "add_row", add_row)
 
 
 def block_keyed_by_position(patch: MonkeyPatch) -> None:
@@ -182,6 +234,7 @@ def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:
         (number_used_twice, "mrs"),
         (bonus_one_late, "mrs"),
         (stops_after_unlikely_tokens, "block"),
+        (whole_vocabulary_said, "mrs, trimmed"),
         (block_keyed_by_position, "block, a sure draft of two words"),
     ],
 )
