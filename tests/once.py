@@ -9,6 +9,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,10 @@ def _digest(*parts: object) -> str:
 
 
 def _key_of_trace(interface: GraphInterface) -> str:
-    """Everything that a traced graph depends on: config, modules, formats, names and sizes; no trace reads values."""
+    """Everything that a traced graph depends on: config, modules, names and sizes; no trace reads values.
+
+    Formats of products are left out: `Traces` sets them in each graph after the trace (compile/trace/test_traces.py).
+    """
     from torch.utils._pytree import tree_flatten
 
     from mxspec.compile.trace.modules import PackedLinear
@@ -99,6 +103,7 @@ def _key_of_trace(interface: GraphInterface) -> str:
     model = interface.model
     arguments, form = tree_flatten(interface.arguments())
     first: dict[int, str] = {}  # of tied parameters
+    products = {path: module.source for path, module in model.named_modules() if isinstance(module, PackedLinear)}
     return _digest(
         type(interface).__qualname__,
         interface.inputs,
@@ -107,12 +112,16 @@ def _key_of_trace(interface: GraphInterface) -> str:
         [(argument.dtype, tuple(argument.shape)) for argument in arguments],
         model.config.to_json_string(use_diff=False),
         model,
-        [module.source for module in model.modules() if isinstance(module, PackedLinear)],
+        [(path, replace(source, format="", activations="int16")) for path, source in products.items()],
         [
             (name, first.setdefault(id(value), name), value.dtype, tuple(value.shape))
             for name, value in model.named_parameters(remove_duplicate=False)
         ],
-        [(name, value.dtype, tuple(value.shape)) for name, value in model.named_buffers(remove_duplicate=False)],
+        [
+            (name, value.dtype, tuple(value.shape))
+            for name, value in model.named_buffers(remove_duplicate=False)
+            if name.removesuffix(".weight") not in products
+        ],
     )
 
 

@@ -29,7 +29,7 @@ from mxspec.runtime.models.session import Part, Session
 
 LLAMA = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 120, "max_position_embeddings": 64, "attention_bias": True,
+    "num_key_value_heads": 2, "vocab_size": 120, "max_position_embeddings": 96, "attention_bias": True,
 }  # fmt: skip
 VALUES = {  # of the codes without a sign, in order: OCP MX 1.0, section 5.3
     "fp4": [0, 0.5, 1, 1.5, 2, 3, 4, 6],

@@ -35,7 +35,7 @@ from tests.compile.commands.test_speccompile import write_pair
 from tests.compile.test_mx_in import QUARK, write_mx
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
-CONTEXT = 64
+CONTEXT = 96  # traces are those of test_export_logits.py
 TEXT = np.random.default_rng(0).integers(3, 118, 40).tolist()
 
 
