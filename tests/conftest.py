@@ -40,6 +40,7 @@ DEMO = TESTS.parent / "recipes" / "demo"
 
 # Files that took 20 seconds or more, about in that order; two that make the same bundle do not stand side by side.
 LONGEST = (
+    "serve/test_ray.py",  # mostly waits
     "real/test_smollm2.py",
     "compile/planning/test_export_logits.py",
     "compile/commands/test_speccompile.py",
