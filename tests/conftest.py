@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -21,6 +22,9 @@ from tests.watched import headless_browser
 
 # Each worker has one core: more torch threads would only wait for each other. Subprocesses of tests inherit this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The collector otherwise looks through torch's many objects again and again: 12 % of the time of tests that trace.
+gc.set_threshold(200_000, 20, 20)
 
 # Shells start jobs in the background with SIGINT ignored, and so would be the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
