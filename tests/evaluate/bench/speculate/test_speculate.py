@@ -6,12 +6,14 @@ import json
 import shutil
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from mxspec.evaluate.bench.shapes.known import SOURCE_SHAPES, SourceShape
+from mxspec.evaluate.bench.shapes import random_bundle
+from mxspec.evaluate.bench.shapes.known import SOURCE_SHAPES, SourceShape, source_draft_shape
 from mxspec.evaluate.bench.speculate.bench import Run
 from mxspec.evaluate.bench.speculate.measure import measured_at
 from mxspec.evaluate.bench.speculate.result import SpeculateResult
@@ -124,6 +126,9 @@ def test_a_shape_with_an_encoder_is_measured(
 ) -> None:
     small = SourceShape("t5-1.1-xl", 64, 96, layers=1, heads=2, vocab_size=272, context_length=64, source_length=40)
     monkeypatch.setitem(SOURCE_SHAPES, "t5-1.1-xl", small)
+    monkeypatch.setattr(
+        random_bundle, "source_draft_shape", lambda target: replace(source_draft_shape(target), layers=1)
+    )
     sizes = ("--prompts=2", "--source-tokens=36", "--new-tokens=40", "--repetitions=1")
     options = (*sizes, "--k=2", "--acceptance=0.75", "--json")
     result = specbench("speculate", "--shape=t5-1.1-xl", "--work", str(tmp_path), *options)
