@@ -41,7 +41,8 @@ def alone(bundle: Path, *options: str) -> list[int]:
 
 
 def test_columns_equal_the_texts_written_alone(bundle: Path) -> None:
-    report = json.loads(run(bundle, *PROMPT, "--compare", "--json").stdout)
+    fixed = ("--k", "4")  # chosen by measured times, K may be 0 on a loaded machine
+    report = json.loads(run(bundle, *PROMPT, "--compare", "--json", *fixed).stdout)
     fp16, plain, speculating = report["columns"]
     assert [c["column"] for c in report["columns"]] == ["fp16", "mxfp6_e3m2", "mxfp6_e3m2, speculating"]
     assert plain["token_ids"] == alone(bundle, "--k", "0")
