@@ -244,6 +244,19 @@ class SoakResult(Result):
         return [Sheet(title, columns, (row,))]
 
 
+class Metric(Value):
+    """A metric of a server, and between what it has to be by what clients sent and read."""
+
+    name: str
+    least: float
+    found: float
+    most: float  # more than `least` by what clients that left may have been answered
+
+    @property
+    def agrees(self) -> bool:
+        return self.least <= self.found <= self.most
+
+
 class LoadResult(Result):
     """bench/serve_load.py: what became of the requests of many clients to a server."""
 
@@ -263,6 +276,7 @@ class LoadResult(Result):
     wrong_ones: tuple[str, ...]
     stuck: int
     left_running: float
+    metrics: tuple[Metric, ...] = ()
     seconds: float
     median_seconds: float | None
     p95_seconds: float | None
@@ -272,18 +286,28 @@ class LoadResult(Result):
 
     @property
     def passed(self) -> bool:
-        return not (self.wrong or self.stuck or self.left_running)
+        return not (self.wrong or self.stuck or self.left_running or self.false_metrics)
+
+    @property
+    def false_metrics(self) -> list[str]:
+        """What metrics say against what was sent."""
+        return [
+            f"{one.name}: {one.found:g}, expected {one.least:g} to {one.most:g}"
+            for one in self.metrics
+            if not one.agrees
+        ]
 
     def sheets(self) -> Sequence[Sheet]:
         names = ("requests", "whole", "cancelled", "malformed", "stuck", "wrong", "asked_again")
         compared = ("compared_greedy", "compared_sampled")
         columns = [Column(name.replace("_", " ")) for name in (*names, *compared)]
-        columns.append(Column("anonymous memory at each quarter, MB"))
+        columns += [Column("metrics, of which false"), Column("anonymous memory at each quarter, MB")]
         counts = [f"{getattr(self, name):,}" for name in (*names, *compared)]
+        metrics = f"{len(self.metrics)}, {len(self.false_metrics)}" if self.metrics else "-"
         memory, samples = self.anonymous_bytes, len(self.anonymous_bytes)
         quarters = [memory[samples * quarter // 4 - 1][1] for quarter in range(1, 5)] if memory else []
         title = f"requests of {self.clients} clients, {self.slots} slots, {self.seconds:.0f} s"
-        return [Sheet(title, tuple(columns), ((*counts, _megabytes(quarters)),))]
+        return [Sheet(title, tuple(columns), ((*counts, metrics, _megabytes(quarters)),))]
 
 
 def _megabytes(sizes: Sequence[int]) -> str:

@@ -5,7 +5,7 @@
 specserve runs in a process of its own. Clients ask one request after another over the loopback address: a tenth close
 the connection during the answer, a tenth send an invalid request, a tenth read a few bytes at a time. Afterwards every
 answer is compared with the one that `specrun --prompts` writes for the same settings: greedy answers, and sampled ones
-that a seed determines. The server's anonymous memory is read all the time.
+that a seed determines; and the server's metrics with what was sent and read. Its anonymous memory is read all the time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,15 +27,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from results import LoadResult
+from prometheus_client.parser import text_string_to_metric_families
+from results import LoadResult, Metric
 
 from mxspec.evaluate.bench.medians import median, percentile
 from mxspec.evaluate.bench.memory import anonymous_bytes
-from mxspec.evaluate.bench.serve.server import specserve
+from mxspec.evaluate.bench.serve.server import Address, specserve
 from mxspec.evaluate.options import Run, record_options
 from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command
+from mxspec.serve.texts.choice_text import finish_reason
 
+ROUTE = "/v1/completions"
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
 CANCELLED, MALFORMED, SLOW = 0.1, 0.1, 0.1  # shares of the requests
 PATIENCE = 120.0  # a request without an answer for these seconds counts as stuck
@@ -47,7 +51,10 @@ class Counts:
     """What became of the requests."""
 
     asked: int = 0
+    sent: int = 0  # those that were asked again, too
     whole: int = 0
+    refused: Counter[int] = field(default_factory=Counter)  # malformed requests, by status
+    left_tokens: int = 0  # the most tokens that were written for clients that left
     cancelled: int = 0
     malformed: int = 0  # malformed requests that were refused, as they should be
     later: int = 0  # how often the queue was full, and a client tried again
@@ -64,6 +71,7 @@ class ReadAnswer:
     key: str
     text: str
     reason: str
+    tokens: int
 
 
 def request_pool(count: int, seed: int, longest: int) -> dict[str, Body]:
@@ -116,6 +124,7 @@ class Client:
         try:
             async with asyncio.timeout(PATIENCE):
                 if way < CANCELLED:
+                    counts.left_tokens += body["max_new_tokens"]
                     await self._leave(data)
                     counts.cancelled += 1
                 elif way < CANCELLED + MALFORMED:
@@ -142,6 +151,7 @@ class Client:
             self._counts.later += 1
             await asyncio.sleep(0.1)
         self._counts.malformed += status in (400, 404)
+        self._counts.refused[status] += 1
         if status not in (400, 404) or "error" not in json.loads(body):
             self._counts.wrong.append(f"{data[:200]!r} was answered with {status}")
 
@@ -171,10 +181,11 @@ class Client:
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, self._address)
         reader, writer = await asyncio.open_connection(sock=connection, limit=4096 if slow else 1 << 16)
-        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head = f"POST {ROUTE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         try:
             writer.write(head.encode() + data)
+            self._counts.sent += 1
             await writer.drain()
             yield reader
         finally:
@@ -204,13 +215,16 @@ def _parse(answer: bytes) -> tuple[int, bytes]:
 def _written(key: str, body: bytes) -> ReadAnswer:
     """The text of an answer, whole or in a stream."""
     if not body.startswith(b"data: "):
-        choice = json.loads(body)["choices"][0]
-        return ReadAnswer(key, choice["text"], choice["mxspec"]["finish_reason"])
+        found = json.loads(body)
+        (choice,) = found["choices"]
+        return ReadAnswer(key, choice["text"], choice["mxspec"]["finish_reason"], found["timings"]["predicted_n"])
     events = [event.removeprefix(b"data: ") for event in body.split(b"\n\n") if event]
     if events[-1] != b"[DONE]":
-        return ReadAnswer(key, "", f"the stream ends with {events[-1][:200]!r}")
-    choices = [json.loads(event)["choices"][0] for event in events[:-1]]
-    return ReadAnswer(key, "".join(choice["text"] for choice in choices), choices[-1]["mxspec"]["finish_reason"])
+        return ReadAnswer(key, "", f"the stream ends with {events[-1][:200]!r}", 0)
+    chunks = [json.loads(event) for event in events[:-1]]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    last = chunks[-1]
+    return ReadAnswer(key, text, last["choices"][0]["mxspec"]["finish_reason"], last["timings"]["predicted_n"])
 
 
 async def load(address: tuple[str, int], process: int, pool: dict[str, Body], requests: int, clients: int) -> Any:
@@ -247,17 +261,60 @@ def expected_texts(bundle: Path, pool: dict[str, Body], used: set[str]) -> dict[
         return {one["key"]: (one["text"], one["finish_reason"]) for one in found}
 
 
-def wait_until_idle(address: tuple[str, int]) -> float:
-    """Texts that still run or wait after all clients have gone, and after at most 10 seconds."""
+def wait_until_idle(server: Address, sent: int) -> Samples:
+    """The metrics once no text runs or waits and all requests have ended, or after 10 seconds."""
     deadline = time.monotonic() + 10
     while True:
-        with socket.create_connection(address) as connection:
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            text = b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
-        left = sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("mxspec:num_requests_"))
-        if left == 0 or time.monotonic() > deadline:
-            return left
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        found = Samples(sample for family in text_string_to_metric_families(text) for sample in family.samples)
+        if (found.left == 0 and found.total("http_responses", route=ROUTE) >= sent) or time.monotonic() > deadline:
+            return found
         time.sleep(0.05)
+
+
+class Samples(list[Any]):
+    """What /metrics said."""
+
+    @property
+    def left(self) -> float:
+        """Number of texts that run and wait."""
+        return sum(sample.value for sample in self if sample.name.startswith("mxspec:num_requests_"))
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of a counter's samples with these labels."""
+        named = [sample for sample in self if sample.name == f"mxspec:{name}_total"]
+        return sum(sample.value for sample in named if labels.items() <= sample.labels.items())
+
+
+def compared_metrics(found: Samples, counts: Counts, written: list[ReadAnswer]) -> tuple[Metric, ...]:
+    """Each metric beside what clients know: all but what became of requests whose clients left."""
+    left = counts.cancelled
+    ends = Counter(finish_reason(one.reason) for one in written)
+    tokens = sum(one.tokens for one in written)
+
+    def answers(status: int, least: int, more: int = 0) -> Metric:
+        value = found.total("http_responses", route=ROUTE, status=str(status))
+        return Metric(name=f"answers {status}", least=least, found=value, most=least + more)
+
+    def texts(reason: str, least: int) -> Metric:
+        value = found.total("request_success", finished_reason=reason)
+        return Metric(name=f"texts {reason}", least=least, found=value, most=least + left)
+
+    return (
+        Metric(name="answers", least=counts.sent, found=found.total("http_responses", route=ROUTE), most=counts.sent),
+        answers(200, counts.whole, left),
+        *(answers(status, number) for status, number in sorted(counts.refused.items())),
+        answers(503, counts.later, left),
+        Metric(name="refused", least=counts.later, found=found.total("requests_refused"), most=counts.later + left),
+        *(texts(reason, ends[reason]) for reason in ("stop", "length", "abort")),
+        Metric(
+            name="tokens",
+            least=tokens,
+            found=found.total("generation_tokens"),
+            most=tokens + counts.left_tokens,
+        ),
+    )
 
 
 @click.command(cls=Command)
@@ -284,7 +341,7 @@ def main(
         address = server.address.host, server.address.port
         pool = request_pool(distinct, 7, longest)
         counts, written, seconds = asyncio.run(load(address, server.process.pid, pool, requests, clients))
-        left = wait_until_idle(address)
+        samples = wait_until_idle(server.address, counts.sent)
     expected = expected_texts(bundle, pool, {one.key for one in written})
     counts.wrong += [
         f"{one.key}: {(one.text, one.reason)!r}, specrun: {expected[one.key]!r}"
@@ -294,7 +351,8 @@ def main(
     result = LoadResult(
         **summary(counts, written, pool),
         seconds=seconds,
-        left_running=left,
+        left_running=samples.left,
+        metrics=compared_metrics(samples, counts, written),
         bundle=bundle.name,
         clients=clients,
         slots=slots,
@@ -305,7 +363,10 @@ def main(
     )
     run.finish(result)
     if not result.passed:
-        raise CheckFailed(f"{result.wrong} answers are wrong, {result.stuck} stuck, {left:g} left running")
+        false = "".join(f"; metrics: {one}" for one in result.false_metrics)
+        raise CheckFailed(
+            f"{result.wrong} answers are wrong, {result.stuck} stuck, {result.left_running:g} left running{false}"
+        )
 
 
 def summary(counts: Counts, written: list[ReadAnswer], pool: dict[str, Body]) -> dict[str, Any]:
