@@ -72,7 +72,9 @@ class Grammar:
                 case "lark":
                     source = LLMatcher.grammar_from_lark(self.text)
             machine = LLMatcher(vocabulary, source, log_level=0)
-        except ValueError as error:  # half a surrogate pair
+        except UnicodeEncodeError as error:
+            raise GenerationError("grammar: got half a surrogate pair, expected text") from error
+        except ValueError as error:
             raise GenerationError(f"grammar: {one_line(str(error))}") from error
         if machine.is_error():
             raise GenerationError(f"grammar: {one_line(machine.get_error())}")

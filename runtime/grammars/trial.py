@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
 
 from tokenizers import Tokenizer
 
@@ -19,11 +20,13 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary_of
 from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.guarded.forks import Forks, GiveUp
-from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
+from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError, TooSlowError
 
 LONGEST = 1 << 19  # bytes of a grammar
 SECONDS = 1.0  # of processor time; a schema of 500 fields takes 0.015, an enum of 20,000 texts 0.18
+QUICK_SECONDS = 0.05  # after which a grammar has to wait for others that are as slow, so that none waits for them
 PROCESSES = 12  # that try grammars at the same time
+SLOW_PROCESSES = 2  # that try slow ones
 COMPILING = 1  # grammars that are compiled here at the same time: texts that are written need the processor, too
 KEPT = 1024  # verdicts
 
@@ -37,6 +40,7 @@ class Trial:
         self._vocab_size = vocab_size
         self._verdicts: OrderedDict[bytes, str] = OrderedDict()  # by the grammar's hash: its error, empty if good
         self._lock = threading.Lock()
+        self._rooms = threading.BoundedSemaphore(PROCESSES), threading.BoundedSemaphore(SLOW_PROCESSES)
         self._compiling = threading.BoundedSemaphore(COMPILING)
         self._forks: Forks | None = None
         self.close = weakref.finalize(self, list)
@@ -75,12 +79,18 @@ class Trial:
 
     def _try(self, grammar: Grammar, give_up: GiveUp) -> str:
         """The error of a grammar, empty if it is good."""
+        quick, slow = self._rooms
         try:
-            return self._processes().ask(SECONDS, grammar.kind, grammar.text, give_up=give_up)
+            with suppress(TooSlowError):
+                return self._ask(QUICK_SECONDS, grammar, give_up, quick)
+            return self._ask(SECONDS, grammar, give_up, slow)
         except ProcessEndedError as error:  # which says nothing of the grammar
             raise GenerationError(f"grammar: {error}") from None
         except RefusedError as error:
             return str(error).removeprefix("grammar: ")
+
+    def _ask(self, seconds: float, grammar: Grammar, give_up: GiveUp, room: threading.Semaphore) -> str:
+        return self._processes().ask(seconds, grammar.kind, grammar.text, give_up=give_up, room=room)
 
     def _processes(self) -> Forks:
         self.warm()  # raises here what would end a process
@@ -88,7 +98,7 @@ class Trial:
             if self._forks is None:
                 parts = VocabularyParts.of(self._tokenizer, self._eos, self._vocab_size)
                 child = "mxspec.runtime.grammars.trial_child"
-                self._forks = Forks(child, parts.tokenizer, parts.size, parts.ends, most=PROCESSES)
+                self._forks = Forks(child, parts.tokenizer, parts.size, parts.ends)
                 self.close.detach()
                 self.close = weakref.finalize(self, self._forks.close)
             return self._forks

@@ -20,6 +20,7 @@ from mxspec.runtime.guarded.child import (
     limit_stack,
     used_bytes,
 )
+from mxspec.runtime.guarded.process import TOO_SLOW
 from mxspec.runtime.guarded.wire import LAST, read_request, send_answer
 
 NICENESS = 5  # what answers others has precedence
@@ -129,7 +130,7 @@ def _death(number: int, bounds: Bounds) -> str:
     """Why a process ended by a signal."""
     match number:
         case signal.SIGPROF:
-            return "it takes too much time"
+            return TOO_SLOW
         case signal.SIGSEGV | signal.SIGBUS:
             return "it is nested too deep"
         case signal.SIGABRT:

@@ -18,6 +18,7 @@ from mxspec.runtime.guarded.process import ProcessEndedError, result_of, start
 from mxspec.runtime.guarded.wire import read_answer, send_request
 
 TICK_SECONDS = 0.02  # time after which a given-up request is seen
+WAITING_SECONDS = 0.2  # the same while it waits for room, and nothing works for it
 
 GiveUp = Callable[[], bool]
 
@@ -27,29 +28,28 @@ class GivenUpError(Exception):
 
 
 class Forks:
-    """A module that forks a process for each request; safe from any number of threads, `most` of which are answered.
+    """A module that forks a process for each request; safe from any number of threads.
 
     `beginning` is what the module is told once, when it starts.
     """
 
-    def __init__(self, module: str, *beginning: Any, most: int) -> None:
+    def __init__(self, module: str, *beginning: Any) -> None:
         self._module = module
         self._beginning = beginning
-        self._room = threading.BoundedSemaphore(most)
         self._lock = threading.Lock()
         self._parent: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._owner = 0
 
-    def ask(self, seconds: float, *request: Any, give_up: GiveUp) -> str:
-        """The answer to a request that may take so many seconds of processor time.
+    def ask(self, seconds: float, *request: Any, give_up: GiveUp, room: threading.Semaphore) -> str:
+        """The answer to a request that may take so many seconds of processor time, once there is `room` for it.
 
-        `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError, and
-        ProcessEndedError where the fault is not the request's.
+        `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError,
+        TooSlowError among them, and ProcessEndedError where the fault is not the request's.
         """
         with ExitStack() as stack:
-            while not self._room.acquire(timeout=TICK_SECONDS):
+            while not room.acquire(timeout=WAITING_SECONDS):
                 _check(give_up)
-            stack.callback(self._room.release)
+            stack.callback(room.release)
             end = stack.enter_context(self._fork())
             requests, answers = (stack.enter_context(end.makefile(mode)) for mode in ("wb", "rb"))
             try:

@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 
 from mxspec.runtime.guarded.wire import ERROR, LAST, RESULT, read_answer, send_request
 
+TOO_SLOW = "it takes too much time"
+
 
 class RefusedError(Exception):
     """What a guarded process answers instead of a result, or why it has ended: one line."""
@@ -19,6 +21,10 @@ class RefusedError(Exception):
 
 class ProcessEndedError(RefusedError):
     """A guarded process has ended, or cannot be started, for a reason that is not known."""
+
+
+class TooSlowError(RefusedError):
+    """A request has taken more processor time than it may."""
 
 
 class GuardedProcess:
@@ -81,7 +87,7 @@ def start(module: str, **streams: Any) -> subprocess.Popen[bytes]:
 def result_of(answer: str) -> str:
     """The result that an answer holds; raises RefusedError where it holds an error."""
     if answer.startswith((ERROR, LAST)):
-        raise RefusedError(answer[1:])
+        raise TooSlowError(answer[1:]) if answer[1:] == TOO_SLOW else RefusedError(answer[1:])
     return answer.removeprefix(RESULT)
 
 

@@ -7,11 +7,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.grammars import trial as trial_module
 from mxspec.runtime.grammars import trial_child
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.grammars.trial import LONGEST, Trial
@@ -101,6 +103,31 @@ def test_who_gives_up_does_not_wait(trial: Trial) -> None:
     parent, _ = trial._forks._parent or pytest.fail("it runs")
     while subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True).stdout:
         time.sleep(0.01)  # each has ended with its request
+
+
+def test_a_good_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More slow ones than there are processes: each is soon set aside."""
+    monkeypatch.setattr(trial_module, "SECONDS", 20.0)
+    trial = Trial(TOKENIZER, [EOS], TOKENIZER.get_vocab_size())
+    given_up = threading.Event()
+    refused: list[GenerationError] = []
+
+    def ask(number: int) -> None:
+        try:
+            with suppress(GivenUpError):
+                trial.check(Grammar.json_schema(SLOW | {"minimum": number}), given_up.is_set)
+        except GenerationError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(30)]
+    for thread in threads:
+        thread.start()
+    trial.check(Grammar.regex("among slow ones"))
+    assert not refused
+    given_up.set()
+    for thread in threads:
+        thread.join()
+    trial.close()
 
 
 def test_a_process_that_was_killed_is_replaced(trial: Trial) -> None:
