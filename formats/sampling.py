@@ -90,7 +90,7 @@ class SamplingParameters(Generic[Unset]):
         None,
         low=0,
         high=2**64 - 1,
-        expected="an integer from 0 to 2^64 - 1, or None",
+        expected="an integer from 0 to 2^64 - 1",
         help="Seed of the random numbers.  [default: drawn, and reported]",
     )
     _: KW_ONLY

@@ -21,6 +21,10 @@ _PLAIN_WORDS = (  # pydantic's sentences in our form
     ("greater than", "more than"),
     ("a valid integer", "a whole number"),
     ("a valid string", "text"),
+    ("a valid dictionary( or instance of [A-Za-z]+)?", "an object"),
+    ("a valid (list|number)", r"a \1"),
+    ("a valid boolean", "true or false"),
+    (", unable to parse raw data as a unicode string", ""),
     (" after validation, not [0-9]+", ""),
 )
 
@@ -110,4 +114,10 @@ def _item_type(kind: Any) -> Any:
 def shorten(value: Any) -> str:
     """How a value of a file looks in an error: its first 60 characters."""
     text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def shorten_json(value: Any) -> str:
+    """How a value of a request looks in an error: as the client wrote it, its first 60 characters."""
+    text = json.dumps(value, ensure_ascii=not isinstance(value, str) or not value.isprintable())
     return text if len(text) <= 60 else f"{text[:57]}..."

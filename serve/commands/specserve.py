@@ -213,10 +213,12 @@ def _serve(service: Service, app: object, listener: socket.socket) -> None:
     """Answer until a signal, or until a model cannot be loaded."""
     import uvicorn
 
+    from mxspec.serve.http.half_closed import HalfClosable
+
     limits = service.limits
 
     class Server(uvicorn.Server):
-        """Drains before it closes connections."""
+        """Drains before it closes; what is asked meanwhile is refused."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -225,8 +227,6 @@ def _serve(service: Service, app: object, listener: socket.socket) -> None:
             print(f"listening on http://{shown}:{port}", file=sys.stderr, flush=True)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            for server in self.servers:
-                server.close()
             if service.error is None:
                 finished, cut = await service.drain(limits.grace_seconds, lambda: self.force_exit)
                 print(f"shutting down: {finished} requests finished, {cut} cut off", file=sys.stderr, flush=True)
@@ -235,7 +235,7 @@ def _serve(service: Service, app: object, listener: socket.socket) -> None:
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         loop="asyncio",
-        http="h11",
+        http=HalfClosable,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -45,7 +45,9 @@ def _text(value: Any) -> Any:
         kind = part.get("type") if isinstance(part, dict) else None
         field = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind))
         if field is None or not isinstance(part.get(field), str):
-            raise ValueError(f"got a part {number} of type {kind}, expected text: the models here read only text")
+            raise ValueError(
+                f"expected parts of type text, for the models here read only text; part {number} is not one"
+            )
         texts.append(part[field])
     return "\n".join(texts)
 
@@ -230,8 +232,7 @@ class ChatRequest(GenerationRequest):
                 plain["role"] = "system"
             for call in plain.get("tool_calls", ()):
                 call["function"]["arguments"] = _arguments(number, call["function"]["arguments"])
-            if "tool_calls" in plain:
-                plain.setdefault("content", "")
+            plain.setdefault("content", "")  # templates do not expect a reply without
             chat.append(plain)
         return chat
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, Validation
 
 from mxspec.formats.errors import ContextLengthError, GenerationError, MxspecError, did_you_mean
 from mxspec.formats.sampling import DRAWN, PARAMETERS
-from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten, with_fields
+from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten_json, with_fields
 from mxspec.runtime.cli.settings import grammar_of
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
@@ -41,7 +41,7 @@ def _check_bias(value: Any) -> Any:
         raise ValueError("expected token ids with numbers")
     for token in value:
         if not (isinstance(token, str) and token.isdecimal() and token.isascii()):
-            raise ValueError(f"got the token id {token!r}, expected a whole number")
+            raise ValueError(f"expected whole numbers as token ids, not {token!r}")
     return {int(token): bias for token, bias in value.items()}
 
 
@@ -222,7 +222,7 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
     except GenerationError as error:
         raise refused(error) from None
     if not isinstance(found, dict):
-        raise ApiError(400, f"body: got a {type(found).__name__}, expected an object")
+        raise ApiError(400, f"body: got {shorten_json(found)}, expected an object")
     _check_depth(found)
     return parse_object(found, model, refusals)
 
@@ -266,6 +266,9 @@ def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]
     param = _path(worst["loc"], given, worst["type"])
     if not param:
         return ApiError(400, f"body: {in_plain_words(worst['msg'])}")
+    if worst["type"] == "union_tag_invalid":
+        name = worst["ctx"]["discriminator"].strip("'")
+        return _wrong(f"{param}.{name}", f"expected {worst['ctx']['expected_tags']}", worst["input"][name])
     last = str(worst["loc"][-1])
     if worst["type"] == "extra_forbidden":
         own = last in Own.model_fields and param == last
@@ -273,7 +276,11 @@ def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]
         return ApiError(400, f"{param[:200]}: unknown field{hint}", param=param, code="unknown_parameter")
     if worst["type"] == "missing":
         return ApiError(400, f"{param}: is missing", param=param, code="missing_required_parameter")
-    return ApiError(400, f"{param}: {in_plain_words(worst['msg'])}, got {shorten(worst['input'])}", param=param)
+    return _wrong(param, in_plain_words(worst["msg"]), worst["input"])
+
+
+def _wrong(param: str, expected: str, got: Any) -> ApiError:
+    return ApiError(400, f"{param}: {expected}, got {shorten_json(got)}", param=param)
 
 
 def _path(location: tuple[int | str, ...], value: Any, kind: str) -> str:

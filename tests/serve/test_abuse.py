@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from mxspec.serve.http.half_closed import INTERIM
+
 from .conftest import PATIENCE, Answer, Raw, Server, Serving
 
 KEYS = ("first-secret-key", "second-secret-key")
@@ -77,6 +79,22 @@ def test_who_goes_away_gives_the_slot_back(server: Server, streamed: bool) -> No
     took = wait_until(server, lambda texts: texts == 0)
     assert took < 0.5  # the text takes more than a second
     assert any(entry.get("cut") == "disconnected" for entry in server.log())
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_who_only_ends_sending_gets_the_whole_answer(server: Server, streamed: bool) -> None:
+    body = LONG | {"stream": streamed, "max_tokens": 300}
+    with Raw(server, body, headers=bearer()) as client:
+        client.shutdown(socket.SHUT_WR)
+        found = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert found.removeprefix(INTERIM).startswith(b"HTTP/1.1 200 ")
+    assert (b"[DONE]" if streamed else b'"completion_tokens":300') in found
+
+
+def test_who_ends_sending_within_a_body_is_dropped(server: Server) -> None:
+    with Raw(server, SHORT, headers=bearer() | {"Content-Length": "9999"}) as client:
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100) == b""
 
 
 def test_beyond_the_queue_the_answer_is_later(server: Server) -> None:

@@ -99,6 +99,23 @@ def test_a_signal_lets_texts_end_or_cuts_them_off(demo: Path, serving: Serving, 
         server.request("GET", "/health")
 
 
+def test_while_texts_end_new_requests_are_refused(demo: Path, serving: Serving) -> None:
+    with serving(demo) as server:
+        thread, answers = begin(server, LONG | {"stream": True})
+        while server.metric("mxspec:num_requests_running") == 0:
+            pass
+        server.process.terminate()
+        while server.request("GET", "/health").json != {"status": "draining"}:
+            pass
+        refused = server.post("/v1/completions", LONG)
+        assert (refused.status, refused.json["error"]["code"]) == (503, "draining")
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        assert not answers
+        thread.join()
+        assert answers[0].events[-1] == "[DONE]"
+        assert "1 requests finished, 0 cut off" in server.wait_for("shutting down")
+
+
 def test_a_request_that_takes_too_long_ends(demo: Path, serving: Serving) -> None:
     with serving(demo, "--time-limit", "0.2") as server:
         whole = server.post("/v1/completions", LONG)

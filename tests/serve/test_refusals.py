@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_a_wrong_completion_is_refused_by_its_field(server: Server, fields: dict
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages.0.content"),
-        ({"messages": [{"role": "poet", "content": "x"}]}, "messages.0"),
+        ({"messages": [{"role": "poet", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"content": "x"}]}, "messages.0"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages"),
@@ -202,6 +203,39 @@ def test_settings_without_effect_are_accepted(server: Server, fields: dict[str, 
     assert answer.status == 200, answer.body
     given = {"user", "metadata", "store", "service_tier", "modalities"} & fields.keys()
     assert answer.headers.get("x-ignored-fields", "") == ", ".join(sorted(given))
+
+
+WRONG = [None, True, 1.5, "\ud800", [], [None], [[1, None]], {}, {"a": [True]}]
+PYTHON = re.compile(r"\b(None|True|False|dict\w*|instance|Input|str|int|codec|NoneType)\b|object has no|[\[{]'")
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", lambda wrong: {"prompt": wrong}),
+        ("/v1/completions", lambda wrong: {"prompt": "x", "seed": wrong, "temperature": 1}),
+        ("/v1/completions", lambda wrong: {"prompt": "x", "logit_bias": wrong}),
+        ("/v1/completions", lambda wrong: {"prompt": "x", "mxspec": {"regex": wrong}}),
+        ("/v1/completions", lambda wrong: {"prompt": "x", "stream_options": wrong}),
+        ("/v1/completions", lambda wrong: json.dumps(wrong).encode()),
+        ("/v1/chat/completions", lambda wrong: CHAT | {"tools": [wrong]}),
+        ("/v1/chat/completions", lambda wrong: CHAT | {"messages": [{"role": wrong}]}),
+        ("/v1/chat/completions", lambda wrong: CHAT | {"messages": [{"role": "user", "content": wrong}]}),
+        ("/v1/chat/completions", lambda wrong: CHAT | {"messages": [{"role": "assistant", "tool_calls": [wrong]}]}),
+        ("/v1/responses", lambda wrong: {"input": [{"type": wrong}]}),
+        ("/v1/responses", lambda wrong: {"input": "x", "text": {"format": wrong}}),
+        ("/api/chat", lambda wrong: {"model": "tiny", "messages": wrong}),
+        ("/detokenize", lambda wrong: {"tokens": wrong}),
+    ],
+)
+def test_mistakes_are_said_in_the_words_of_json(server: Server, path: str, asked: Callable[[Any], Any]) -> None:
+    for wrong in WRONG:
+        answer = server.post(path, asked(wrong))
+        if answer.status != 200:
+            error = answer.json["error"]
+            message = error if isinstance(error, str) else error["message"]
+            assert answer.status == 400
+            assert not PYTHON.search(message), (wrong, message)
 
 
 @pytest.mark.parametrize("text", ["x" * 97, "x" * 9000])
