@@ -11,13 +11,14 @@ from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
 from mxspec.compile.check.own_weights import check_own_weights
-from mxspec.compile.check.pair import Vocabulary, check_kinds, check_pair, usable_ids
+from mxspec.compile.check.pair import Vocabulary, check_kinds, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.complete import require_complete
 from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
+from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.planning.context import choose_contexts, rope_warning, source_length
@@ -26,6 +27,7 @@ from mxspec.compile.planning.share_tables import share_tables
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.trace.traces import Traces
+from mxspec.compile.vocabulary.draft_vocabulary import choose_vocabulary
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.rounding.rounded import RoundedModel
@@ -76,7 +78,7 @@ def write_bundle(
     models = list_models(recipe, with_baseline)
     for checkpoint in dict.fromkeys(checkpoints[name] for name in models):
         require_complete(checkpoint)
-    vocabularies, sampling = read_vocabularies(checkpoints, stages), read_sampling(checkpoints["target"].folder)
+    vocabularies, sampling = read_vocabularies(checkpoints), read_sampling(checkpoints["target"].folder)
     for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
         stages.note(note)
     contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
@@ -85,10 +87,18 @@ def write_bundle(
     for said in pair_warnings(checkpoints, contexts):
         stages.note(f"warning: {said}")
 
+    chosen = choose_vocabulary(recipe, checkpoints, vocabularies, stages)
+    rows: dict[ModelName, Ids] = {} if chosen is None else {"draft": chosen.rows}
     verdicts = judge_models(models, checkpoints, contexts, stages)
     budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
-    plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages))
-    known = {plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size) for plan in plans}
+    plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages, rows))
+    known = {
+        plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size)
+        for plan in plans
+        if plan.rows is None
+    }
+    if chosen is not None:
+        known["draft"] = chosen.entry.reads
     scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
     writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
@@ -104,10 +114,12 @@ def write_bundle(
             complete = check_model(plan, writer.folder, entry, known[plan.name])
             if not complete:
                 check_twin(plan, checkpoint.config, models[plan.name], recipe)
-            own = check_own_weights(writer.folder, entry, checkpoint)
+            own = check_own_weights(writer.folder, entry, checkpoint, plan.rows)
         seen = {} if own is None else {"own": own.stored.error, "int8_rows": own.int8_rows}
         referee = verdicts[checkpoint].entry.model_copy(update=seen)
         made.models[plan.name] = entry.model_copy(update={"referee": referee})
+    if chosen is not None:
+        chosen.write(made)
 
     folder = checkpoints["target"].folder
     copy_tokenizer(checkpoints["target"], made)
@@ -210,17 +222,21 @@ def plan_models(
     recipe: Recipe,
     verdicts: Mapping[Checkpoint, Verdict],
     stages: Stages,
+    rows: Mapping[ModelName, Ids],
 ) -> list[ModelPlan]:
-    """Export each model; raises CheckFailed if a graph's windows differ from its config's and its twin's."""
+    """Export each model, its head with these `rows` if given.
+
+    Raises CheckFailed if a graph's windows differ from its config's and its twin's.
+    """
     plans = []
     traces = {checkpoint: Traces() for checkpoint in checkpoints.values()}
     for name, wanted in models.items():
         checkpoint = checkpoints[name]
         with stages.step(f"export {name}"):
-            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name], traces[checkpoint])
+            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name], traces[checkpoint], rows.get(name))
             check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
             plans.append(plan)
-        if wanted.tied == "once" and not plan.shares_table:
+        if wanted.tied == "once" and not plan.shares_table and plan.rows is None:
             stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
     return plans
 
@@ -235,16 +251,14 @@ def pack_model(plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, sta
     return written
 
 
-def read_vocabularies(checkpoints: dict[ModelName, Checkpoint], stages: Stages) -> dict[ModelName, Vocabulary]:
-    """Each model's tokens; raises PairError if target and draft do not share them."""
+def read_vocabularies(checkpoints: dict[ModelName, Checkpoint]) -> dict[ModelName, Vocabulary]:
+    """Each model's tokens; raises MxspecError for a tokenizer that the runtime would refuse."""
     for checkpoint in dict.fromkeys(checkpoints.values()):
         load_tokenizer(checkpoint.tokenizer)  # what the runtime would refuse is refused before anything is compiled
     target = Vocabulary.read(checkpoints["target"].tokenizer)
     read: dict[ModelName, Vocabulary] = {"target": target, "baseline": target}
     if "draft" in checkpoints:
         read["draft"] = Vocabulary.read(checkpoints["draft"].tokenizer)
-        if difference := check_pair(target, read["draft"]):
-            stages.note(f"warning: {difference}")
     return read
 
 

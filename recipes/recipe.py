@@ -132,9 +132,21 @@ class TargetRecipe(Strict):
 
 
 class DraftRecipe(TargetRecipe):
-    """The draft; by default its matrices stay in fp16."""
+    """The draft; by default its matrices stay in fp16.
+
+    With `vocabulary` its head keeps the rows of that many tokens, the most frequent ones of the file `text`, or those
+    that the tokenizer ranks first. What the kept tokens cover is measured on the last tenth of `text`.
+    """
 
     format: FormatName = FP16_TILES
+    vocabulary: Positive | None = None
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _vocabulary_without_a_budget(self) -> Self:
+        if self.vocabulary is not None and self.has_budget:
+            raise ValueError("`vocabulary` does not go with `budget` or `max_ratio`")
+        return self
 
 
 class Recipe(Strict):
@@ -246,6 +258,12 @@ class Recipe(Strict):
         assert self.calibrate is not None
         return self._folder / Path(self.calibrate).expanduser()
 
+    def draft_text(self) -> Path | None:
+        """The text whose most frequent tokens the draft's head keeps, if there is one."""
+        if self.draft is None or self.draft.text is None:
+            return None
+        return self._folder / Path(self.draft.text).expanduser()
+
     def guess_texts(self) -> dict[GuessesName, Path]:
         """The texts for drafters without a model."""
         texts: dict[GuessesName, str | None] = {"ngram": self.ngram, "suffix": self.suffix}
@@ -270,6 +288,11 @@ class Recipe(Strict):
                 raise RecipeError(f"{what} {given!r}: {hint}")
             raise RecipeError(f"{what} {given!r}: {found}, and not a hub id such as org/name")
         return None
+
+
+def kept_rows(model: TargetRecipe) -> int | None:
+    """The number of rows that a model's head keeps, None for all."""
+    return model.vocabulary if isinstance(model, DraftRecipe) else None
 
 
 def from_here(given: str) -> str:

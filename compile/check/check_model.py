@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from transformers import PreTrainedConfig
 
 from mxspec.compile.check.specialize import check_specializations
-from mxspec.compile.check.twin import write_twin
+from mxspec.compile.check.twin import VOCABULARY, write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
@@ -42,6 +43,7 @@ def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, 
         folder = Path(place)
         write_twin(config, folder)
         with Checkpoint(folder) as checkpoint:
-            twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length)
+            rows = None if plan.rows is None else np.arange(VOCABULARY // 2)
+            twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length, rows=rows)
             entry = write_model(twin, folder, lambda count: None).entry
         check_specializations(folder, entry, entry.vocab_size, twin.specializations)

@@ -33,6 +33,8 @@ from mxspec.compile.check.reference import (
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import is_computed, resolve_names, tied_names
+from mxspec.compile.checkpoint.selected_rows import Ids
+from mxspec.compile.planning.plan import head_parameters
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
@@ -69,8 +71,12 @@ class OwnWeights:
             check_divergence(self.int8_rows, entry)
 
 
-def check_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> OwnWeights | None:
+def check_own_weights(
+    folder: Path, entry: ModelEntry, checkpoint: Checkpoint, rows: Ids | None = None
+) -> OwnWeights | None:
     """Compare a model with its stored weights on random texts; None if the model is too large to compare.
+
+    `rows` int64[n] are those of the checkpoint's head that the model has, if these are not all.
 
     Raises CheckFailed if the logits are not those of the stored weights, or a tensor differs from the one that
     transformers loads.
@@ -79,7 +85,7 @@ def check_own_weights(folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -
     if needed > min(MOST_BYTES, available_memory() // 3):
         return None
     texts = random_texts(entry.vocab_size, min(LENGTH, entry.context_length), but=pad_of(checkpoint.config))
-    comparison = _Comparison.begin(folder, entry, checkpoint, texts)
+    comparison = _Comparison.begin(folder, entry, checkpoint, texts, rows)
     found = comparison.with_stored(folder, entry, checkpoint)
     found.check(entry)
     return found
@@ -92,7 +98,7 @@ def available_memory() -> int:
 
 
 def compare_own_weights(
-    folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]
+    folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text], rows: Ids | None = None
 ) -> tuple[OwnWeights, Difference]:
     """Read four texts with a model of the bundle in `folder` and with transformers, once with each set of weights.
 
@@ -100,7 +106,7 @@ def compare_own_weights(
 
     Raises CheckFailed if a stored tensor differs from the one that transformers loads.
     """
-    comparison = _Comparison.begin(folder, entry, checkpoint, texts)
+    comparison = _Comparison.begin(folder, entry, checkpoint, texts, rows)
     original = comparison.difference()
     return comparison.with_stored(folder, entry, checkpoint), original
 
@@ -113,9 +119,12 @@ class _Comparison:
     int8_rows: float | None
     first_position: int
     model: PreTrainedModel
+    rows: Ids | None
 
     @classmethod
-    def begin(cls, folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text]) -> Self:
+    def begin(
+        cls, folder: Path, entry: ModelEntry, checkpoint: Checkpoint, texts: Sequence[Text], rows: Ids | None
+    ) -> Self:
         """Read the texts, and load transformers' model with the checkpoint's weights."""
         config, length = checkpoint.config, len(texts[0])
         first_position = min(first_positions(config, entry.context_length, entry.context_length - length))
@@ -126,17 +135,17 @@ class _Comparison:
             int8_rows = mean_divergence(readings, read(folder))
         else:
             readings, int8_rows = read(folder), None
-        return cls(readings, int8_rows, first_position, load_reference(checkpoint, config))
+        return cls(readings, int8_rows, first_position, load_reference(checkpoint, config), rows)
 
     def with_stored(self, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> OwnWeights:
         """Give transformers' model the weights of the bundle, and compare."""
         with torch.no_grad():
-            _store_weights(self.model, folder, entry, checkpoint)
+            _store_weights(self.model, folder, entry, checkpoint, self.rows)
         return OwnWeights(self.difference(), self.int8_rows)
 
     def difference(self) -> Difference:
         """The largest difference, with the current weights of transformers' model."""
-        return largest_difference(self.readings, oracle(self.model, self.first_position))
+        return largest_difference(self.readings, oracle(self.model, self.first_position), self.rows)
 
 
 def _read(folder: Path, entry: ModelEntry, texts: Sequence[Text], first_position: int) -> list[Reading]:
@@ -145,8 +154,11 @@ def _read(folder: Path, entry: ModelEntry, texts: Sequence[Text], first_position
     return list(read_texts(session, texts))
 
 
-def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> None:
-    """Replace the parameters that transformers loaded by the bundle's weights."""
+def _store_weights(
+    model: PreTrainedModel, folder: Path, entry: ModelEntry, checkpoint: Checkpoint, rows: Ids | None
+) -> None:
+    """Replace the parameters that transformers loaded by the bundle's weights; of the head only `rows`, if given."""
+    heads = set() if rows is None else head_parameters(model)
     named = model.named_parameters(remove_duplicate=False)
     parameters = {name for name, _ in named if not is_computed(model, name)}
     tensor_of = resolve_names(model, checkpoint.tensors, parameters).tensor_of
@@ -160,6 +172,9 @@ def _store_weights(model: PreTrainedModel, folder: Path, entry: ModelEntry, chec
         names = [tensor.name] if alone else [parameter_of[source] for source in tensor.sources]
         if names:
             values = _stored_values(folder / entry.weights, tensor)
+            if rows is not None and tensor.name in heads:
+                _replace_rows(model, tensor, values, rows)
+                continue
             for parts in _tied(model, tensor, names, twins):
                 _replace(model, parts, tensor, values)
 
@@ -201,14 +216,30 @@ def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, 
                 f"{tensor.name} is {list(tensor.shape)} in the bundle, {name} {list(before.shape)} in the checkpoint: "
                 "the bundle was made from another"
             )
-        nearest, error = min(found, key=lambda each: each[1])
-        if error > NEAR:
-            raise CheckFailed(
-                f"{tensor.name}: what the bundle stores is {error:.2f} away from {name}, which transformers loads from "
-                f"the checkpoint, expected at most {NEAR}: a tensor was taken for another, or the checkpoint is another"
-            )
+        nearest, _ = min(found, key=lambda each: each[1])
+        _require_near(nearest, before.numpy(), tensor, name)
         setattr(module, attribute, nn.Parameter(torch.from_numpy(nearest), requires_grad=False))
         begin += before.numel() // (values.size // len(values))
+
+
+def _replace_rows(model: PreTrainedModel, tensor: TensorEntry, values: Values, rows: Ids) -> None:
+    """Assign `values` to these rows of a parameter, which is not tied any more."""
+    owner, _, attribute = tensor.name.rpartition(".")
+    module = model.get_submodule(owner)
+    whole = getattr(module, attribute).numpy().copy()
+    _require_near(values, whole[rows], tensor, tensor.name)
+    whole[rows] = values
+    setattr(module, attribute, nn.Parameter(torch.from_numpy(whole), requires_grad=False))
+
+
+def _require_near(values: Values, before: Values, tensor: TensorEntry, name: str) -> None:
+    """Raise CheckFailed unless stored values are those that transformers loaded, but for rounding."""
+    error = float(np.linalg.norm(values - before)) / (float(np.linalg.norm(before)) or 1.0)
+    if error > NEAR:
+        raise CheckFailed(
+            f"{tensor.name}: what the bundle stores is {error:.2f} away from {name}, which transformers loads from "
+            f"the checkpoint, expected at most {NEAR}: a tensor was taken for another, or the checkpoint is another"
+        )
 
 
 def _orientations(values: Values, begin: int, before: Values) -> Iterator[tuple[Values, float]]:

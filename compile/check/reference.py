@@ -17,6 +17,7 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import in_text_half
+from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.silence import silence
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_float32
 from mxspec.formats.errors import CheckpointError
@@ -93,12 +94,16 @@ def forward(model: PreTrainedModel, text: Text, first_position: int, source: Tex
     return logits
 
 
-def largest_difference(readings: Iterable[Reading], expected: Oracle) -> Difference:
-    """The largest difference of all rows; infinite if logits are not finite or have another shape."""
+def largest_difference(readings: Iterable[Reading], expected: Oracle, tokens: Ids | None = None) -> Difference:
+    """The largest difference of all rows; infinite if logits are not finite or have another shape.
+
+    With `tokens` int64[n] the readings have the logits of these alone.
+    """
     worst = Difference()
     for reading in readings:
         whole = expected(reading)
         rows = whole[reading.first : reading.first + len(reading.logits)]
+        rows = rows if tokens is None else rows[:, tokens]
         with np.errstate(invalid="ignore"):
             same = reading.logits.shape == rows.shape
             error = float(np.abs(reading.logits - rows).max() / np.abs(whole).max()) if same else np.inf

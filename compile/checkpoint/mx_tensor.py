@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
 from mxspec.compile.checkpoint.merged_tensor import MergedTensor
+from mxspec.compile.checkpoint.selected_rows import SelectedRows
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
@@ -154,7 +155,7 @@ class MxTensor:
         )
 
 
-Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor
+Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor | SelectedRows
 
 
 def _where(tensor: ByteRows) -> str:

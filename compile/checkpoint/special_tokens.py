@@ -18,14 +18,20 @@ def read_special_tokens(
 
     Raises CheckpointError for ids outside the vocabulary, and if the decoder's first id is missing.
     """
-    begin = _ids(folder, "bos_token_id", vocab_size)
+    begin, ends = read_ends(folder, vocab_size)
     return TokenizerEntry(
         sha256=sha256,
         vocab_size=vocab_size,
-        bos_token_id=begin[0] if begin else None,
-        eos_token_ids=_ids(folder, "eos_token_id", vocab_size),
+        bos_token_id=begin,
+        eos_token_ids=ends,
         decoder_start=_decoder_start(folder, vocab_size) if is_encoder_decoder else (),
     )
+
+
+def read_ends(folder: Path, vocab_size: int) -> tuple[int | None, tuple[int, ...]]:
+    """The id that begins a text, if there is one, and those that end one. Raises CheckpointError as above."""
+    begin = _ids(folder, "bos_token_id", vocab_size)
+    return begin[0] if begin else None, _ids(folder, "eos_token_id", vocab_size)
 
 
 def _decoder_start(folder: Path, vocab_size: int) -> tuple[int, ...]:

@@ -16,7 +16,15 @@ from rich.table import Table
 from mxspec.compile.checkpoint.generation_config import shorten_json
 from mxspec.compile.commands.budget_table import budget_line, budget_table
 from mxspec.formats.generation import GenerationRules
-from mxspec.formats.manifest import LENDER, Manifest, ModelEntry, RefereeEntry, RoundingEntry, TensorEntry
+from mxspec.formats.manifest import (
+    LENDER,
+    Manifest,
+    ModelEntry,
+    RefereeEntry,
+    RoundingEntry,
+    TensorEntry,
+    VocabularyEntry,
+)
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _LAYER = re.compile(r"(^|\.)\d+\.")
@@ -91,6 +99,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
                 console.print(
                     f"  {tensor.name} is the embedding, too: tokens are looked up in its tiles", highlight=False
                 )
+        if entry.vocabulary is not None:
+            console.print(_vocabulary_line(entry.vocabulary, entry.vocab_size), highlight=False, soft_wrap=True)
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
         if entry.budget is not None:
@@ -141,6 +151,18 @@ def _referee_line(referee: RefereeEntry) -> str:
     twin = max(referee.quiet, referee.loud)
     rows = "" if referee.int8_rows is None else f"; int8 rows change it by {referee.int8_rows:.1e} nats (KL)"
     return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}{rows}"
+
+
+def _vocabulary_line(vocabulary: VocabularyEntry, rows: int) -> str:
+    """How many tokens the draft proposes, and what that is of a held-out text."""
+    said = [f"  proposes {rows:,} tokens"]
+    if vocabulary.shared is not None:
+        said.append(f"of a tokenizer of its own, which shares {vocabulary.shared:.1%} of its tokens with the target's")
+    if vocabulary.covered is not None:
+        said.append(f"{vocabulary.covered:.1%} of the {vocabulary.tokens:,} held-out tokens of its text")
+    if vocabulary.lengthened is not None:
+        said.append(f"each read as {vocabulary.lengthened:.2f} of its own")
+    return ", ".join(said)
 
 
 def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
@@ -232,6 +254,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "notes": list(entry.notes),
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
+        "vocabulary": None if entry.vocabulary is None else entry.vocabulary.model_dump(mode="json"),
         "referee": None if entry.referee is None else entry.referee.model_dump(mode="json"),
         "groups": [
             {

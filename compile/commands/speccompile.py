@@ -74,6 +74,18 @@ for command in (list_recipes, explain, inspect, emit):
     type=_TIED,
     help="Copies of a draft's tied embedding and head. [once where exact]",
 )
+@click.option(
+    "--draft-vocabulary",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of tokens that the draft may propose: its head keeps their rows. [all]",
+)
+@click.option(
+    "--draft-text",
+    type=click.Path(path_type=Path),
+    metavar="TEXT",
+    help="Text whose most frequent tokens --draft-vocabulary keeps. [those that the tokenizer ranks first]",
+)
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
 @click.option("--budget", metavar="BITS", help="Choose the target's formats for this average a weight, such as 5.2bpw.")
 @click.option(
@@ -124,6 +136,8 @@ def compile_recipe(
     draft_activations: str | None,
     tied: str | None,
     draft_tied: str | None,
+    draft_vocabulary: int | None,
+    draft_text: Path | None,
     keep_fp16: tuple[str, ...],
     budget: str | None,
     max_ratio: float | None,
@@ -163,7 +177,13 @@ def compile_recipe(
             "activations": activations,
             "tied": tied,
         },
-        draft={"format": draft_format, "activations": draft_activations, "tied": draft_tied},
+        draft={
+            "format": draft_format,
+            "activations": draft_activations,
+            "tied": draft_tied,
+            "vocabulary": draft_vocabulary,
+            "text": None if draft_text is None else str(draft_text.absolute()),
+        },
     )
     output = output or Path(f"{wanted.name}.bundle")
     try:

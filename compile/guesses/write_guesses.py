@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.compile.guesses.encode_text import encode_text
 from mxspec.compile.progress import Stages
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.bundle_writer import BundleWriter
@@ -21,8 +19,6 @@ from mxspec.formats.suffix_order import suffix_order
 from mxspec.recipes.recipe import Recipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
 from mxspec.runtime.text.tokenizer import load_tokenizer
-
-PIECE = 1 << 20  # characters to encode at a time, up to the next line end
 
 
 def check_texts(recipe: Recipe) -> None:
@@ -46,7 +42,7 @@ def write_guesses(
     for name, path in recipe.guess_texts().items():
         with stages.step(f"read text for {name}"):
             text, text_sha256 = _read(name, path)
-            tokens = _encode(load_tokenizer(tokenizer), text, vocab_size)
+            tokens = encode_text(load_tokenizer(tokenizer), text, vocab_size)
             if len(tokens) < 2:
                 raise RecipeError(f"{name}: {path} holds fewer than 2 tokens; give it some pages of text")
             file = f"{name}.safetensors"
@@ -65,18 +61,3 @@ def _read(name: GuessesName, path: Path) -> RecipeText:
     if not read.text.strip():
         raise RecipeError(f"{name}: {path} holds no text")
     return read
-
-
-def _encode(tokenizer: Tokenizer, text: str, vocab_size: int) -> NDArray[np.int32]:
-    """Token ids int32[n], without ids that have no logits in the models."""
-    pieces = (tokenizer.encode(piece, add_special_tokens=False).ids for piece in _pieces(text))
-    ids = np.fromiter(chain.from_iterable(pieces), np.int32)
-    return ids[ids < vocab_size]
-
-
-def _pieces(text: str) -> Iterator[str]:
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start + PIECE) + 1 or len(text)
-        yield text[start:end]
-        start = end

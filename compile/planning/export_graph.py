@@ -51,6 +51,7 @@ def export_graph(
     buffers: Mapping[str, Source] = MappingProxyType({}),
     stored_once: StoredOnce = never,
     traces: Traces | None = None,
+    head_rows: int | None = None,
 ) -> ExportedGraph:
     """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
 
@@ -58,7 +59,8 @@ def export_graph(
     rows as `activations` if their format supports it. `cache_dtype` is float16 or float32. A head that is also the
     embedding is stored once if `stored_once` says so for its parameter, else with a float16 table. No weights are read,
     only small `buffers` (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to
-    `source_length` tokens. `traces` are of the same configuration, buffers and lengths.
+    `source_length` tokens. `traces` are of the same configuration, buffers and lengths. With `head_rows` the head has
+    that many of its rows.
 
     Raises UnsupportedModelError if the model cannot be exported.
     """
@@ -75,7 +77,7 @@ def export_graph(
         model.config._attn_implementation = ATTENTION_NAME
         load_buffers(model, buffers)
         family.patch(model, call)
-        head = swap_modules(model, weight_format, activations, call)
+        head = swap_modules(model, weight_format, activations, call, head_rows)
         notes = replace_rotary_modules(model, context_length)
         specs = _weight_specs(model)
         interface = (SourceDecoderInterface if config.is_encoder_decoder else DecoderInterface)(model, call, shape)

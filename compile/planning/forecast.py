@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -19,7 +19,7 @@ from mxspec.compile.planning.formats import choose_formats, choose_tables
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.find_recipe import shipped_config
-from mxspec.recipes.recipe import Recipe, TargetRecipe
+from mxspec.recipes.recipe import Recipe, TargetRecipe, kept_rows
 
 # Measured for a 7B target on two cores (bench/records/compile_7b.json): 4.5 s for the referee, 16 s of export for 32
 # layers, 460 million weights packed a second, 10 s of checks.
@@ -84,9 +84,11 @@ def _forecast_model(
 ) -> ModelForecast:
     model = name_parameters(config)
     format_of = choose_formats(model, wanted, {})
-    matrices = dict(_matrices(model))
+    matrices, rows = dict(_matrices(model)), kept_rows(wanted)
+    if rows is not None:
+        matrices = _with_trimmed_head(model, matrices, rows)
     packed = sum(_packed_bytes(format_of(parameter), *shape) for parameter, shape in matrices.items())
-    stored_once = set(filter(choose_tables(wanted, format_of, {}), matrices))
+    stored_once = set(filter(choose_tables(wanted, format_of, {}), matrices)) if rows is None else set[str]()
     weights = sum(parameter.numel() for parameter in model.parameters())
     width = 4 if "float32" in str(config.dtype) else 2
     layers = decoder_layers(config) + (config.num_hidden_layers if config.is_encoder_decoder else 0)
@@ -114,6 +116,17 @@ def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, int]]]:
         if isinstance(module, nn.Linear | Conv1D):
             n, k = module.weight.shape[::-1] if isinstance(module, Conv1D) else module.weight.shape
             yield names[id(module.weight)], (n, k)
+
+
+def _with_trimmed_head(
+    model: PreTrainedModel, matrices: Mapping[str, tuple[int, int]], rows: int
+) -> dict[str, tuple[int, int]]:
+    """The matrices with `rows` rows of the head, which goes by its own name even if it is tied."""
+    head = model.get_output_embeddings()
+    path = next(path for path, module in model.named_modules() if module is head)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    others = {name: shape for name, shape in matrices.items() if name != names[id(head.weight)]}
+    return others | {f"{path}.weight": (rows, head.weight.shape[1])}
 
 
 def _packed_bytes(format_name: str, n: int, k: int) -> int:

@@ -11,7 +11,9 @@ from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
+from mxspec.compile.checkpoint.selected_rows import Ids, SelectedRows
 from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
+from mxspec.compile.passes.embeddings import never
 from mxspec.compile.planning.context import source_length
 from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.planning.formats import choose_formats, choose_tables, main_format, own_formats
@@ -20,14 +22,15 @@ from mxspec.compile.trace.traces import Traces
 from mxspec.formats.manifest import BudgetEntry, ModelName
 from mxspec.formats.safetensors_file import Layout
 from mxspec.formats.weight_format import Activations
-from mxspec.recipes.recipe import Recipe, TargetRecipe
+from mxspec.recipes.recipe import Recipe, TargetRecipe, kept_rows
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
     """One model before its weights are written.
 
-    `borrowed` tables are in the target's weights file, at these offsets.
+    `borrowed` tables are in the target's weights file, at these offsets. `rows` int64[n] are those that its head keeps,
+    None for all.
     """
 
     name: ModelName
@@ -40,6 +43,7 @@ class ModelPlan:
     activations: Activations = "int16"
     budget: BudgetEntry | None = None
     borrowed: Mapping[str, int] = field(default_factory=dict)
+    rows: Ids | None = None
 
     @property
     def stored(self) -> list[WeightSpec]:
@@ -64,15 +68,20 @@ def plan_model(
     recipe: Recipe,
     context_length: int,
     traces: Traces | None = None,
+    rows: Ids | None = None,
 ) -> ModelPlan:
-    """Export the graph and find its weights in the checkpoint. Raises MxspecError."""
+    """Export the graph and find its weights in the checkpoint; its head keeps `rows` if given. Raises MxspecError."""
     model = checkpoint.named
     own = own_formats(model, checkpoint)
     buffers = find_buffers(model, checkpoint.tensors)
-    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length, buffers, traces)
+    head_rows = None if rows is None else len(rows)
+    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length, buffers, traces, head_rows)
     parameters = [*dict.fromkeys(source for spec in exported.weights for source in spec.sources), *buffers]
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
+    if rows is not None:
+        for parameter in head_parameters(model) & sources.keys():
+            sources[parameter] = SelectedRows(sources[parameter], rows)
     return ModelPlan(
         name=name,
         weight_format=main_format(wanted, own),
@@ -82,14 +91,23 @@ def plan_model(
         layout=plan_weights(exported.weights, sources),
         specializations=specializations(name, recipe, context_length),
         activations=wanted.activations,
+        rows=rows,
     )
+
+
+def head_parameters(model: PreTrainedModel) -> set[str]:
+    """The names of the head's weight, though it may be tied, and of its bias."""
+    head = model.get_output_embeddings()
+    path = next(path for path, module in model.named_modules() if module is head)
+    return {f"{path}.weight", f"{path}.bias"}
 
 
 def plan_without_weights(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelPlan:
     """The plan of a configuration without a checkpoint. Raises MxspecError if it cannot be exported."""
-    exported = _export(config, name_parameters(config), {}, wanted, recipe, context_length, {})
+    model, rows = name_parameters(config), kept_rows(wanted)
+    exported = _export(config, model, {}, wanted, recipe, context_length, {}, head_rows=rows)
     layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length)
     return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
@@ -103,6 +121,7 @@ def _export(
     context_length: int,
     buffers: Mapping[str, Source],
     traces: Traces | None = None,
+    head_rows: int | None = None,
 ) -> ExportedGraph:
     weight_format = choose_formats(model, wanted, own)
     return export_graph(
@@ -113,8 +132,9 @@ def _export(
         source_length=source_length(recipe, config),
         activations=wanted.activations,
         buffers=buffers,
-        stored_once=choose_tables(wanted, weight_format, own),
+        stored_once=choose_tables(wanted, weight_format, own) if head_rows is None else never,
         traces=traces,
+        head_rows=head_rows,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,11 +85,16 @@ class TanhGelu(nn.Module):
 
 
 def swap_modules(
-    model: PreTrainedModel, format_of: Callable[[str], str], activations: Activations, call: CallInputs
+    model: PreTrainedModel,
+    format_of: Callable[[str], str],
+    activations: Activations,
+    call: CallInputs,
+    head_rows: int | None = None,
 ) -> PackedHead:
     """Replace linear layers, the LM head and GELUs of several operators by mxspec's modules; return the head.
 
-    A tied head is stored packed, with the embedding's values. Raises UnsupportedModelError without a plain head.
+    A tied head is stored packed, with the embedding's values. With `head_rows` the head has that many rows, selected
+    from those of its parameter, which goes by the head's own name. Raises UnsupportedModelError without a plain head.
     """
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -100,13 +105,22 @@ def swap_modules(
         if isinstance(module, nn.Linear | Conv1D):
             source = _source(module, names[id(module.weight)], format_of, activations)
             if module is head:
-                packed_head = PackedHead(source, module.bias, call)
+                packed_head = _packed_head(f"{path}.weight", source, module.bias, call, head_rows)
             model.set_submodule(path, packed_head if module is head else PackedLinear(source, module.bias))
         elif isinstance(module, NewGELUActivation | FastGELUActivation):
             model.set_submodule(path, TanhGelu())
     if packed_head is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no linear LM head: not a causal language model")
     return packed_head
+
+
+def _packed_head(
+    name: str, source: MatmulSource, bias: nn.Parameter | None, call: CallInputs, rows: int | None
+) -> PackedHead:
+    if rows is not None:
+        source = replace(source, parameter=name, n=rows)
+        bias = None if bias is None else nn.Parameter(torch.empty(rows, device="meta"))
+    return PackedHead(source, bias, call)
 
 
 def _source(

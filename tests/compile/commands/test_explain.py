@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from transformers import AutoConfig
 
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning import check_forecast
 from mxspec.compile.planning.forecast import forecast, read_configs
 from mxspec.formats.bundle import Bundle
 from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
+from mxspec.recipes.recipe import Recipe
 
 # Parameters as their makers' pages count them, in the checkpoints' safetensors files or in papers.
 PUBLISHED = {
@@ -139,3 +141,19 @@ def test_a_list_of_80_columns_cuts_no_word(monkeypatch: pytest.MonkeyPatch) -> N
     said = {word for recipe in shipped_recipes().values() for word in recipe.about.split()}
     assert said - set(shown.split()) == set()
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_trimmed_head_is_forecast(tied: bool) -> None:
+    """The graph with few rows has the predicted matrices and bytes."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = AutoConfig.for_model(
+        "llama", **sizes, vocab_size=500, max_position_embeddings=64, tie_word_embeddings=tied
+    )
+    models = {"target": {"checkpoint": "t"}, "draft": {"checkpoint": "d", "vocabulary": 100}}
+    recipe = Recipe.model_validate({"name": "x", **models})
+    assert recipe.draft is not None
+    (_, predicted) = forecast(recipe, {"target": config, "draft": config})
+    counted = check_forecast.count_graph("draft", config, recipe.draft, recipe, predicted.context_length)
+    check_forecast.compare(predicted, counted)
+    assert "lm_head.weight" in counted.matrices

@@ -1,0 +1,185 @@
+"""Choose what the draft proposes: all tokens, the most frequent ones, or those that it shares with the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.special_tokens import read_ends
+from mxspec.compile.guesses.encode_text import encode_text
+from mxspec.compile.progress import Stages
+from mxspec.compile.publish import Publication
+from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side
+from mxspec.compile.vocabulary.token_bytes import TokenBytes
+from mxspec.formats.array_file import write_arrays
+from mxspec.formats.errors import PairError, RecipeError
+from mxspec.formats.manifest import ModelName, VocabularyEntry
+from mxspec.formats.weight_format import FP16_TILES
+from mxspec.recipes.recipe import DraftRecipe, Recipe
+from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
+from mxspec.runtime.text.tokenizer import load_tokenizer
+
+FILE = "draft_tokens.safetensors"
+HELD_OUT = 10  # one in so many tokens of a text, its last ones, measure what the others chose
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVocabulary:
+    """The rows that the draft's head keeps, int64[rows] in the order of the target's ids, and the bundle's entry."""
+
+    rows: Ids
+    arrays: Mapping[str, NDArray[Any]]
+    entry: VocabularyEntry
+
+    def write(self, made: Publication) -> None:
+        """Write the file of tokens, and name it in the draft's entry."""
+        made.add_file(FILE, write_arrays(made.writer.folder / FILE, self.arrays))
+        made.models["draft"] = made.models["draft"].model_copy(update={"vocabulary": self.entry})
+
+
+def choose_vocabulary(
+    recipe: Recipe,
+    checkpoints: Mapping[ModelName, Checkpoint],
+    vocabularies: Mapping[ModelName, Vocabulary],
+    stages: Stages,
+) -> DraftVocabulary | None:
+    """The draft's tokens, or None if they are the target's. Raises MxspecError if no token can be proposed.
+
+    `vocabulary` in the draft's recipe is the number of tokens to keep.
+    """
+    if recipe.draft is None:
+        return None
+    draft = recipe.draft
+    try:
+        note, different = check_pair(vocabularies["target"], vocabularies["draft"]), None
+    except PairError as error:
+        note, different = None, error
+    if note is not None:
+        stages.note(f"warning: {note}")
+    if different is None and draft.vocabulary is None:
+        if draft.text is not None:
+            raise RecipeError("draft.text: the draft has the target's tokens and keeps them all; give `vocabulary`")
+        return None
+    if different is not None and checkpoints["target"].config.is_encoder_decoder:
+        raise different
+    _check_support(recipe, draft, checkpoints["target"], trimmed=different is None)
+    names: tuple[ModelName, ...] = ("target", "draft")
+    known = {name: _known(name, checkpoints[name], vocabularies[name]) for name in names}
+    if different is None:
+        shared = np.arange(min(known.values()))
+        pair = _Pair(shared, shared)
+    else:
+        pair = _match(checkpoints, known, different)
+        stages.note(
+            f"target and draft have different tokenizers: the draft proposes the {len(pair.target):,} tokens that both "
+            f"have, {pair.shared:.1%} of its own, and reads others as several of them"
+        )
+    with stages.step("choose the draft's tokens"):
+        return _choose(recipe, draft, pair, checkpoints["target"], known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The ids of the tokens that both models have, int64[tokens] in the order of the target's; how the draft reads."""
+
+    target: Ids
+    draft: Ids
+    reading: Mapping[str, NDArray[np.int32]] | None = None
+    shared: float | None = None
+
+
+def _check_support(recipe: Recipe, draft: DraftRecipe, target: Checkpoint, *, trimmed: bool) -> None:
+    """Raise RecipeError for what a draft with few or other tokens does not go with."""
+    if target.config.is_encoder_decoder:
+        raise RecipeError("draft.vocabulary: models with an encoder do not support it; leave it out")
+    what = "draft.vocabulary" if trimmed else "a draft with another tokenizer"
+    if recipe.rounding == "gptq" and draft.format != FP16_TILES:
+        raise RecipeError(f"{what}: 'gptq' cannot round such a draft; use rounding 'scale', or draft.format 'fp16'")
+    if draft.has_budget:
+        raise RecipeError(f"{what}: does not go with draft.budget or draft.max_ratio; give draft.format")
+
+
+def _known(name: ModelName, checkpoint: Checkpoint, vocabulary: Vocabulary) -> int:
+    """The number of ids that a model has logits for."""
+    return usable_ids(name, vocabulary, len(checkpoint.named.get_output_embeddings().weight))
+
+
+def _match(checkpoints: Mapping[ModelName, Checkpoint], known: Mapping[ModelName, int], different: PairError) -> _Pair:
+    """The tokens that two tokenizers share. Raises PairError if there are none, or if tokens are not bytes."""
+    try:
+        target, draft = (_side(name, checkpoints[name], known[name]) for name in ("target", "draft"))
+        matched = MatchedTokens.of(target, draft)
+        if not matched.shared:
+            raise PairError("no token of the one has the bytes of a token of the other")
+    except PairError as error:
+        raise PairError(f"{different}; nor can they be mapped: {error}") from None
+    ids = np.array(sorted(matched.draft_of), np.int64)
+    reading = Reading(target, draft, matched)
+    start = load_tokenizer(checkpoints["draft"].tokenizer).encode("").ids
+    begin = [draft.begin] if draft.begin is not None and start[:1] == [draft.begin] else []
+    arrays = reading.arrays(known["target"]) | {"start": np.array(begin, np.int32)}
+    of_draft = np.array([matched.draft_of[int(token)] for token in ids], np.int64)
+    return _Pair(ids, of_draft, arrays, matched.shared / len(draft.tokens.ordinary))
+
+
+def _side(name: ModelName, checkpoint: Checkpoint, known: int) -> Side:
+    begin, ends = read_ends(checkpoint.folder, known)
+    return Side(TokenBytes.read(checkpoint.tokenizer, name, known), ends, begin)
+
+
+def _choose(
+    recipe: Recipe, draft: DraftRecipe, pair: _Pair, target: Checkpoint, known: Mapping[ModelName, int]
+) -> DraftVocabulary:
+    text = frequency_text(recipe)
+    tokens = None if text is None else encode_text(load_tokenizer(target.tokenizer), text.text, known["target"])
+    if tokens is not None and len(tokens) < HELD_OUT:
+        raise RecipeError(f"draft.text: got {len(tokens)} tokens, expected some pages of text")
+    split = 0 if tokens is None else len(tokens) - len(tokens) // HELD_OUT
+    kept = np.arange(len(pair.target))
+    if draft.vocabulary is not None:
+        counts = np.bincount(() if tokens is None else tokens[:split], minlength=known["target"])
+        _, ends = read_ends(target.folder, known["target"])
+        kept = most_frequent(pair.target, counts, ends, draft.vocabulary)
+    entry = VocabularyEntry(file=FILE, reads=known["draft"], foreign=pair.reading is not None, shared=pair.shared)
+    if text is not None and tokens is not None:
+        held_out = tokens[split:]
+        lengths = None if pair.reading is None else np.diff(pair.reading["begins"])[held_out]
+        entry = entry.model_copy(
+            update={
+                "text_sha256": text.sha256,
+                "tokens": len(held_out),
+                "covered": float(np.isin(held_out, pair.target[kept]).mean()),
+                "lengthened": None if lengths is None else float(lengths.mean()),
+            }
+        )
+    arrays = {"head_ids": pair.target[kept].astype(np.int32), **(pair.reading or {})}
+    return DraftVocabulary(pair.draft[kept], arrays, entry)
+
+
+def frequency_text(recipe: Recipe) -> RecipeText | None:
+    """The text that says which tokens are frequent; without one the tokenizer's own order does."""
+    path = recipe.draft_text()
+    return None if path is None else read_recipe_text("draft.text", path)
+
+
+def most_frequent(ids: Ids, counts: NDArray[np.int64], always: tuple[int, ...], wanted: int) -> Ids:
+    """Places in `ids`, rising, of the `wanted` tokens with the highest counts, and of those that are kept `always`.
+
+    Of equally frequent tokens those with lower ids are kept: the earlier merges of BPE. Raises RecipeError.
+    """
+    forced = np.isin(ids, always)
+    least, most = max(int(forced.sum()), 1), len(ids)
+    if not least <= wanted <= most:
+        raise RecipeError(
+            f"draft.vocabulary: got {wanted}, expected {least} to {most}, the tokens that the draft can propose"
+        )
+    order = np.lexsort((ids, -counts[ids], ~forced))
+    return np.sort(order[:wanted])

@@ -1,0 +1,198 @@
+"""Drafts with few tokens, or with those of another tokenizer: from checkpoints to text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from mxspec.formats.bundle import Bundle
+from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.tiles import unpack_values
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.models.session import Part, Session
+from tests.compile.commands.test_speccompile import failed, speccompile
+from tests.conftest import BOS, END, EOS, VOCAB, make_byte_tokenizer, save_checkpoint
+
+KEPT = 48
+TEXT = "a text that repeats what it says, and says what it repeats; a text that says so. " * 40
+SPECIAL = {"<s>": BOS, "<eos>": EOS, "<end>": END}
+MERGES = ("th", "he", "at", "says", "é", " t")  # tokens that the target does not have
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target, and a draft with the same tokens that is often right; a text."""
+    folder = tmp_path_factory.mktemp("pair")
+    save_checkpoint(folder / "target", seed=5, logits=272)
+    save_checkpoint(folder / "draft", seed=5, logits=264, noise=0.02)
+    (folder / "text.txt").write_text(TEXT)
+    return folder
+
+
+def write_foreign(pair: Path, folder: Path) -> dict[int, int]:
+    """The draft with another tokenizer, whose ids are in another order; the draft's id of each of the target's."""
+    shutil.copytree(pair / "draft", folder)
+    given = json.loads(make_byte_tokenizer().to_str())["model"]["vocab"]
+    order = np.random.default_rng(7).permutation(VOCAB - 3 + len(MERGES))
+    vocab = {letter: int(order[byte]) for letter, byte in given.items()}
+    of = {byte: vocab[letter] for letter, byte in given.items()}
+    for place, merge in enumerate(MERGES):
+        written = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(merge)[0][0]
+        vocab[written] = int(order[VOCAB - 3 + place])
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    of |= {number: int(tokenizer.token_to_id(name)) for name, number in SPECIAL.items()}
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"bos_token_id": of[BOS], "eos_token_id": [of[EOS], of[END]], "vocab_size": 280}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = tensors[name]
+        moved = 0.1 * rows.mean() * rows.new_ones(280, rows.shape[1])
+        for ours, theirs in of.items():
+            moved[theirs] = rows[ours]
+        tensors[name] = moved
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return of
+
+
+def compiled(pair: Path, output: Path, *options: object, draft: Path | None = None) -> Bundle:
+    both = (pair / "target", "--draft", draft or pair / "draft")
+    result = speccompile(*both, "-o", output, "--k-max", 4, "--context-length", 96, *options)
+    assert result.exit_code == 0, result.output
+    return Bundle.open(output)
+
+
+def texts_of(bundle: Path, **settings: Any) -> list[Any]:
+    """Answers at K = 0 and at K = 1 and 4."""
+    with Engine(bundle, slots=2) as engine:
+        request = {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True, **settings}
+        return [engine.generate("a text that says ", k=k, **request).result() for k in (0, 1, 4)]
+
+
+def assert_lossless(bundle: Path) -> float:
+    """Greedy texts and texts by sample-and-match are the target's own; the acceptance of the longest rounds."""
+    for settings in ({}, {"repetition_penalty": 1.2}, {"temperature": 1.0, "seed": 3, "verifier": "match"}):
+        plain, *drafted = texts_of(bundle, **settings)
+        assert [answer.token_ids for answer in drafted] == [plain.token_ids] * 2
+    with Engine(bundle, slots=2) as engine:
+        assert len(engine.generate("é", k=4, temperature=1.0, seed=3, max_new_tokens=30).result().token_ids) > 0
+        beams = [engine.generate("a text", beams=2, k=k, max_new_tokens=8).result().token_ids for k in (0, 2)]
+        assert beams[0] == beams[1]
+    counted = texts_of(bundle)[-1].statistics
+    return float(counted.accepted / counted.evaluated)
+
+
+@pytest.fixture(scope="module")
+def trimmed(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    place = tmp_path_factory.mktemp("trimmed") / "out.bundle"
+    return compiled(pair, place, "--draft-vocabulary", KEPT, "--draft-text", pair / "text.txt")
+
+
+def entry_of(bundle: Bundle) -> ModelEntry:
+    return bundle.manifest.models["draft"]
+
+
+def test_a_trimmed_head_keeps_the_rows_of_frequent_tokens(pair: Path, trimmed: Bundle) -> None:
+    ids = make_byte_tokenizer().encode(TEXT).ids
+    frequent = [token for token, _ in Counter(ids[: -(len(ids) // 10)]).most_common()]
+    lowest = [token for token in range(VOCAB) if token not in frequent]
+    expected = sorted([EOS, END, *frequent, *lowest][:KEPT])
+    tensors = load_file(pair / "draft" / "model.safetensors")
+    (head,) = [tensor for tensor in entry_of(trimmed).tensors if tensor.name == "lm_head.weight"]
+    stored = np.fromfile(trimmed.weights_path("draft"), np.uint8, head.bytes, offset=head.offset)
+    rows = unpack_values(stored.reshape(-1, 1024 * 2), head.format, KEPT, 64)
+    np.testing.assert_array_equal(rows, tensors["lm_head.weight"][expected].float().numpy())
+    vocabulary = entry_of(trimmed).vocabulary
+    assert vocabulary is not None
+    assert (vocabulary.reads, vocabulary.foreign, vocabulary.shared) == (VOCAB, False, None)
+    assert vocabulary.tokens == len(ids) // 10
+    assert vocabulary.covered == 1.0
+    assert entry_of(trimmed).vocab_size == KEPT
+
+
+def test_a_trimmed_draft_changes_no_text(trimmed: Bundle) -> None:
+    assert assert_lossless(trimmed.path) > 0.02
+
+
+@pytest.mark.parametrize("command", ["inspect", "--json"])
+def test_inspect_says_what_is_kept(trimmed: Bundle, command: str) -> None:
+    found = speccompile("inspect", trimmed.path, *(["--json"] if command == "--json" else []))
+    assert found.exit_code == 0, found.output
+    if command == "--json":
+        assert json.loads(found.stdout)["models"]["draft"]["vocabulary"]["covered"] == 1.0
+    else:
+        said = f"  proposes {KEPT} tokens, 100.0% of the {len(TEXT) // 10} held-out tokens of its text"
+        assert said in (found.stdout + found.stderr).splitlines()
+
+
+def logits_of(bundle: Bundle) -> Any:
+    """The draft's logits for the target's tokens, after each token of a text that is read in two pieces."""
+    session, tokens = Session.of(bundle, "draft", 1), [BOS, *b"a text that says ", 233, END, 7]
+    first = session.run([Part(0, 0, tokens[:9], 9)]).copy()
+    session.run([Part(0, 9, [1, 2, 3], 1)])  # rolled back
+    return np.concatenate([first, session.run([Part(0, 9, tokens[9:], len(tokens) - 9)])])
+
+
+def test_another_tokenizers_tokens_are_mapped_by_their_bytes(pair: Path, tmp_path: Path, trimmed: Bundle) -> None:
+    """The draft has the same weights as the trimmed one, in other places: its logits are the same, bit for bit."""
+    of = write_foreign(pair, tmp_path / "foreign")
+    bundle = compiled(pair, tmp_path / "out.bundle", draft=tmp_path / "foreign")
+    entry = entry_of(bundle)
+    assert entry.vocabulary is not None
+    assert entry.vocabulary.foreign
+    assert entry.vocabulary.shared == pytest.approx(256 / (256 + len(MERGES)))
+    assert entry.vocab_size == len(of) == VOCAB
+    expected = logits_of(trimmed)
+    kept = np.isfinite(expected[0])
+    assert kept.sum() == KEPT
+    np.testing.assert_array_equal(logits_of(bundle)[:, kept], expected[:, kept])
+    assert assert_lossless(bundle.path) > 0.5
+    few = compiled(pair, tmp_path / "few.bundle", "--draft-vocabulary", KEPT, draft=tmp_path / "foreign")
+    assert entry_of(few).vocab_size == KEPT
+    assert_lossless(few.path)
+
+
+def test_a_target_with_tokens_that_the_draft_lacks(pair: Path, tmp_path: Path) -> None:
+    """The target writes them, and the draft reads each as several of its own."""
+    write_foreign(pair, tmp_path / "foreign")
+    target = tmp_path / "target"
+    (tmp_path / "foreign").rename(target)
+    vocab = Tokenizer.from_file(str(target / "tokenizer.json")).get_vocab()
+    bias = {vocab[written]: 12.0 for written in ("th", "says", "Ã©")}
+    bundle = compiled(tmp_path, tmp_path / "out.bundle", draft=pair / "draft")
+    assert assert_lossless(bundle.path) > 0.02
+    plain, *drafted = texts_of(bundle.path, logit_bias=bias)
+    assert set(plain.token_ids) & bias.keys()
+    assert [answer.token_ids for answer in drafted] == [plain.token_ids] * 2
+
+
+def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
+    def refuse(*options: object, draft: Path | None = None) -> str:
+        return failed(speccompile(pair / "target", "--draft", draft or pair / "draft", "-o", tmp_path / "x", *options))
+
+    assert "draft.vocabulary: got 1, expected 2 to 259, the tokens that the draft" in refuse("--draft-vocabulary", 1)
+    assert "draft.vocabulary: got 260, expected 2 to 259" in refuse("--draft-vocabulary", 260)
+    line = refuse("--draft-text", pair / "text.txt")
+    assert line == "error: draft.text: the draft has the target's tokens and keeps them all; give `vocabulary`"
+    gptq = ("--rounding", "gptq", "--calibrate", pair / "text.txt", "--draft-format", "mxfp6_e3m2")
+    assert "draft.vocabulary: 'gptq' cannot round such a draft" in refuse("--draft-vocabulary", 9, *gptq)
+    words = tmp_path / "words"
+    shutil.copytree(pair / "draft", words)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    tokenizer.save(str(words / "tokenizer.json"))
+    line = refuse(draft=words)
+    assert "target and draft have different tokenizers" in line
+    assert line.endswith("the tokens of the draft's tokenizer (WordLevel) are not bytes of the text")
