@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as ProgressBar
 
 from mxspec.evaluate.finish import report
+from mxspec.evaluate.progress import Progress
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import report_console
 
-Progress = Callable[[str], object]
 Count = Callable[[str, int, int], None]
 """Called with what is done, how much of it is, and of how much."""
 

@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from mxspec.evaluate.progress import Progress, silent
+
 Prompt = TypeVar("Prompt")
 Answer = TypeVar("Answer")
 Case = TypeVar("Case")
-Progress = Callable[[str], object]
-"""Called with what begins."""
-
-
-def silent(text: str) -> None:
-    """No progress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from mxspec.evaluate.lossless.bits import check_bits
 from mxspec.evaluate.lossless.effort import EFFORTS, measure_speed
 from mxspec.evaluate.lossless.equal import check_equality
 from mxspec.evaluate.lossless.evidence import Evidence
-from mxspec.evaluate.lossless.finding import Chance, Equality, Power, Progress
+from mxspec.evaluate.lossless.finding import Chance, Equality, Power
 from mxspec.evaluate.lossless.prompts import make_prompts
 from mxspec.evaluate.lossless.rescored import check_rescored
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.evaluate.significance import holm
 from mxspec.runtime.engine import Engine
 
@@ -62,7 +63,7 @@ def certify(
     effort: str,
     seed: int,
     only: Collection[str] = CHECKS,
-    progress: Progress = lambda line: None,
+    progress: Progress = silent,
 ) -> Certificate:
     """Run the checks that `only` names. Raises MxspecError if the text is too short."""
     began = time.perf_counter()

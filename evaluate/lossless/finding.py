@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 MOST_EXAMPLES = 3  # number of differences to show
-Progress = Callable[[str], None]  # called with the name of the step that begins
 
 
 @dataclass(slots=True)

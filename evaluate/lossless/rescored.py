@@ -16,10 +16,11 @@ import numpy as np
 
 from mxspec.evaluate.lossless.effort import ROWS, Effort, Speed
 from mxspec.evaluate.lossless.evidence import Evidence
-from mxspec.evaluate.lossless.finding import Equality, Progress
+from mxspec.evaluate.lossless.finding import Equality
 from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
 from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.evaluate.lossless.write import Written, write_all
+from mxspec.evaluate.progress import Progress
 from mxspec.evaluate.significance import Probs
 from mxspec.formats.errors import ContextLengthError, GenerationError
 from mxspec.formats.manifest import ModelEntry, ModelName

@@ -7,8 +7,9 @@ import numpy as np
 from mxspec.evaluate.bench.batch import bench as texts_bench
 from mxspec.evaluate.bench.batch.bench import TEXTS, BatchBench
 from mxspec.evaluate.bench.batch.result import BatchResult, SecondTurn, Shaping, TextsTimes, Trials
-from mxspec.evaluate.bench.harness import Progress, alternate, seconds_of, silent
+from mxspec.evaluate.bench.harness import alternate, seconds_of
 from mxspec.evaluate.bench.medians import median, median_ratio
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape

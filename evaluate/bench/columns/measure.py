@@ -14,12 +14,13 @@ from typing import Any
 
 from mxspec.evaluate.bench.columns.result import ColumnResult, ColumnsResult, ColumnTrial
 from mxspec.evaluate.bench.energy import EnergyMeter
-from mxspec.evaluate.bench.harness import Progress, alternate, silent
+from mxspec.evaluate.bench.harness import alternate
 from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model.calls import matrix_bytes
 from mxspec.evaluate.bench.read_ceiling import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
 from mxspec.runtime.columns import Column, Recording, write_column
 from mxspec.runtime.models.session import Session

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mxspec.evaluate.bench.harness import Progress, silent, trials_of
+from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model import calls
 from mxspec.evaluate.bench.model.calls import ModelBench
 from mxspec.evaluate.bench.model.result import CallTimes, ModelResult
 from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, pieces_of_file
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
 
 STEPS = (1, 2, 4, 8, 16)  # tokens of a call when decoding or scoring

@@ -10,11 +10,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.bench.harness import Progress, silent, trials_of
+from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.ops.result import HEAD_SIZE, HEADS, KV_HEADS, AttentionTimes, OpsResult, ProductTimes
 from mxspec.evaluate.bench.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs
 from mxspec.evaluate.bench.shapes.random_weights import random_tiles
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime import ops

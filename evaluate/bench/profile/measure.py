@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mxspec.evaluate.bench.harness import Progress, silent
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.model import calls as model_calls
 from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
@@ -30,6 +29,7 @@ from mxspec.evaluate.bench.profile.node_kinds import (
 from mxspec.evaluate.bench.profile.ort_profile import NodeRun, SessionRun, read_runs
 from mxspec.evaluate.bench.profile.result import CallProfile, Line, ProfileResult
 from mxspec.evaluate.bench.read_ceiling import ReadCeiling, pieces_of_file
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxspec.evaluate.bench.harness import Progress, trials_of
+from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median, median_ratio, percentile
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
 from mxspec.evaluate.bench.serve.clients import (
@@ -24,6 +24,7 @@ from mxspec.evaluate.bench.serve.clients import (
 )
 from mxspec.evaluate.bench.serve.result import ClientsRow, Joining, ServeResult
 from mxspec.evaluate.bench.serve.server import Specserve, specserve
+from mxspec.evaluate.progress import Progress
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine

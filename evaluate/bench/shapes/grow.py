@@ -31,9 +31,9 @@ from transformers import LlamaConfig
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import CONFIG
 from mxspec.compile.checkpoint.tensor import as_float32
-from mxspec.evaluate.bench.harness import Progress, silent
 from mxspec.evaluate.bench.shapes.known import Shape
 from mxspec.evaluate.bench.shapes.random_weights import random_halves
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.folder_writer import FolderWriter
 from mxspec.formats.manifest import TOKENIZER

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Sequence
 from functools import partial
 
-from mxspec.evaluate.bench.harness import Progress, alternate, silent
+from mxspec.evaluate.bench.harness import alternate
 from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.speculate.bench import Run, SpeculateBench
 from mxspec.evaluate.bench.speculate.result import (
@@ -28,6 +28,7 @@ from mxspec.evaluate.bench.speculate.result import (
     Turns,
     TurnsTrial,
 )
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
 from mxspec.runtime.request import K
 

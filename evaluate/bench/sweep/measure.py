@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from mxspec.evaluate.bench.batch.bench import Answered, write_together
-from mxspec.evaluate.bench.harness import Progress, alternate, same_texts, silent
+from mxspec.evaluate.bench.harness import alternate, same_texts
 from mxspec.evaluate.bench.medians import Percentiles, median
 from mxspec.evaluate.bench.prompts import prompts_of
 from mxspec.evaluate.bench.speculate.bench import Run
 from mxspec.evaluate.bench.speculate.measure import measured, measured_at
 from mxspec.evaluate.bench.sweep.result import Point, SweepPoint, SweepTrial
+from mxspec.evaluate.progress import Progress, silent
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
