@@ -94,7 +94,11 @@ def test_a_command_that_does_not_exist_is_found() -> None:
         parse(COMMANDS["speccheck"], "speccheck", ["lossless", "my.bundle", "--effort", "most"])
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize(
+    "document",
+    [*DOCUMENTS, *sorted((ROOT / "recipes").glob("*/README.md"))],
+    ids=lambda document: str(document.relative_to(ROOT)),
+)
 def test_lines_of_a_document_fit(document: Path) -> None:
     longer = [number for number, line in prose_lines(document.read_text()) if len(line) > 120]
     assert not longer, f"{document.name}: lines {longer} have more than 120 characters"
