@@ -12,6 +12,7 @@ from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.sampling.randomness import Purpose
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
+from mxspec.runtime.sampling.truncate import Indices
 from mxspec.runtime.verifiers.mrs import verify_mrs
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
@@ -31,9 +32,10 @@ def unprocessed_draft(patch: pytest.MonkeyPatch) -> None:
     """The draft's token is drawn from the shaped distribution and judged by the plain softmax."""
     add_row = Wanted.add_row
 
-    def add(want: Wanted, row: NDArray[np.float32], origin: str) -> None:
-        add_row(want, row, origin)
+    def add(want: Wanted, row: NDArray[np.float32], origin: str, ids: Indices | None = None) -> bool:
+        added = add_row(want, row, origin, ids)
         if want.proposal.distributions:
-            want.proposal.distributions[-1] = shape(row, Sampling(1.0))
+            want.proposal.distributions[-1] = shape(row, Sampling(1.0), ids)
+        return added
 
     patch.setattr(Wanted, "add_row", add)
