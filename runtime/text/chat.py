@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
@@ -37,16 +38,26 @@ class ChatTemplate:
     @classmethod
     def of(cls, bundle: Bundle) -> ChatTemplate | None:
         """The bundle's template, None where it has none; raises BundleError for one that cannot be compiled."""
-        config = _tokenizer_config(bundle)
-        sources = _sources(bundle, config)
+        return cls.read(bundle.path, bundle.manifest.files, f"bundle {bundle.path}")
+
+    @classmethod
+    def read(cls, folder: Path, files: Collection[str], where: str) -> ChatTemplate | None:
+        """The template in those of a folder's files that are in `files`; errors name the folder as `where`."""
+        where_config = f"{where}: {TOKENIZER_CONFIG}"
+        known = TOKENIZER_CONFIG in files
+        config = _tokenizer_config(_read(folder / TOKENIZER_CONFIG, where_config), where_config) if known else {}
+        if TEMPLATE in files:
+            sources = {DEFAULT: _read(folder / TEMPLATE, f"{where}: {TEMPLATE}")}
+        else:
+            sources = _sources(config, where_config)
         if not sources:
             return None
         if DEFAULT not in sources:
-            raise BundleError(f"bundle {bundle.path}: chat templates {', '.join(sources)}, but none named {DEFAULT!r}")
+            raise BundleError(f"{where}: chat templates {', '.join(sources)}, but none named {DEFAULT!r}")
         try:
             names = {name: TEMPLATES.names(source) for name, source in sources.items()}
         except TemplateError as problem:
-            raise BundleError(f"bundle {bundle.path}: the chat template is invalid: {problem}") from None
+            raise BundleError(f"{where}: the chat template is invalid: {problem}") from None
         return cls(sources, names, _special_tokens(config))
 
     @classmethod
@@ -157,10 +168,8 @@ def _plain(value: Any, where: str) -> Any:
     raise GenerationError(f"{where} holds a {type(value).__name__}, expected what JSON can hold")
 
 
-def _sources(bundle: Bundle, config: Mapping[str, Any]) -> dict[str, str]:
-    """Templates by name; those in files of their own have precedence, as in transformers."""
-    if TEMPLATE in bundle.manifest.files:
-        return {DEFAULT: _read(bundle, TEMPLATE)}
+def _sources(config: Mapping[str, Any], where: str) -> dict[str, str]:
+    """The templates of tokenizer_config.json by name; a template in a file of its own comes before them."""
     found = config.get("chat_template")
     if isinstance(found, list):
         found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
@@ -169,7 +178,7 @@ def _sources(bundle: Bundle, config: Mapping[str, Any]) -> dict[str, str]:
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(text, str) for item in found.items() for text in item):
-        raise BundleError(f"bundle {bundle.path}: {TOKENIZER_CONFIG}: chat_template is neither text nor named texts")
+        raise BundleError(f"{where}: chat_template is neither text nor named texts")
     return found
 
 
@@ -180,22 +189,19 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
-def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
-    if TOKENIZER_CONFIG not in bundle.manifest.files:
-        return {}
-    where = f"bundle {bundle.path}: {TOKENIZER_CONFIG}"
-    found = parse_json(_read(bundle, TOKENIZER_CONFIG), where, BundleError)
+def _tokenizer_config(text: str, where: str) -> dict[str, Any]:
+    found = parse_json(text, where, BundleError)
     if not isinstance(found, dict):
         raise BundleError(f"{where}: not a JSON object")
     return found
 
 
-def _read(bundle: Bundle, name: str) -> str:
+def _read(path: Path, where: str) -> str:
     try:
-        with (bundle.path / name).open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file:
             text = file.read(LARGEST + 1)
     except (OSError, UnicodeDecodeError) as problem:
-        raise BundleError(f"bundle {bundle.path}: {name}: {' '.join(str(problem).split())}") from None
+        raise BundleError(f"{where}: {' '.join(str(problem).split())}") from None
     if len(text) > LARGEST:
-        raise BundleError(f"bundle {bundle.path}: {name}: got more than {LARGEST} characters, the limit")
+        raise BundleError(f"{where}: got more than {LARGEST} characters, the limit")
     return text
