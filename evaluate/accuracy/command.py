@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import click
 
 from mxspec.evaluate.accuracy.documents import FIELD, read_documents
 from mxspec.evaluate.accuracy.judge import MAX_RATIO
+from mxspec.evaluate.accuracy.own_text import TOKENS, write_documents
 from mxspec.evaluate.accuracy.pairs import read_pairs
 from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import Wanted
-from mxspec.evaluate.accuracy.run import AccuracyOptions, measure_accuracy
+from mxspec.evaluate.accuracy.run import AccuracyOptions, measure_accuracy, require_baseline
 from mxspec.evaluate.accuracy.windows import LONGEST
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
@@ -26,11 +28,14 @@ from mxspec.runtime.cli.command import Command
 @click.option(
     "--text",
     "texts",
-    required=True,
     multiple=True,
     metavar="PATH",
     help="UTF-8 text: a file, .jsonl, .parquet, a folder, or hf://datasets/OWNER/NAME/FILE; repeatable.",
 )
+@click.option(
+    "--own", is_flag=True, help=f"Score texts that the fp16 target writes: {TOKENS:,} tokens, or --max-tokens."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the texts of --own.")
 @click.option(
     "--source",
     "sources",
@@ -63,6 +68,8 @@ from mxspec.runtime.cli.command import Command
 def accuracy(
     bundle: Path,
     texts: tuple[str, ...],
+    own: bool,
+    seed: int,
     sources: tuple[str, ...],
     field: str,
     join: bool,
@@ -96,10 +103,20 @@ def accuracy(
     )
     if sources and join:
         raise click.UsageError("--join: given with --source, whose lines go with those of --text one by one")
-    documents, skipped = (read_pairs(sources, texts, field), 0) if sources else read_documents(texts, field, join=join)
+    if own == bool(texts) or (own and (sources or join)):
+        raise click.UsageError("expected either --text, with its options, or --own")
+    documents, skipped = [], 0
+    if sources:
+        documents = read_pairs(sources, texts, field)
+    elif texts:
+        documents, skipped = read_documents(texts, field, join=join)
     opened = Bundle.open(bundle)
+    require_baseline(opened)
     run.set_threads()
     with run.counted("opening the models") as count:
+        if own:
+            writing = partial(count, "writing tokens to score")
+            documents = write_documents(opened, max_tokens or TOKENS, seed, writing)
 
         def advance(done: int, total: int, difference: float) -> None:
             ratio = f", ratio {math.exp(difference):.5f}" if done and abs(difference) < 1 else ""

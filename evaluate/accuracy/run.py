@@ -53,13 +53,8 @@ def measure_accuracy(
     bundle: Bundle, documents: Sequence[Document], skipped: int, options: AccuracyOptions, progress: Progress
 ) -> Accuracy:
     """Score the documents with the target, the baseline, other formats and the referee. Raises MxspecError."""
-    bundle_entries = bundle.manifest.models
-    if "baseline" not in bundle_entries:
-        raise BundleError(
-            f"{bundle.path}: got no baseline model, expected the fp16 target beside the packed one: "
-            "compile it with speccompile --with-baseline"
-        )
-    target = bundle_entries["target"]
+    require_baseline(bundle)
+    target = bundle.manifest.models["target"]
     tokenizer = load_tokenizer(bundle.tokenizer_path)
     cut, windows = cut_documents(bundle, tokenizer, documents, options)
     with ExitStack() as files:
@@ -103,6 +98,15 @@ def measure_accuracy(
         reasons=judgement.reasons,
         passed=judgement.verdict == "passed",
     )
+
+
+def require_baseline(bundle: Bundle) -> None:
+    """Raise BundleError unless the bundle has the fp16 target to compare with."""
+    if "baseline" not in bundle.manifest.models:
+        raise BundleError(
+            f"{bundle.path}: got no baseline model, expected the fp16 target beside the packed one: "
+            "compile it with speccompile --with-baseline"
+        )
 
 
 def cut_documents(

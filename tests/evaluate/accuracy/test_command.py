@@ -290,3 +290,30 @@ def test_a_bundle_made_for_a_ratio_is_held_to_it(demo_with_baseline: Path) -> No
     worst = rank_tensors(plain, 1)
     assert any("--max-ratio" in line for line in advise(plain, worst))
     assert not any("--max-ratio" in line for line in advise(chosen, worst))
+
+
+def test_own_text_is_what_the_fp16_target_writes(demo_with_baseline: Path) -> None:
+    def own(*options: object) -> dict[str, Any]:
+        arguments = ["accuracy", str(demo_with_baseline), "--own", "--max-ratio", "1.1", "--json", *map(str, options)]
+        return found(CliRunner().invoke(main, arguments))
+
+    first, again, other = own("--max-tokens", 1024), own("--max-tokens", 1024), own("--max-tokens", 1024, "--seed", 1)
+    assert first["documents"] == 4
+    assert first["tokens"] <= 1024
+    assert (first["ratio"], first["baseline_perplexity"]) == (again["ratio"], again["baseline_perplexity"])
+    assert first["baseline_perplexity"] != other["baseline_perplexity"]
+    with_text = found(accuracy(demo_with_baseline, "--max-tokens", 1024, "--max-ratio", 1.1, "--json"))
+    assert first["baseline_perplexity"] < with_text["baseline_perplexity"]  # a model is surer of its own text
+
+
+@pytest.mark.parametrize("options", [[], ["--own", "--text", str(HELD_OUT)], ["--own", "--join"]])
+def test_either_a_text_or_own_is_given(demo_with_baseline: Path, options: list[str]) -> None:
+    result = CliRunner().invoke(main, ["accuracy", str(demo_with_baseline), *options])
+    assert result.exit_code != 0
+    assert "expected either --text, with its options, or --own" in " ".join(result.output.split())
+
+
+def test_a_model_with_an_encoder_has_no_own_text(t5_bundle: Path) -> None:
+    result = CliRunner().invoke(main, ["accuracy", str(t5_bundle), "--own"])
+    assert result.exit_code == 1
+    assert "--own: a model with an encoder writes nothing without a source" in " ".join(result.output.split())
