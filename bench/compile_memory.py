@@ -121,9 +121,9 @@ def watch(command: list[str], group: Path | None) -> tuple[dict[str, Any], int]:
 
 
 def rounding_keys(work: Path, shape: Shape, tokens: int | None) -> str:
-    """Lines of a recipe, and the random text that they name."""
+    """Lines of a recipe, and the random text that they name; without `tokens`, to nearest and unmeasured."""
     if tokens is None:
-        return ""
+        return "rounding_minutes = 0\n"
     ids = np.random.default_rng(0).integers(0, shape.vocab_size, 2 * tokens)
     (work / "text.txt").write_text(" ".join(f"<{token}>" for token in ids))
     return f'rounding = "gptq"\ncalibrate = "./text.txt"\ncalibration_tokens = {tokens}\n'

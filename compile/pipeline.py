@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from mxspec.compile.check.check_model import check_model, check_twin
+from mxspec.compile.check.cost import measure_cost
 from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.pair import Vocabulary, check_kinds, usable_ids
 from mxspec.compile.check.referee import Verdict, judge
@@ -29,6 +30,7 @@ from mxspec.compile.publish import Publication
 from mxspec.compile.trace.traces import Traces
 from mxspec.compile.vocabulary.draft_vocabulary import choose_vocabulary
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
+from mxspec.compile.weights.rounding.choose_rounding import choose_rounding
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
 from mxspec.compile.weights.rounding.rounded import RoundedModel
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
@@ -99,25 +101,12 @@ def write_bundle(
     }
     if chosen is not None:
         known["draft"] = chosen.entry.reads
+    recipe = choose_rounding(recipe, plans, checkpoints, stages)
     scratch = sum(scratch_bytes(plan, recipe) for plan in plans)
     writer.require_space(sum(plan.layout.file_bytes for plan in plans) + GRAPH_BYTES + scratch)
 
-    place = writer.work.rounding
-    rounded = {plan.name: round_model(plan, checkpoints[plan.name], recipe, place, stages) for plan in plans}
-    made = Publication(writer)
-    for plan in plans:
-        priced = replace(plan, budget=budgets.get(plan.name))
-        made.add_model(plan.name, pack_model(priced, rounded[plan.name], writer, stages))
-    for plan in plans:
-        checkpoint, entry = checkpoints[plan.name], made.models[plan.name]
-        with stages.step(f"check {plan.name}"):
-            complete = check_model(plan, writer.folder, entry, known[plan.name])
-            if not complete:
-                check_twin(plan, checkpoint.config, models[plan.name], recipe)
-            own = check_own_weights(writer.folder, entry, checkpoint, plan.rows)
-        seen = {} if own is None else {"own": own.stored.error, "int8_rows": own.int8_rows}
-        referee = verdicts[checkpoint].entry.model_copy(update=seen)
-        made.models[plan.name] = entry.model_copy(update={"referee": referee})
+    made = write_models(plans, checkpoints, recipe, known, budgets, writer, stages)
+    check_models(plans, checkpoints, models, recipe, known, verdicts, made, stages)
     if chosen is not None:
         chosen.write(made)
 
@@ -143,6 +132,54 @@ def write_bundle(
     if not manifest.tokenizer.eos_token_ids:
         stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
     return manifest
+
+
+def write_models(
+    plans: Sequence[ModelPlan],
+    checkpoints: Mapping[ModelName, Checkpoint],
+    recipe: Recipe,
+    known: Mapping[ModelName, int],
+    budgets: Mapping[ModelName, BudgetEntry],
+    writer: BundleWriter,
+    stages: Stages,
+) -> Publication:
+    """Round and pack the weights of all models."""
+    place = writer.work.rounding
+    rounded = {
+        plan.name: round_model(plan, checkpoints[plan.name], known[plan.name], recipe, place, stages) for plan in plans
+    }
+    made = Publication(writer)
+    for plan in plans:
+        priced = replace(plan, budget=budgets.get(plan.name))
+        made.add_model(plan.name, pack_model(priced, rounded[plan.name], writer, stages))
+    return made
+
+
+def check_models(
+    plans: Sequence[ModelPlan],
+    checkpoints: Mapping[ModelName, Checkpoint],
+    models: Mapping[ModelName, TargetRecipe],
+    recipe: Recipe,
+    known: Mapping[ModelName, int],
+    verdicts: Mapping[Checkpoint, Verdict],
+    made: Publication,
+    stages: Stages,
+) -> None:
+    """Run what was written, and put into its entries how right it is; raises CheckFailed."""
+    folder = made.writer.folder
+    for plan in plans:
+        checkpoint, entry = checkpoints[plan.name], made.models[plan.name]
+        with stages.step(f"check {plan.name}"):
+            complete = check_model(plan, folder, entry, known[plan.name])
+            if not complete:
+                check_twin(plan, checkpoint.config, models[plan.name], recipe)
+            own = check_own_weights(folder, entry, checkpoint, plan.rows)
+        seen = {} if own is None else {"own": own.stored.error, "int8_rows": own.int8_rows}
+        referee = verdicts[checkpoint].entry.model_copy(update=seen)
+        cost = None
+        if plan.name == "target":
+            cost = measure_cost(plan, checkpoint, known["target"], folder, entry, recipe, stages)
+        made.models[plan.name] = entry.model_copy(update={"referee": referee, "cost": cost})
 
 
 @contextmanager

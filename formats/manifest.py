@@ -14,8 +14,8 @@ from mxspec.formats.sampling import BUNDLED, PARAMETERS
 from mxspec.formats.validation import Strict, first_problem, parse_json, with_fields
 from mxspec.formats.weight_format import Activations
 
-SCHEMA_VERSION = 2
-READABLE_SCHEMA_VERSIONS = (2,)  # the graphs of version 1 hold one text a call
+SCHEMA_VERSION = 3
+READABLE_SCHEMA_VERSIONS = (2, 3)  # version 2 has no `cost`; the graphs of version 1 hold one text a call
 LARGEST_K = 64  # tokens drafted in a round: far more than any pair gains by, and few enough to count through
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
@@ -68,8 +68,8 @@ class RoundingEntry(Strict):
     """How MX matrices were rounded where that was not simply to nearest.
 
     `scale`: each block's scale is the best of three by squared error. `gptq`: errors are compensated with moments of
-    the inputs, from `tokens` tokens of a text with this hash that `seed` chose; `nearest` says of each matrix that was
-    rounded to nearest all the same why it was.
+    the inputs, from `tokens` tokens of a text with this hash that `seed` chose, or without a hash, of a text that the
+    model wrote; `nearest` says of each matrix that was rounded to nearest all the same why it was.
     """
 
     method: Literal["scale", "gptq"]
@@ -92,6 +92,19 @@ class RefereeEntry(Strict):
     loud: Annotated[float, Field(ge=0)]
     own: Annotated[float, Field(ge=0)] | None = None
     int8_rows: Nats | None = None
+
+
+class CostEntry(Strict):
+    """What packing costs in accuracy, measured on `tokens` tokens of text that the packed model wrote.
+
+    `divergence` is KL(checkpoint || model), the mean in nats a token. On text that the checkpoint would write, the
+    perplexity of the model is exp(divergence) times the checkpoint's. `e2m3_error`, for a model in E3M2: the squared
+    rounding error that E2M3 would have at the same size, as a share of E3M2's.
+    """
+
+    tokens: Positive
+    divergence: Nats
+    e2m3_error: Annotated[float, Field(ge=0)] | None = None
 
 
 class ProductEntry(Strict):
@@ -187,6 +200,7 @@ class ModelEntry(Strict):
     rounding: RoundingEntry | None = None
     notes: tuple[str, ...] = ()
     referee: RefereeEntry | None = None
+    cost: CostEntry | None = None
     budget: BudgetEntry | None = None
 
     @property

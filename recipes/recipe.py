@@ -35,7 +35,7 @@ Positive = Annotated[int, Field(gt=0)]
 FormatName = Annotated[str, AfterValidator(named_by_user)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
-Rounding = Literal["nearest", "scale", "gptq"]
+Rounding = Literal["auto", "nearest", "scale", "gptq"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 Tied = Literal["once", "twice"]
 TIED: tuple[Tied, ...] = get_args(Tied)
@@ -155,12 +155,16 @@ class Recipe(Strict):
     `source_length` is the largest number of tokens that an encoder reads, by default the target's limit, or 512 if its
     encoder has no table of positions.
 
-    `rounding` says how weights are rounded to an MX format: `nearest`, `scale` (the best of three scales a block) or
-    `gptq`, which compensates errors by the model's activations for about `calibration_tokens` tokens of the text file
-    `calibrate`, at places that `seed` chooses. With `from_pickle`, weights that exist only as pickles are read by
-    torch's weights-only loader. `about` and `verified` are for people: the purpose of the pair, and its tests. `ngram`
-    and `suffix` are text files similar to the answers, from which the drafters of these names guess. `tasks` maps names
-    that users give to prefixes of prompts.
+    `rounding` says how weights are rounded to an MX format: `nearest`, `scale` (the best of three scales a block),
+    `gptq`, which compensates errors by the model's activations for about `calibration_tokens` tokens, or `auto`: gptq
+    if it takes at most `rounding_minutes`, else nearest. The tokens are taken from the text file `calibrate`, at places
+    that `seed` chooses; without one, the model writes them itself. A bundle's accuracy is measured if that, too, takes
+    at most `rounding_minutes`; 0 rounds to nearest and measures nothing.
+
+    With `from_pickle`, weights that exist only as pickles are read by torch's weights-only loader. `about` and
+    `verified` are for people: the purpose of the pair, and its tests. `ngram` and `suffix` are text files similar to
+    the answers, from which the drafters of these names guess. `tasks` maps names that users give to prefixes of
+    prompts.
     """
 
     name: Name
@@ -171,9 +175,10 @@ class Recipe(Strict):
     source_length: Positive | None = None
     prefill_chunk: Positive = 128
     cache_dtype: Literal["float16", "float32"] = "float16"
-    rounding: Rounding = "nearest"
+    rounding: Rounding = "auto"
+    rounding_minutes: Annotated[float, Field(ge=0)] = 10.0
     calibrate: str | None = None
-    calibration_tokens: Positive = 32768
+    calibration_tokens: Positive = 16384
     seed: Annotated[int, Field(ge=0)] = 0
     from_pickle: bool = False
     ngram: str | None = None
@@ -185,8 +190,6 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
-        if self.rounding == "gptq" and self.calibrate is None:
-            raise ValueError("rounding 'gptq' needs `calibrate`, a text file like those that the model will see")
         if self.calibrate is None and any(model.has_budget for model in (self.target, self.draft) if model):
             raise ValueError("a budget needs `calibrate`, a text file like those that the model will see")
         return self

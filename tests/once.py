@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # torch takes seconds to import
     import onnx_ir as ir
 
     from mxspec.compile.trace.interface import GraphInterface
+    from mxspec.recipes.recipe import Recipe
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:
@@ -36,7 +37,8 @@ def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Pa
 def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
     """While it lasts, compiling in this process traces and judges only what no worker of the run has.
 
-    The passes, weights and checks of each model are its own. torch's exporter lists its operators once, too.
+    The passes, weights and checks of each model are its own. torch's exporter lists its operators once, too. Rounding
+    `auto` is to nearest, and no cost is measured: toys of random weights have nothing to lose.
     """
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
@@ -58,10 +60,15 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
         )
         return pickle.loads(path.read_bytes())
 
+    def to_nearest(recipe: Recipe, *_: object) -> Recipe:
+        return recipe.with_changes(rounding="nearest") if recipe.rounding == "auto" else recipe
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
         patch.setattr(export_graph, "trace", trace_once)
         patch.setattr(pipeline, "judge", judge_once)
+        patch.setattr(pipeline, "choose_rounding", to_nearest)
+        patch.setattr(pipeline, "measure_cost", lambda *_: None)
         yield
 
 

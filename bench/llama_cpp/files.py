@@ -109,7 +109,7 @@ def bundle(folder: Path, pair: Pair, target: Packed, draft_name: str, draft: Pac
     path = folder / f"{target.file_name}-{draft_name.replace(' ', '-')}.bundle"
     if not path.exists():
         of_target = ["--target-format", target.format, "--activations", target.activations]
-        rounding: list[str | Path] = []
+        rounding: list[str | Path] = ["--rounding-minutes", "0"]
         if target.calibrate:
             tokens = ["--calibration-tokens", str(CALIBRATION_TOKENS)]
             rounding = ["--rounding", "gptq", "--calibrate", target.calibrate, *tokens]

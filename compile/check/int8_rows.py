@@ -73,12 +73,13 @@ def check_divergence(divergence: float, entry: ModelEntry) -> None:
 
 def mean_divergence(exact: Sequence[Reading], rounded: Sequence[Reading]) -> float:
     """KL(exact || rounded) in nats, the mean over all rows; infinite where logits are not numbers."""
-    rows = [_divergences(one.logits, other.logits) for one, other in zip(exact, rounded, strict=True)]
+    rows = [divergences(one.logits, other.logits) for one, other in zip(exact, rounded, strict=True)]
     mean = float(np.concatenate(rows).mean())
     return mean if np.isfinite(mean) else np.inf
 
 
-def _divergences(exact: Logits, rounded: Logits) -> npt.NDArray[np.float64]:
+def divergences(exact: Logits, rounded: Logits) -> npt.NDArray[np.float64]:
+    """KL(exact || rounded) in nats of each row, float64[rows], from logits float32[rows, vocab]."""
     with np.errstate(invalid="ignore"):
         log_p, log_q = _log_softmax(exact), _log_softmax(rounded)
         return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=1))

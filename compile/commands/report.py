@@ -18,6 +18,7 @@ from mxspec.compile.commands.budget_table import budget_line, budget_table
 from mxspec.formats.generation import GenerationRules
 from mxspec.formats.manifest import (
     LENDER,
+    CostEntry,
     Manifest,
     ModelEntry,
     RefereeEntry,
@@ -27,6 +28,7 @@ from mxspec.formats.manifest import (
 )
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
+NOTICEABLE = 0.01  # cost in perplexity from which a better format is named
 _LAYER = re.compile(r"(^|\.)\d+\.")
 
 
@@ -108,6 +110,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
         if entry.referee is not None:
             console.print(_referee_line(entry.referee), highlight=False, soft_wrap=True)
+        if entry.cost is not None:
+            _print_cost(entry.cost, console)
         if entry.borrowed:
             tables = ", ".join(entry.borrowed)
             console.print(f"  read in the {LENDER}'s file, the same there: {tables}", highlight=False, soft_wrap=True)
@@ -165,13 +169,30 @@ def _vocabulary_line(vocabulary: VocabularyEntry, rows: int) -> str:
     return ", ".join(said)
 
 
+def _print_cost(cost: CostEntry, console: Console) -> None:
+    share = math.expm1(cost.divergence)
+    console.print(
+        f"  costs about {share:.1%} of perplexity, measured on {cost.tokens:,} tokens that it wrote "
+        f"(KL {cost.divergence:.4f} nats)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if cost.e2m3_error is not None and share > NOTICEABLE and cost.e2m3_error < 1:
+        console.print(
+            f"  --target-format mxfp6_e2m3 takes the same bytes, with {cost.e2m3_error:.2f} times the squared rounding "
+            "error for these weights",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
 def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
     if rounding.method == "scale":
         console.print("  rounded with the best of three scales a block")
         return
+    text = "that the model wrote" if rounding.text_sha256 is None else f"of the text {rounding.text_sha256[:12]}"
     console.print(
-        f"  rounded by gptq on {rounding.tokens:,} tokens of the text {str(rounding.text_sha256)[:12]}, "
-        f"seed {rounding.seed}",
+        f"  rounded by gptq on {rounding.tokens:,} tokens {text}, seed {rounding.seed}",
         highlight=False,
         soft_wrap=True,
     )
@@ -255,6 +276,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
         "vocabulary": None if entry.vocabulary is None else entry.vocabulary.model_dump(mode="json"),
+        "cost": None if entry.cost is None else entry.cost.model_dump(mode="json"),
         "referee": None if entry.referee is None else entry.referee.model_dump(mode="json"),
         "groups": [
             {

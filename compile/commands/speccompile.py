@@ -100,15 +100,21 @@ for command in (list_recipes, explain, inspect, emit):
     help="A format that a budget may choose; repeatable. [all MX formats]",
 )
 @click.option("--with-baseline", is_flag=True, help="Also store the target in fp16, to compare with.")
-@click.option("--rounding", type=click.Choice(ROUNDINGS), help="How weights are rounded to an MX format. [nearest]")
+@click.option("--rounding", type=click.Choice(ROUNDINGS), help="How weights are rounded to an MX format. [auto]")
+@click.option(
+    "--rounding-minutes",
+    type=click.FloatRange(min=0),
+    metavar="MINUTES",
+    help="Time that --rounding auto may take, or measuring the bundle's accuracy. [10]",
+)
 @click.option(
     "--calibrate",
     type=click.Path(path_type=Path),
     metavar="TEXT",
-    help="Text that calibrates gptq and budgets.",
+    help="Text that calibrates gptq and budgets. [for gptq, the model writes one]",
 )
-@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens to use of the --calibrate text. [32768]")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed that chooses windows of the --calibrate text. [0]")
+@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens of text to calibrate on. [16384]")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the text to calibrate on. [0]")
 @click.option("--ngram", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the tables of drafter ngram.")
 @click.option("--suffix", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the index of drafter suffix.")
 @click.option("--k-max", type=click.IntRange(min=1), help="Largest number of tokens drafted in a round.")
@@ -144,6 +150,7 @@ def compile_recipe(
     allow: tuple[str, ...],
     with_baseline: bool,
     rounding: str | None,
+    rounding_minutes: float | None,
     calibrate: Path | None,
     calibration_tokens: int | None,
     seed: int | None,
@@ -160,6 +167,7 @@ def compile_recipe(
         k_max=k_max,
         context_length=context_length,
         rounding=rounding,
+        rounding_minutes=rounding_minutes,
         calibrate=None if calibrate is None else str(calibrate.absolute()),
         calibration_tokens=calibration_tokens,
         seed=seed,

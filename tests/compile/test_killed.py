@@ -59,7 +59,7 @@ def _no_referee(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pair(tmp_path_factory.mktemp("pair"), "llama")
+    return write_pair(tmp_path_factory.mktemp("pair"), "llama", rounding_minutes=0)
 
 
 def test_a_killed_compile_resumes_at_its_tensor(recipe: Path, tmp_path: Path) -> None:

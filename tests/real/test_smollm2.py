@@ -29,7 +29,10 @@ from mxspec.runtime.models.session import Session
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "published-model"
-COMPILED = ("--target-format", "mxfp6_e2m3", "--activations", "int8", "--context-length", "1024", "--with-baseline")
+COMPILED = (
+    *("--target-format", "mxfp6_e2m3", "--activations", "int8", "--context-length", "1024"),
+    *("--rounding", "nearest", "--rounding-minutes", "0", "--with-baseline"),
+)
 # Of llama.cpp, which rounds activations: python bench/published_model.py build/llama_cpp
 PEER_IDS = "d3201f0db1c181842835817a5409e5d88e4baf3d864b8007ec643ee5cc2419ee"
 PEER_PERPLEXITY = 15.9351

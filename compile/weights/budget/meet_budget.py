@@ -178,6 +178,7 @@ def _describe(
     text: CalibrationText,
 ) -> BudgetEntry:
     entries = [product_entry(*each) for each in zip(products, options, chosen, strict=True)]
+    assert text.sha256 is not None, "the text of a budget is a file"
     bits = 8 * sum(entry.bytes for entry in entries) / sum(product.weights for product in products)
     return BudgetEntry(
         budget_bits=model.wanted.budget_bits,

@@ -5,7 +5,10 @@ rounded weights. A matrix W reads x in the exact stream and y in the rounded one
 compensated it moves, so that W' y comes near W x (asymmetric calibration; Li et al. 2025,
 https://arxiv.org/abs/2504.02692):
 
-    W' = W + W E[(x - y) y^T] (E[y y^T] + damping)^-1
+    W' = W + share W E[(x - y) y^T] (E[y y^T] + damping)^-1
+
+The share is 1 for a text like those that the model will see, and less for one that the model wrote: what makes up for
+the drift on one kind of text fits others less.
 
 The matrices of a layer are rounded in the order of their use, so that y contains the errors of all rounded matrices
 before W (GPTQ's "true sequential"). Matrices that read the same tensor are rounded together.
@@ -30,6 +33,8 @@ from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
 
 Advance = Callable[[int], object]  # gets the number of multiplications done
+OWN_SHARE = 0.5
+"""On SmolLM2-135M and text of another kind, KL 0.038 nats; with a share of 1 0.043, without 0.053."""
 BATCH_BYTES = 256 << 20  # of the widest inputs in memory at once
 Groups = dict[str, list[str]]  # matrices that read the same tensor, by the first of them, in the order of their use
 
@@ -45,14 +50,16 @@ class ModelRounder:
         store: RoundingStore,
     ) -> None:
         self._model, self._sources, self._formats, self._store = model, sources, formats, store
+        self._share = 1.0
 
     def work(self, tokens: int) -> int:
         """The approximate number of multiplications for rounding the whole model."""
-        return sum(self._layer_work(index, tokens) for index in range(len(self._model.layers) + 1))
+        return rounding_work(self._model, self._sources, self._formats, tokens)
 
     def run(self, text: CalibrationText, advance: Advance) -> dict[str, RoundedMatrix]:
         """Rounded matrices by parameter name; resumes where the store of an earlier run ends."""
         rounded: dict[str, RoundedMatrix] = {}
+        self._share = OWN_SHARE if text.own else 1.0
         for index in range(len(self._model.layers) + 1):
             done = self._store.finished_layer(index)
             if done is None:
@@ -60,7 +67,7 @@ class ModelRounder:
                     self._embed(text)
                 done = self._round_head() if index == len(self._model.layers) else self._round_layer(index)
                 self._store.finish_layer(index, done)
-            advance(self._layer_work(index, text.tokens))
+            advance(_layer_work(self._model, self._sources, self._formats, index, text.tokens))
             rounded |= done
         return rounded
 
@@ -110,7 +117,7 @@ class ModelRounder:
             if number in waiting[name]:
                 waiting[name].remove(number)
                 if name not in moments:
-                    moments[name] = Moments(values.shape[-1])
+                    moments[name] = Moments(values.shape[-1], self._share)
                 moments[name].add(values, torch.from_numpy(self._store.inputs(name)[batches[number]].copy()))
             if waiting[name]:
                 return True
@@ -150,7 +157,7 @@ class ModelRounder:
         ):
             of_exact, of_rounded = (self._model.run(index, _tensor(hidden)[None]) for hidden in (exact, rounded))
             if moments is None:
-                moments = Moments(of_rounded.shape[-1])
+                moments = Moments(of_rounded.shape[-1], self._share)
             moments.add(of_rounded, of_exact)
         return self._round_matrices(matrices, moments, write_back=False)
 
@@ -177,16 +184,24 @@ class ModelRounder:
             done[name] = RoundedMatrix(self._store.tiles_path(name), statistics, fallback)
         return done
 
-    def _layer_work(self, index: int, tokens: int) -> int:
-        """The multiplications of two forward passes, of moments, factors and compensation."""
-        work = 0
-        for name, module in self._model.matrices(index).items():
-            if index < len(self._model.layers):
-                work += 2 * tokens * module.weight.numel()
-            if name in self._formats:
-                n, k = MatrixSource.of(self._sources[name], module, self._formats[name]).shape
-                work += k * k * (2 * tokens + k // 3 + 3 * n)
-        return work
+
+def rounding_work(model: LayeredModel, sources: Mapping[str, Source], formats: Mapping[str, str], tokens: int) -> int:
+    """The approximate number of multiplications for rounding a whole model."""
+    return sum(_layer_work(model, sources, formats, index, tokens) for index in range(len(model.layers) + 1))
+
+
+def _layer_work(
+    model: LayeredModel, sources: Mapping[str, Source], formats: Mapping[str, str], index: int, tokens: int
+) -> int:
+    """The multiplications of two forward passes, of moments, factors and compensation."""
+    work = 0
+    for name, module in model.matrices(index).items():
+        if index < len(model.layers):
+            work += 2 * tokens * module.weight.numel()
+        if name in formats:
+            n, k = MatrixSource.of(sources[name], module, formats[name]).shape
+            work += k * k * (2 * tokens + k // 3 + 3 * n)
+    return work
 
 
 def _tensor(hidden: NDArray[np.float32]) -> Tensor:

@@ -26,30 +26,35 @@ class Factor:
 
     Columns with the largest moments come last: they are rounded first, while all others can still compensate. Entries
     above the diagonal have no meaning. `drift` float32[k, k] is the sum of (x - y)^T y over exact inputs x and rounded
-    inputs y, None if they are the same.
+    inputs y, None if they are the same. `share` of it is made up for.
     """
 
     lower: NDArray[np.float32]
     order: NDArray[np.int64]
     drift: NDArray[np.float32] | None = None
+    share: float = 1.0
 
     def shift(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Move rows float32[n, k] of a matrix to make up for the drift of its inputs."""
-        if self.drift is None:
+        """Move rows float32[n, k] of a matrix to make up for a share of the drift of its inputs."""
+        if self.drift is None or not self.share:
             return values
         moved = torch.from_numpy(np.ascontiguousarray((values @ self.drift)[:, self.order].T))
         lower = torch.from_numpy(self.lower)
         moved = torch.linalg.solve_triangular(lower, moved, upper=False)
         moved = torch.linalg.solve_triangular(lower.T, moved, upper=True)
         result = values.copy()
-        result[:, self.order] += moved.numpy().T
+        result[:, self.order] += np.float32(self.share) * moved.numpy().T
         return result
 
 
 class Moments:
-    """The sum of x^T x over the rows x of a layer's inputs, float32[k, k]."""
+    """The sum of x^T x over the rows x of a layer's inputs, float32[k, k].
 
-    def __init__(self, k: int) -> None:
+    `share` of the drift between exact and rounded inputs is made up for.
+    """
+
+    def __init__(self, k: int, share: float = 1.0) -> None:
+        self._share = share
         self._sum = torch.zeros(k, k)
         self._drift: torch.Tensor | None = None
 
@@ -78,7 +83,7 @@ class Moments:
             raise UnfactoredError("the moments are not positive definite") from None
         if not np.isfinite(matrix.diagonal()).all():
             raise UnfactoredError("the moments are not finite")
-        return Factor(matrix, order, None if self._drift is None else self._drift.numpy())
+        return Factor(matrix, order, None if self._drift is None else self._drift.numpy(), self._share)
 
 
 def factor_of(moments: Moments | None) -> tuple[Factor | None, str | None]:

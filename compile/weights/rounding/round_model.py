@@ -14,6 +14,7 @@ from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING
+from mxspec.compile.weights.rounding.own_calibration import write_calibration, writer_bytes
 from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
@@ -26,24 +27,29 @@ from mxspec.runtime.text.tokenizer import load_tokenizer
 WAY = "two streams, best of three exponents"  # how gptq rounds: what was left of another way is not taken up
 
 
-def round_model(plan: ModelPlan, checkpoint: Checkpoint, recipe: Recipe, place: Path, stages: Stages) -> RoundedModel:
+def round_model(
+    plan: ModelPlan, checkpoint: Checkpoint, known: int, recipe: Recipe, place: Path, stages: Stages
+) -> RoundedModel:
     """What the packer needs; with `gptq` the matrices themselves, in a folder below `place`.
 
-    A run that was killed goes on there at its layer. Raises MxspecError for a bad text or a damaged checkpoint.
+    A run that was killed goes on there at its layer. A model that writes its own text uses ids below `known`. Raises
+    MxspecError for a bad text or a damaged checkpoint.
     """
     formats = mx_formats(plan)
     if recipe.rounding == "nearest" or not formats:
         return TO_NEAREST
     if recipe.rounding == "scale":
         return RoundedModel(RoundingEntry(method="scale"), search=True)
-    tokenizer = load_tokenizer(checkpoint.tokenizer)
-    length = plan.exported.context_length
-    text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
-    store = RoundingStore(place / f"{plan.name}-{_key(plan, formats, text)}")
     try:
         model = LayeredModel(checkpoint.config, plan.sources)
     except UnsupportedModelError as error:
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, str(error))))
+    if recipe.calibrate is None:
+        text = write_calibration(plan, checkpoint, known, recipe, place, stages)
+    else:
+        tokenizer, length = load_tokenizer(checkpoint.tokenizer), plan.exported.context_length
+        text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
+    store = RoundingStore(place / f"{plan.name}-{_key(plan, formats, text)}")
     rounder = ModelRounder(model, plan.sources, formats, store)
     with stages.work(f"round {plan.name}", rounder.work(text.tokens)) as advance:
         matrices = rounder.run(text, advance)
@@ -70,7 +76,9 @@ def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
         return 0
     widths = [spec.shape[1] for spec in matrices]
     floats = 4 * min(widths) + sum(widths) // plan.exported.layers
-    return sum(spec.stored_bytes for spec in matrices) + 4 * recipe.calibration_tokens * floats
+    inputs = 4 * recipe.calibration_tokens * floats
+    writer = writer_bytes(plan) if recipe.calibrate is None else 0  # is gone before the first input is kept
+    return sum(spec.stored_bytes for spec in matrices) + max(inputs, writer)
 
 
 def mx_formats(plan: ModelPlan) -> dict[str, str]:

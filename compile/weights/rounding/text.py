@@ -18,10 +18,18 @@ _CHARACTERS_A_TOKEN = 16  # more than any text has on average
 
 @dataclass(frozen=True, slots=True)
 class CalibrationText:
-    """Windows int64[windows, length] of token ids, and the SHA-256 of the file that they were taken from."""
+    """Windows int64[windows, length] of token ids, and the SHA-256 of the file that they were taken from.
+
+    `sha256` is None for a text that the model wrote.
+    """
 
     windows: NDArray[np.int64]
-    sha256: str
+    sha256: str | None
+
+    @property
+    def own(self) -> bool:
+        """Whether the model wrote the text."""
+        return self.sha256 is None
 
     @property
     def tokens(self) -> int:

@@ -111,7 +111,8 @@ def test_texts_that_cannot_be_used(
     assert not (tmp_path / "a.bundle").exists()
 
 
-def test_gptq_without_a_text_is_refused(pair: Path, tmp_path: Path) -> None:
-    result = run(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq")
-    assert result.exit_code == 1
-    assert "`calibrate`, a text file" in result.output
+def test_gptq_without_a_text_uses_what_the_model_writes(pair: Path, tmp_path: Path) -> None:
+    result = run(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibration-tokens", 128, "--json")
+    assert result.exit_code == 0, result.output
+    rounding = json.loads(result.stdout)["models"]["target"]["rounding"]
+    assert (rounding["text_sha256"], rounding["tokens"]) == (None, 128)

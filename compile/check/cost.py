@@ -1,0 +1,108 @@
+"""What packing costs a model in accuracy, measured on text that it writes itself.
+
+On text that p writes, the mean loss of q exceeds that of p by KL(p || q), and the divergence has far less noise than
+the losses. So exp(mean KL) is the ratio of perplexities on text like the model's own. Here p is the checkpoint in
+float32, run a layer at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mxspec.compile.check.int8_rows import divergences
+from mxspec.compile.check.readings import Logits
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.planning.plan import ModelPlan
+from mxspec.compile.progress import Stages
+from mxspec.compile.weights.rounding.forward import LayeredModel
+from mxspec.compile.weights.rounding.grid import Grid
+from mxspec.compile.weights.rounding.round_model import mx_formats
+from mxspec.compile.weights.rounding.scale import round_with, rule_exponents
+from mxspec.compile.weights.rounding.speed import seconds_of
+from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.manifest import CostEntry, ModelEntry
+from mxspec.formats.weight_format import BLOCK
+from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.own_text.openings import openings_of
+from mxspec.runtime.own_text.write import write_texts
+from mxspec.runtime.text.tokenizer import load_tokenizer
+
+TEXTS, LENGTH = 8, 256  # texts, written at a time, and the tokens of each
+OTHER_SEED = 1  # added to the recipe's, which the calibration text has
+SAMPLED_ROWS = 32  # of a matrix, to compare formats
+E3M2, E2M3 = "mxfp6_e3m2", "mxfp6_e2m3"
+
+
+def measure_cost(
+    plan: ModelPlan, checkpoint: Checkpoint, known: int, folder: Path, entry: ModelEntry, recipe: Recipe, stages: Stages
+) -> CostEntry | None:
+    """Have a written model of the bundle in `folder` write text, and compare its logits with the checkpoint's.
+
+    None for a model that rounds no matrix, has an encoder, or would take more than the recipe's `rounding_minutes`.
+    """
+    formats = mx_formats(plan)
+    if not formats or entry.encoder is not None or not recipe.rounding_minutes:
+        return None
+    length = min(LENGTH, entry.context_length)
+    weights = sum(math.prod(source.shape) for source in plan.sources.values())
+    minutes = seconds_of(2 * TEXTS * length * weights) / 60
+    if minutes > recipe.rounding_minutes:
+        stages.note(
+            f"the cost in accuracy is not measured: it takes about {math.ceil(minutes)} minutes here, more than "
+            f"--rounding-minutes {recipe.rounding_minutes:g}"
+        )
+        return None
+    try:
+        model = LayeredModel(checkpoint.config, plan.sources)
+    except UnsupportedModelError:
+        return None
+    with stages.step("measure the cost"):
+        session = Session(folder, entry.model_copy(update={"context_length": length}), known, TEXTS)
+        openings = openings_of(checkpoint.folder, load_tokenizer(checkpoint.tokenizer))
+        windows = write_texts(session, openings, TEXTS, length, recipe.seed + OTHER_SEED, lambda count: None)
+        found = _divergence(session, model, windows)
+        error = _compare_errors([plan.sources[name] for name, kind in formats.items() if kind == E3M2])
+    return CostEntry(tokens=windows.size, divergence=found, e2m3_error=error)
+
+
+def _divergence(session: Session, model: LayeredModel, windows: NDArray[np.int64]) -> float:
+    """The mean divergence over all positions of the windows."""
+    means = []
+    for window, exact in zip(windows, _exact_logits(model, windows), strict=True):
+        own = np.concatenate(list(Reader(session).score(window.tolist())))
+        means.append(divergences(exact[:, : own.shape[1]], own).mean())
+    return max(0.0, float(np.mean(means)))
+
+
+def _exact_logits(model: LayeredModel, windows: NDArray[np.int64]) -> Iterator[Logits]:
+    """The checkpoint's logits float32[length, vocab] of each window."""
+    hidden = torch.cat(list(model.embed(windows)))
+    for index in range(len(model.layers)):
+        with model.loaded(index):
+            hidden = torch.cat([model.run(index, window[None]) for window in hidden])
+    with model.loaded(len(model.layers)):
+        for window in hidden:
+            yield model.trace(len(model.layers), window[None], lambda name, read, made: None)[0].numpy()
+
+
+def _compare_errors(sources: Sequence[Source]) -> float | None:
+    """The squared error of E2M3 over that of E3M2, both to nearest, in the first rows of matrices."""
+    errors = dict.fromkeys((E3M2, E2M3), 0.0)
+    for source in sources:
+        rows, columns = source.shape
+        values = as_float32(source.read_rows(0, min(SAMPLED_ROWS, rows)), source.dtype)[:, : columns // BLOCK * BLOCK]
+        for name in errors:
+            grid = Grid.of(name)
+            change = round_with(values, grid, rule_exponents(values, grid)) - values
+            errors[name] += rows * float(np.square(change).mean()) * columns if change.size else 0.0
+    return errors[E2M3] / errors[E3M2] if errors[E3M2] else None

@@ -1,0 +1,88 @@
+"""A calibration text where the user gives none: the model writes it, before its matrices are rounded.
+
+What writes is the checkpoint in MXINT8 with int8 rows, packed beside the bundle: half the bytes of fp16, and nearer to
+the checkpoint than any format of fewer bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.progress import Stages
+from mxspec.compile.weights.rounding.text import CalibrationText
+from mxspec.compile.weights.write_model import write_model
+from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.own_text.openings import openings_of
+from mxspec.runtime.own_text.write import write_texts
+from mxspec.runtime.text.tokenizer import load_tokenizer
+
+LENGTH = 256  # tokens of a text: a small model loses its thread in longer ones
+SLOTS = 8  # texts written at a time
+WRITER = {"format": "mxint8", "formats": (), "keep_fp16": (), "budget": None, "max_ratio": None, "activations": "int8"}
+
+
+def write_calibration(
+    plan: ModelPlan, checkpoint: Checkpoint, known: int, recipe: Recipe, place: Path, stages: Stages
+) -> CalibrationText:
+    """About `calibration_tokens` tokens that the model writes, with ids below `known`.
+
+    They are kept below `place`, where a later run finds them. Raises MxspecError for a damaged checkpoint.
+    """
+    length = min(LENGTH, plan.exported.context_length)
+    count = max(1, recipe.calibration_tokens // length)
+    path = place / f"{plan.name}-text-{_key(plan, recipe.seed, count, length)}.npy"
+    if not path.is_file():
+        windows = _write(plan, checkpoint, known, recipe, place, stages, count, length)
+        beside = path.with_suffix(".part.npy")
+        np.save(beside, windows)
+        beside.rename(path)
+    return CalibrationText(np.load(path), None)
+
+
+def writer_bytes(plan: ModelPlan) -> int:
+    """About what the model that writes takes on disk."""
+    return sum(math.prod(source.shape) for source in plan.sources.values()) * 9 // 8
+
+
+def _write(
+    plan: ModelPlan,
+    checkpoint: Checkpoint,
+    known: int,
+    recipe: Recipe,
+    place: Path,
+    stages: Stages,
+    count: int,
+    length: int,
+) -> NDArray[np.int64]:
+    folder = place / f"{plan.name}-writer"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    wanted = recipe.draft if plan.name == "draft" else recipe.target
+    assert wanted is not None
+    writer = plan_model(plan.name, checkpoint, wanted.model_copy(update=WRITER), recipe, plan.exported.context_length)
+    with stages.bytes(f"pack {plan.name} to write", writer.read_bytes) as advance:
+        entry = write_model(writer, folder, advance).entry
+    tokenizer = load_tokenizer(checkpoint.tokenizer)
+    openings = openings_of(checkpoint.folder, tokenizer)
+    session = Session(folder, entry.model_copy(update={"context_length": length}), known, min(SLOTS, count))
+    with stages.work(f"write text ({plan.name})", count * length) as advance:
+        windows = write_texts(session, openings, count, length, recipe.seed, advance)
+    del session
+    shutil.rmtree(folder)
+    return windows
+
+
+def _key(plan: ModelPlan, seed: int, count: int, length: int) -> str:
+    digest = hashlib.sha256(f"{seed} {count} {length}\n".encode())
+    for name, source in sorted(plan.sources.items()):
+        digest.update(f"{name} {source.name} {source.identity}\n".encode())
+    return digest.hexdigest()[:16]
