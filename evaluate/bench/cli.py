@@ -8,6 +8,7 @@ from mxspec.evaluate.bench.commands.batch import bench_batch
 from mxspec.evaluate.bench.commands.columns import bench_columns
 from mxspec.evaluate.bench.commands.compare import bench_compare
 from mxspec.evaluate.bench.commands.grow import bench_grow
+from mxspec.evaluate.bench.commands.head import bench_head
 from mxspec.evaluate.bench.commands.model import bench_model
 from mxspec.evaluate.bench.commands.ops import bench_ops
 from mxspec.evaluate.bench.commands.plot import bench_plot
@@ -29,6 +30,7 @@ for command in (
     bench_ops,
     bench_model,
     bench_profile,
+    bench_head,
     bench_speculate,
     bench_columns,
     bench_batch,

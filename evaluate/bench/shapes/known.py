@@ -27,6 +27,7 @@ class Shape:
 SHAPES = {
     shape.name: shape
     for shape in (
+        Shape("qwen2.5-0.5b", 896, 4864, layers=24, heads=14, kv_heads=2, vocab_size=151936),
         Shape("tinyllama-1.1b", 2048, 5632, layers=22, heads=32, kv_heads=4, vocab_size=32000),
         Shape("llama-3.2-3b", 3072, 8192, layers=28, heads=24, kv_heads=8, vocab_size=128256),
         Shape("llama-2-7b", 4096, 11008, layers=32, heads=32, kv_heads=32, vocab_size=32000),

@@ -1,0 +1,1 @@
+"""The steps of a draft whose head has all rows, or few."""
