@@ -26,6 +26,7 @@ from mxspec.formats.errors import ContextLengthError, GenerationError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.sampling.shaper import NoTokenError
 
 SHARE = 0.45  # of the models' time
 LENGTHS = 24, 64  # tokens of a text, at least and at most
@@ -122,7 +123,8 @@ def _score(engine: Engine, text: Written, evidence: Evidence, rng: np.random.Gen
 def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs]:
     """float64[vocab], the distribution of a model at the position of each token.
 
-    It is uniform if the bundle has no such model, or one whose context is too short.
+    It is uniform if the bundle has no such model, or one whose context is too short, and where a draft with few tokens
+    knows none that the text can go on with.
     """
     vocab = engine.bundle.manifest.tokenizer.vocab_size
     entry = engine.bundle.manifest.models.get(model)
@@ -138,7 +140,12 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
     shaper = text.job.shaper(engine, ignore_eos=True)  # a grammar may end the text: the shaper knows where
     rows = chain.from_iterable(scored)
     for token, row in zip(text.tokens, islice(rows, len(prompt.tokens) - 1, None), strict=True):
-        yield shaper.distribution(row).probabilities(None, vocab)
+        try:
+            yield shaper.distribution(row).probabilities(None, vocab)
+        except NoTokenError:  # of a draft with few tokens, which proposes nothing here
+            if model == "target":
+                raise
+            yield np.full(vocab, 1 / vocab)
         shaper.keep([token])
 
 

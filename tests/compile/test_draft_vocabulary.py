@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from mxspec.evaluate.lossless.certificate import certify
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import unpack_values
@@ -177,6 +178,20 @@ def test_a_target_with_tokens_that_the_draft_lacks(pair: Path, tmp_path: Path) -
     plain, *drafted = texts_of(bundle.path, logit_bias=bias)
     assert set(plain.token_ids) & bias.keys()
     assert [answer.token_ids for answer in drafted] == [plain.token_ids] * 2
+
+
+@pytest.mark.parametrize("kind", ["trimmed", "foreign"])
+def test_it_is_certified(pair: Path, trimmed: Bundle, tmp_path: Path, kind: str) -> None:
+    """With greedy and sampled text of every way, and a grammar that allows no token that the trimmed draft keeps."""
+    path = trimmed.path
+    if kind == "foreign":
+        write_foreign(pair, tmp_path / "foreign")
+        path = compiled(pair, tmp_path / "out.bundle", draft=tmp_path / "foreign").path
+    with Engine(path, slots=8) as engine:
+        found = certify(engine, None, "quick", seed=1)
+    assert found.passed, found.failures
+    drafting = next(powers for name, powers in found.powers.items() if name.startswith("sampled text"))
+    assert drafting
 
 
 def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
