@@ -13,7 +13,7 @@ from mxspec.evaluate.accuracy.judge import MAX_RATIO
 from mxspec.evaluate.accuracy.own_text import TOKENS, write_documents
 from mxspec.evaluate.accuracy.pairs import read_pairs
 from mxspec.evaluate.accuracy.ranks import SHOWN
-from mxspec.evaluate.accuracy.repack import Wanted
+from mxspec.evaluate.accuracy.repack import parse_formats
 from mxspec.evaluate.accuracy.run import AccuracyOptions, measure_accuracy, require_baseline
 from mxspec.evaluate.accuracy.windows import LONGEST
 from mxspec.evaluate.options import Run, run_options
@@ -56,7 +56,11 @@ from mxspec.runtime.cli.command import Command
     help=f"Largest ratio that passes.  [default: the bundle's budget, else {MAX_RATIO}]",
 )
 @click.option(
-    "--format", "formats", multiple=True, metavar="NAME", help="Also score the target in this format; repeatable."
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="NAME",
+    help="Also score the target in this format, rounded to nearest, or in `all`; repeatable.",
 )
 @click.option("--referee", metavar="CHECKPOINT", help="Compare fp16 with transformers in float32: a folder or hub id.")
 @click.option("--adapter", metavar="ADAPTER", help="The LoRA adapter that was merged into the referee's checkpoint.")
@@ -97,7 +101,7 @@ def accuracy(
         window,
         stride,
         max_ratio,
-        tuple(map(Wanted.parse, formats)),
+        parse_formats(formats),
         None if referee is None else checkpoint_recipe(referee, adapter, from_pickle),
         tensors,
     )

@@ -27,7 +27,12 @@ class Judgement:
 
 
 def figures_of(
-    scores: Scores, baseline: Scores, starts: list[int], weight_format: str, activations: Activations
+    scores: Scores,
+    baseline: Scores,
+    starts: list[int],
+    weight_format: str,
+    activations: Activations,
+    matrix_bytes: int,
 ) -> Figures:
     """The figures of one model compared with the baseline; blocks of tokens begin at `starts`."""
     found = ratio_interval(scores, baseline, starts)
@@ -45,6 +50,7 @@ def figures_of(
         worst_kl_divergence=float(known.max()) if whole else math.nan,
         same_top_share=float(scores.same_top.mean()),
         not_finite_tokens=int((~scores.finite).sum()),
+        matrix_bytes=matrix_bytes,
     )
 
 

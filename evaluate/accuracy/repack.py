@@ -7,7 +7,10 @@ fp16, the result equals what `speccompile --target-format NAME` writes, byte for
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +20,14 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.tiles import pack_values, unpack_fp16
-from mxspec.formats.weight_format import FP16_TILES, Activations, named_by_user, packed_shape, taken_activations
+from mxspec.formats.weight_format import (
+    ELEMENTS,
+    FP16_TILES,
+    Activations,
+    named_by_user,
+    packed_shape,
+    taken_activations,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -47,6 +57,32 @@ class Wanted:
         raise MxspecError(f"--format {text}: got activations {asked!r}, {name} takes {' or '.join(taken)}")
 
 
+ALL = "all"
+
+
+def parse_formats(texts: Sequence[str]) -> tuple[Wanted, ...]:
+    """The formats that a user names; `all` stands for every MX format. Raises MxspecError."""
+    named = chain.from_iterable((form.name for form in ELEMENTS.values()) if text == ALL else [text] for text in texts)
+    return tuple(dict.fromkeys(map(Wanted.parse, named)))
+
+
+def matrix_bytes(bundle: Bundle, wanted: Wanted) -> int:
+    """The bytes of all packed matrices of the target in another format."""
+    models = bundle.manifest.models
+    kept = _kept(models["target"])
+    matrices = [tensor for tensor in models["baseline"].tensors if tensor.format == FP16_TILES]
+    return sum(
+        tensor.bytes if kept & set(tensor.sources) else math.prod(packed_shape(wanted.weight_format, *tensor.shape))
+        for tensor in matrices
+    )
+
+
+def _kept(target: ModelEntry) -> set[str]:
+    """The checkpoint tensors that a packed target keeps in fp16."""
+    of_target = target.tensors if target.format != FP16_TILES else ()
+    return {source for tensor in of_target if tensor.format == FP16_TILES for source in tensor.sources}
+
+
 def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
     """Write the model into an empty folder; return the entry for opening a session. Raises MxspecError."""
     try:
@@ -57,9 +93,8 @@ def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
         ) from None
     models = bundle.manifest.models
     baseline, target = models["baseline"], models["target"]
-    of_target = [tensor for tensor in target.tensors if target.format != FP16_TILES]
-    kept = {source for tensor in of_target if tensor.format == FP16_TILES for source in tensor.sources}
-    lookups = any(tensor.looked_up for tensor in of_target)
+    kept = _kept(target)
+    lookups = target.format != FP16_TILES and any(tensor.looked_up for tensor in target.tensors)
     graphs = {name: ir.load(bundle.path / name) for name in baseline.graphs}
     for graph in graphs.values():
         for tensor in baseline.tensors:

@@ -18,7 +18,8 @@ class Figures(Value):
     """One model compared with the fp16 baseline on the same tokens; a value that is not finite is null in JSON.
 
     `ratio` is the ratio of perplexities, with its confidence interval; divergences are KL(baseline || model) in nats a
-    token. `not_finite_tokens` counts the tokens with a logit that is not finite.
+    token. `not_finite_tokens` counts the tokens with a logit that is not finite. `matrix_bytes` are those of all
+    matrices; older records lack it.
     """
 
     format: str
@@ -32,6 +33,7 @@ class Figures(Value):
     worst_kl_divergence: float
     same_top_share: float
     not_finite_tokens: int
+    matrix_bytes: int | None = None
 
 
 class RefereeFigures(Value):
@@ -46,7 +48,10 @@ class RefereeFigures(Value):
 
 
 class Accuracy(Figures, Result):
-    """The target's figures, and how the text was read. `worst_at` is the place of the largest divergence."""
+    """The target's figures, and how the text was read. `worst_at` is the place of the largest divergence.
+
+    `origins` are the types of blocks that the checkpoint's matrices had been rounded to before.
+    """
 
     bundle: str
     documents: int
@@ -64,6 +69,7 @@ class Accuracy(Figures, Result):
     worst_at: str
     beside: tuple[Figures, ...]
     referee: RefereeFigures | None
+    origins: tuple[str, ...] = ()
     tensors: tuple[TensorError, ...]
     advice: tuple[str, ...]
     verdict: Verdict
@@ -83,7 +89,8 @@ class Accuracy(Figures, Result):
         return sheets
 
     def _figures(self) -> Iterator[tuple[str, str | None]]:
-        yield "format", _name(self)
+        yield "format", name_of(self)
+        yield "rounded a second time, after", ", ".join(self.origins) or None
         lead = f" with {' '.join(self.windows_begin_with)} first" if self.windows_begin_with else ""
         yield "tokens scored", f"{self.tokens:,} of {_count(self.documents, 'document')}"
         yield "windows", f"{self.window:,} tokens{lead}, one every {self.stride:,} tokens"
@@ -113,8 +120,11 @@ _TENSORS = (Column("tensor"), Column("format"), Column("error"), Column("more MB
 
 def formats_sheet(title: str, figures: Sequence[Figures]) -> Sheet:
     """A row for each format."""
+    sizes = [each.matrix_bytes for each in figures]
+    sized = None not in sizes
     columns = (
         Column("format"),
+        *([Column("MB", ".1f", 1e-6)] if sized else []),
         Column("perplexity", ".4f"),
         Column("ratio", ".4f"),
         Column("±", ".4f"),
@@ -125,7 +135,8 @@ def formats_sheet(title: str, figures: Sequence[Figures]) -> Sheet:
     )
     rows = tuple(
         (
-            _name(each),
+            name_of(each),
+            *([each.matrix_bytes] if sized else []),
             each.target_perplexity,
             each.ratio,
             (each.ratio_high - each.ratio_low) / 2,
@@ -145,7 +156,8 @@ def _tensor(each: TensorError) -> tuple[Cell, ...]:
     return each.name, each.format, f"{each.error:.2%}{loss}", each.added_bytes
 
 
-def _name(each: Figures) -> str:
+def name_of(each: Figures) -> str:
+    """The format, with the type of the activations unless it is int16."""
     return each.format if each.activations == "int16" else f"{each.format}/{each.activations}"
 
 

@@ -18,7 +18,7 @@ from mxspec.evaluate.accuracy.models import BundleModel, Model
 from mxspec.evaluate.accuracy.pairs import pair_windows
 from mxspec.evaluate.accuracy.ranks import SHOWN, advise, rank_tensors
 from mxspec.evaluate.accuracy.referee import Referee
-from mxspec.evaluate.accuracy.repack import Wanted, repack
+from mxspec.evaluate.accuracy.repack import Wanted, matrix_bytes, repack
 from mxspec.evaluate.accuracy.result import Accuracy
 from mxspec.evaluate.accuracy.score import score_window
 from mxspec.evaluate.accuracy.statistics import Scores
@@ -26,6 +26,7 @@ from mxspec.evaluate.accuracy.windows import Cut, Window, choose_cut, cut_text, 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
@@ -63,9 +64,10 @@ def measure_accuracy(
 
     counts = np.bincount([window.document for window in windows], [window.scored for window in windows])
     starts = block_starts(int(count) for count in counts)
-    figures = figures_of(of_target, baseline, starts, target.format, target.activations)
+    size = sum(tensor.bytes for tensor in target.tensors if tensor.format in WEIGHT_FORMATS)
+    figures = figures_of(of_target, baseline, starts, target.format, target.activations, size)
     beside = [
-        figures_of(scores, baseline, starts, wanted.weight_format, wanted.activations)
+        figures_of(scores, baseline, starts, wanted.weight_format, wanted.activations, matrix_bytes(bundle, wanted))
         for wanted, scores in zip(options.formats, others, strict=False)
     ]
     referee = (
@@ -92,6 +94,7 @@ def measure_accuracy(
         worst_at=worst_place(of_target, windows, documents),
         beside=tuple(beside),
         referee=referee,
+        origins=tuple(sorted({origin for tensor in target.tensors for origin in tensor.origins})),
         tensors=worst,
         advice=advise(target, worst) if worst or beyond else (),
         verdict=judgement.verdict,

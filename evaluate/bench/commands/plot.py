@@ -16,10 +16,10 @@ from mxspec.runtime.cli.command import Command
 @click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RECORD...")
 @click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="A folder.")
 def bench_plot(records: tuple[Path, ...], output: Path) -> None:
-    """Draw records of sweep, speculate, columns and batch, as PNG and SVG.
+    """Draw records of sweep, speculate, columns, batch, and accuracy with other formats, as PNG and SVG.
 
     Speedup over K beside the formula's, acceptance by position, time for 128 tokens, speed over prompt tokens and over
-    texts at once, columns as bars. The same record gives the same SVG.
+    texts at once, columns as bars, accuracy over size. The same record gives the same SVG.
     """
     found = [read_record(path) for path in records]
     stems = [path.stem for path in records]

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mxspec.evaluate.accuracy.result import Accuracy
 from mxspec.evaluate.bench.batch.result import BatchResult
 from mxspec.evaluate.bench.columns.result import ColumnsResult
-from mxspec.evaluate.bench.plots import batch, columns, speculate, sweep
+from mxspec.evaluate.bench.plots import accuracy, batch, columns, speculate, sweep
 from mxspec.evaluate.bench.plots.style import require_matplotlib, save
 from mxspec.evaluate.bench.records import Record
 from mxspec.evaluate.bench.speculate.result import SpeculateResult
@@ -31,6 +32,8 @@ def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
         return {"columns": partial(columns.bars, result)}
     if isinstance(result, BatchResult):
         return {"batch": partial(batch.speed, result)}
+    if isinstance(result, Accuracy) and result.beside and result.matrix_bytes:
+        return {"accuracy": partial(accuracy.sizes, result)}
     return {}
 
 
@@ -39,7 +42,8 @@ def draw_all(record: Record, folder: Path, kinds: tuple[str, ...] = ("png", "svg
     require_matplotlib()
     pictures = pictures_of(record.result)
     if not pictures:
-        raise MxspecError(f"{record.name}: nothing of it makes a picture; expected sweep, speculate, columns or batch")
+        known = "sweep, speculate, columns, batch, or accuracy with --format"
+        raise MxspecError(f"{record.name}: nothing of it makes a picture; expected {known}")
     paths = [folder / f"{Path(record.name).stem}-{name}" for name in pictures]
     for path, draw in zip(paths, pictures.values(), strict=True):
         save(path, record, draw, kinds)

@@ -317,3 +317,26 @@ def test_a_model_with_an_encoder_has_no_own_text(t5_bundle: Path) -> None:
     result = CliRunner().invoke(main, ["accuracy", str(t5_bundle), "--own"])
     assert result.exit_code == 1
     assert "--own: a model with an encoder writes nothing without a source" in " ".join(result.output.split())
+
+
+def test_all_formats_stand_beside_their_sizes(demo_with_baseline: Path) -> None:
+    got = found(accuracy(demo_with_baseline, "--max-ratio", 1.5, "--json", "--format", "all", *FEW))
+    target = Bundle.open(demo_with_baseline).manifest.models["target"]
+    weights = sum(math.prod(tensor.shape) for tensor in target.tensors if tensor.format == target.format)
+    bits = {each["format"]: 8 * each["matrix_bytes"] / weights for each in got["beside"]}
+    expected = {"mxfp4_e2m1": 4.25, "mxfp6_e3m2": 6.25, "mxfp6_e2m3": 6.25, "mxint8": 8.25}
+    assert bits == pytest.approx(expected, rel=0.01)  # tiles of 16 rows are filled up
+    assert got["matrix_bytes"] == sum(tensor.bytes for tensor in target.tensors if tensor.format == target.format)
+    own = next(each for each in got["beside"] if each["format"] == got["format"])
+    assert own["matrix_bytes"] == got["matrix_bytes"]
+
+
+def test_a_second_rounding_is_named(demo_with_baseline: Path, tmp_path: Path) -> None:
+    bundle = copy_of(demo_with_baseline, tmp_path / "twice.bundle")
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    manifest["models"]["target"]["tensors"][0]["origins"] = ["Q4_1", "Q8_0"]
+    (bundle / MANIFEST).write_text(json.dumps(manifest))
+    result = accuracy(bundle, "--max-ratio", 1.5, *FEW)
+    assert result.exit_code == 0, result.output
+    assert "rounded a second time, after Q4_1, Q8_0" in " ".join(result.output.split())
+    assert "second time" not in accuracy(demo_with_baseline, "--max-ratio", 1.5, *FEW).output

@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 from matplotlib.figure import Figure
 
+from mxspec.evaluate.accuracy.result import Accuracy, Figures
 from mxspec.evaluate.bench.plots.draw import pictures_of
 from mxspec.evaluate.bench.sweep.result import SweepResult
 
@@ -97,6 +98,25 @@ def test_a_record_without_a_picture_is_one_line(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = specbench("plot", record, "-o", str(tmp_path / "out"))
     assert done.stderr == "error: pictures need matplotlib: pip install mxspec[evaluate]\n"
+
+
+def test_formats_are_points_of_size_and_divergence() -> None:
+    figures = {"activations": "int16", "target_perplexity": 9.0, "ratio": 1.01, "ratio_low": 1.0, "ratio_high": 1.02}
+    figures |= {"kl_divergence_p99": 0.1, "worst_kl_divergence": 0.2, "same_top_share": 0.9, "not_finite_tokens": 0}
+    beside = [
+        Figures(format=name, mean_kl_divergence=kl, matrix_bytes=size, **figures)
+        for name, kl, size in (("mxfp6_e3m2", 0.02, 6_250_000), ("mxint8", 0.001, 8_250_000))
+    ]
+    result = Accuracy.model_construct(
+        bundle="b", tokens=10, format="mxfp6_e3m2", mean_kl_divergence=0.01, matrix_bytes=6_250_000, beside=beside
+    )
+    result = result.model_copy(update={**figures, "beside": tuple(beside)})
+    axes = Figure().add_subplot()
+    pictures_of(result)["accuracy"](axes)
+    points = [points.get_offsets().tolist() for points in axes.collections]  # type: ignore[union-attr]
+    assert points == [[[6.25, 0.01]], [[6.25, 0.02], [8.25, 0.001]]]
+    assert [text.get_text() for text in axes.texts] == ["mxfp6_e3m2\n1.010", "mxfp6_e3m2\n1.010", "mxint8\n1.010"]
+    assert pictures_of(result.model_copy(update={"beside": ()})) == {}
 
 
 def test_quartiles_bound_the_band() -> None:
