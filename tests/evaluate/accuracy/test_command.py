@@ -338,5 +338,5 @@ def test_a_second_rounding_is_named(demo_with_baseline: Path, tmp_path: Path) ->
     (bundle / MANIFEST).write_text(json.dumps(manifest))
     result = accuracy(bundle, "--max-ratio", 1.5, *FEW)
     assert result.exit_code == 0, result.output
-    assert "rounded a second time, after Q4_1, Q8_0" in " ".join(result.output.split())
+    assert "rounded a second time, after Q4_1, Q8_0" in " ".join(result.output.replace("│", " ").split())
     assert "second time" not in accuracy(demo_with_baseline, "--max-ratio", 1.5, *FEW).output
