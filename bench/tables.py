@@ -98,6 +98,7 @@ TABLES: dict[str, Table] = {
     "serve_avx512vbmi": Table(("avx512vbmi/serve_grown",)),
     "serve_load_avx512vbmi": Table(("avx512vbmi/serve_load",)),
     "batch_avx512vnni": Table(("avx512vnni/batch_tinyllama",)),
+    "head_avx512vbmi": Table(("avx512vbmi/head_qwen2_5_0_5b",)),
     "columns_avx512vbmi": Table(("avx512vbmi/columns_grown",)),
     "columns_smollm2_avx512vbmi": Table(("avx512vbmi/columns_smollm2",)),
     "columns_sampled_avx512vbmi": Table(("avx512vbmi/columns_grown_sampled",)),
