@@ -20,7 +20,6 @@ from mxspec.compile.vocabulary.token_bytes import TokenBytes
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.errors import PairError, RecipeError
 from mxspec.formats.manifest import ModelName, VocabularyEntry
-from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import DraftRecipe, Recipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
 from mxspec.runtime.text.tokenizer import load_tokenizer
@@ -70,7 +69,7 @@ def choose_vocabulary(
         return None
     if different is not None and checkpoints["target"].config.is_encoder_decoder:
         raise different
-    _check_support(recipe, draft, checkpoints["target"], trimmed=different is None)
+    _check_support(draft, checkpoints["target"], trimmed=different is None)
     names: tuple[ModelName, ...] = ("target", "draft")
     known = {name: _known(name, checkpoints[name], vocabularies[name]) for name in names}
     if different is None:
@@ -96,13 +95,11 @@ class _Pair:
     shared: float | None = None
 
 
-def _check_support(recipe: Recipe, draft: DraftRecipe, target: Checkpoint, *, trimmed: bool) -> None:
+def _check_support(draft: DraftRecipe, target: Checkpoint, *, trimmed: bool) -> None:
     """Raise RecipeError for what a draft with few or other tokens does not go with."""
     if target.config.is_encoder_decoder:
         raise RecipeError("draft.vocabulary: models with an encoder do not support it; leave it out")
     what = "draft.vocabulary" if trimmed else "a draft with another tokenizer"
-    if recipe.rounding == "gptq" and draft.format != FP16_TILES:
-        raise RecipeError(f"{what}: 'gptq' cannot round such a draft; use rounding 'scale', or draft.format 'fp16'")
     if draft.has_budget:
         raise RecipeError(f"{what}: does not go with draft.budget or draft.max_ratio; give draft.format")
 

@@ -194,6 +194,16 @@ def test_it_is_certified(pair: Path, trimmed: Bundle, tmp_path: Path, kind: str)
     assert drafting
 
 
+def test_its_matrices_are_rounded_to_nearest_beside_a_calibrated_target(pair: Path, tmp_path: Path) -> None:
+    gptq = ("--rounding", "gptq", "--calibrate", pair / "text.txt", "--draft-format", "mxfp6_e3m2")
+    models = compiled(pair, tmp_path / "x.bundle", "--draft-vocabulary", 9, *gptq).manifest.models
+    target, draft = models["target"].rounding, models["draft"].rounding
+    assert target is not None
+    assert target.nearest == {}
+    assert draft is not None
+    assert set(draft.nearest.values()) == {"the draft's head has other rows than the checkpoint's"}
+
+
 def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
     def refuse(*options: object, draft: Path | None = None) -> str:
         return failed(speccompile(pair / "target", "--draft", draft or pair / "draft", "-o", tmp_path / "x", *options))
@@ -202,8 +212,6 @@ def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
     assert "draft.vocabulary: got 260, expected 2 to 259" in refuse("--draft-vocabulary", 260)
     line = refuse("--draft-text", pair / "text.txt")
     assert line == "error: draft.text: the draft has the target's tokens and keeps them all; give `vocabulary`"
-    gptq = ("--rounding", "gptq", "--calibrate", pair / "text.txt", "--draft-format", "mxfp6_e3m2")
-    assert "draft.vocabulary: 'gptq' cannot round such a draft" in refuse("--draft-vocabulary", 9, *gptq)
     words = tmp_path / "words"
     shutil.copytree(pair / "draft", words)
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))

@@ -23,7 +23,7 @@ def choose_rounding(
     """The recipe with `auto` replaced; a line says which way was chosen, how long it takes, or why it is not."""
     if recipe.rounding != "auto":
         return recipe
-    found = {plan.name: formats for plan in plans if (formats := mx_formats(plan))}
+    found = {plan.name: formats for plan in plans if plan.rows is None and (formats := mx_formats(plan))}
     if not found or not recipe.rounding_minutes:
         return recipe.with_changes(rounding="nearest")
     if (reason := _obstacle(recipe, checkpoints)) is not None:

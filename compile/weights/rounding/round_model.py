@@ -40,6 +40,9 @@ def round_model(
         return TO_NEAREST
     if recipe.rounding == "scale":
         return RoundedModel(RoundingEntry(method="scale"), search=True)
+    if plan.rows is not None:
+        reason = "the draft's head has other rows than the checkpoint's"
+        return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, reason)))
     try:
         model = LayeredModel(checkpoint.config, plan.sources)
     except UnsupportedModelError as error:
