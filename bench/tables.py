@@ -97,6 +97,7 @@ TABLES: dict[str, Table] = {
     "serving_avx512vbmi": Table(("avx512vbmi/llama_cpp_serving",)),
     "serve_avx512vbmi": Table(("avx512vbmi/serve_grown",)),
     "serve_load_avx512vbmi": Table(("avx512vbmi/serve_load",)),
+    "serve_load_smollm2_avx512vbmi": Table(("avx512vbmi/serve_load_smollm2",)),
     "batch_avx512vnni": Table(("avx512vnni/batch_tinyllama",)),
     "head_avx512vbmi": Table(("avx512vbmi/head_qwen2_5_0_5b",)),
     "columns_avx512vbmi": Table(("avx512vbmi/columns_grown",)),
