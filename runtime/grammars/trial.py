@@ -13,22 +13,32 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary_of
 from mxspec.runtime.grammars.matcher import Matcher
-from mxspec.runtime.guarded.forks import Forks, GiveUp
+from mxspec.runtime.guarded.forks import Forks
 from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError, TooSlowError
+from mxspec.runtime.guarded.room import GiveUp, Room
 
 LONGEST = 1 << 19  # bytes of a grammar
 SECONDS = 1.0  # of processor time; a schema of 500 fields takes 0.015, an enum of 20,000 texts 0.18
-QUICK_SECONDS = 0.05  # after which a grammar has to wait for others that are as slow, so that none waits for them
+QUICK_SECONDS = 0.1  # after which a grammar has to wait for others that are as slow, so that none waits for them
 PROCESSES = 12  # that try grammars at the same time
 SLOW_PROCESSES = 2  # that try slow ones
-COMPILING = 1  # grammars that are compiled here at the same time: texts that are written need the processor, too
+COMPILING = 1  # quick ones that are compiled here at the same time, and as many slow ones: texts need the processor
 KEPT = 1024  # verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a trial found: the grammar's error, empty if it is good, and whether it was slow."""
+
+    error: str
+    slow: bool
 
 
 class Trial:
@@ -38,10 +48,10 @@ class Trial:
         self._tokenizer = tokenizer
         self._eos = eos
         self._vocab_size = vocab_size
-        self._verdicts: OrderedDict[bytes, str] = OrderedDict()  # by the grammar's hash: its error, empty if good
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()  # by the grammar's hash
         self._lock = threading.Lock()
-        self._rooms = threading.BoundedSemaphore(PROCESSES), threading.BoundedSemaphore(SLOW_PROCESSES)
-        self._compiling = threading.BoundedSemaphore(COMPILING)
+        self._rooms = Room(PROCESSES), Room(SLOW_PROCESSES)
+        self._compiling = Room(COMPILING), Room(COMPILING)
         self._forks: Forks | None = None
         self.close = weakref.finalize(self, list)
 
@@ -54,14 +64,17 @@ class Trial:
 
         `give_up` is called now and then; once it is true, GivenUpError is raised.
         """
-        self.check(grammar, give_up)
-        with self._compiling:
+        slow = self.check(grammar, give_up).slow
+        with self._compiling[slow].entered(give_up):
             matcher = grammar.compile(self._tokenizer, self._eos, self._vocab_size)
             matcher.mask(())
         return matcher
 
-    def check(self, grammar: Grammar, give_up: GiveUp = lambda: False) -> None:
-        """Raise GenerationError for a grammar that is invalid, too large, or takes too much to be used."""
+    def check(self, grammar: Grammar, give_up: GiveUp = lambda: False) -> Verdict:
+        """The verdict on a good grammar.
+
+        Raises GenerationError for one that is invalid, too large, or takes too much to be used.
+        """
         text = grammar.text.encode("utf-8", "surrogatepass")
         if len(text) > LONGEST:
             raise GenerationError(f"grammar: got {len(text):,} bytes, expected at most {LONGEST:,}")
@@ -74,22 +87,22 @@ class Trial:
                 self._verdicts[key] = verdict
                 while len(self._verdicts) > KEPT:
                     self._verdicts.popitem(last=False)
-        if verdict:
-            raise GenerationError(f"grammar: {verdict}")
+        if verdict.error:
+            raise GenerationError(f"grammar: {verdict.error}")
+        return verdict
 
-    def _try(self, grammar: Grammar, give_up: GiveUp) -> str:
-        """The error of a grammar, empty if it is good."""
+    def _try(self, grammar: Grammar, give_up: GiveUp) -> Verdict:
         quick, slow = self._rooms
         try:
             with suppress(TooSlowError):
-                return self._ask(QUICK_SECONDS, grammar, give_up, quick)
-            return self._ask(SECONDS, grammar, give_up, slow)
+                return Verdict(self._ask(QUICK_SECONDS, grammar, give_up, quick), slow=False)
+            return Verdict(self._ask(SECONDS, grammar, give_up, slow), slow=True)
         except ProcessEndedError as error:  # which says nothing of the grammar
             raise GenerationError(f"grammar: {error}") from None
         except RefusedError as error:
-            return str(error).removeprefix("grammar: ")
+            return Verdict(str(error).removeprefix("grammar: "), slow=False)
 
-    def _ask(self, seconds: float, grammar: Grammar, give_up: GiveUp, room: threading.Semaphore) -> str:
+    def _ask(self, seconds: float, grammar: Grammar, give_up: GiveUp, room: Room) -> str:
         return self._processes().ask(seconds, grammar.kind, grammar.text, give_up=give_up, room=room)
 
     def _processes(self) -> Forks:

@@ -10,21 +10,14 @@ import select
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from mxspec.runtime.guarded.process import ProcessEndedError, result_of, start
+from mxspec.runtime.guarded.room import GiveUp, Room, check
 from mxspec.runtime.guarded.wire import read_answer, send_request
 
 TICK_SECONDS = 0.02  # time after which a given-up request is seen
-WAITING_SECONDS = 0.2  # the same while it waits for room, and nothing works for it
-
-GiveUp = Callable[[], bool]
-
-
-class GivenUpError(Exception):
-    """Nobody waits for the answer any more."""
 
 
 class Forks:
@@ -40,27 +33,25 @@ class Forks:
         self._parent: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._owner = 0
 
-    def ask(self, seconds: float, *request: Any, give_up: GiveUp, room: threading.Semaphore) -> str:
+    def ask(self, seconds: float, *request: Any, give_up: GiveUp, room: Room) -> str:
         """The answer to a request that may take so many seconds of processor time, once there is `room` for it.
 
         `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError,
         TooSlowError among them, and ProcessEndedError where the fault is not the request's.
         """
         with ExitStack() as stack:
-            while not room.acquire(timeout=WAITING_SECONDS):
-                _check(give_up)
-            stack.callback(room.release)
+            stack.enter_context(room.entered(give_up))
             end = stack.enter_context(self._fork())
             requests, answers = (stack.enter_context(end.makefile(mode)) for mode in ("wb", "rb"))
             try:
                 send_request(requests, seconds, *request)
                 while not _readable(end):
-                    _check(give_up)
+                    check(give_up)
                 answer = read_answer(answers)
             except OSError:
                 answer = None
             if answer is None:
-                _check(give_up)
+                check(give_up)
                 raise ProcessEndedError("the process that works on it has ended")
         return result_of(answer)
 
@@ -105,8 +96,3 @@ class Forks:
 
 def _readable(end: socket.socket) -> bool:
     return bool(select.select([end], [], [], TICK_SECONDS)[0])
-
-
-def _check(give_up: GiveUp) -> None:
-    if give_up():
-        raise GivenUpError

@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from mxspec.runtime.grammars import trial as trial_module
 from mxspec.runtime.grammars import trial_child
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.grammars.trial import LONGEST, Trial
-from mxspec.runtime.guarded.forks import GivenUpError
+from mxspec.runtime.guarded.room import GivenUpError
 
 from .test_grammar import EOS, TOKENIZERS
 
@@ -105,29 +104,38 @@ def test_who_gives_up_does_not_wait(trial: Trial) -> None:
         time.sleep(0.01)  # each has ended with its request
 
 
-def test_a_good_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More slow ones than there are processes: each is soon set aside."""
-    monkeypatch.setattr(trial_module, "SECONDS", 20.0)
+def test_a_quick_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More slow ones than there are processes: each is soon set aside, and who comes last is next."""
+    monkeypatch.setattr(trial_module, "QUICK_SECONDS", 0.05)
     trial = Trial(TOKENIZER, [EOS], TOKENIZER.get_vocab_size())
-    given_up = threading.Event()
-    refused: list[GenerationError] = []
+    trial.check(Grammar.regex("which starts the process"))
+    slow = [Grammar.json_schema({"enum": [f"{n} value {i}" for i in range(20_000)]}) for n in range(30)]
+    done: list[Grammar] = []
 
-    def ask(number: int) -> None:
-        try:
-            with suppress(GivenUpError):
-                trial.check(Grammar.json_schema(SLOW | {"minimum": number}), given_up.is_set)
-        except GenerationError as error:
-            refused.append(error)
+    def ask(grammar: Grammar) -> None:
+        assert trial.check(grammar).slow
+        done.append(grammar)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(30)]
+    threads = [threading.Thread(target=ask, args=(grammar,)) for grammar in slow]
     for thread in threads:
         thread.start()
     trial.check(Grammar.regex("among slow ones"))
-    assert not refused
-    given_up.set()
+    assert len(done) < 8
     for thread in threads:
         thread.join()
+    assert len(done) == 30
     trial.close()
+
+
+def test_a_quick_grammar_is_compiled_beside_slow_ones(trial: Trial) -> None:
+    slow = Grammar.json_schema({"enum": [f"value {i}" for i in range(20_000)]})
+    assert trial.check(slow).slow
+    waiting = threading.Thread(target=trial.compile, args=(slow,))
+    with trial._compiling[True].entered(lambda: False):
+        waiting.start()
+        assert trial.compile(Grammar.regex("meanwhile")).forced(())
+        assert waiting.is_alive()
+    waiting.join()
 
 
 def test_a_process_that_was_killed_is_replaced(trial: Trial) -> None:
