@@ -68,7 +68,9 @@ class _Forking:
     def run(self) -> None:
         """Fork and watch until the owner is gone."""
         while True:
-            for descriptor, _ in self._poll.poll():
+            ready = [descriptor for descriptor, _ in self._poll.poll()]
+            ready.sort(key=self._wakes.__eq__)  # last what closes descriptors: the others may be among them
+            for descriptor in ready:
                 if descriptor == self._wakes:
                     os.read(self._wakes, 4096)
                     self._reap()

@@ -127,7 +127,8 @@ def test_a_quick_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyP
     trial.close()
 
 
-def test_a_quick_grammar_is_compiled_beside_slow_ones(trial: Trial) -> None:
+def test_a_quick_grammar_is_compiled_beside_slow_ones(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_module, "QUICK_SECONDS", 0.05)
     slow = Grammar.json_schema({"enum": [f"value {i}" for i in range(20_000)]})
     assert trial.check(slow).slow
     waiting = threading.Thread(target=trial.compile, args=(slow,))
