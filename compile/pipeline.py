@@ -13,6 +13,7 @@ from mxspec.compile.check.check_model import check_model, check_twin
 from mxspec.compile.check.cost import measure_cost
 from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.pair import Vocabulary, check_kinds, usable_ids
+from mxspec.compile.check.prompt_parts import check_prompt_parts
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
@@ -81,6 +82,10 @@ def write_bundle(
     for checkpoint in dict.fromkeys(checkpoints[name] for name in models):
         require_complete(checkpoint)
     vocabularies, sampling = read_vocabularies(checkpoints), read_sampling(checkpoints["target"].folder)
+    folder, size = checkpoints["target"].folder, vocabularies["target"].size
+    with_encoder = bool(checkpoints["target"].config.is_encoder_decoder)
+    if warning := check_prompt_parts(folder, size, is_encoder_decoder=with_encoder):
+        stages.note(f"warning: {warning}")
     for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
         stages.note(note)
     contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
@@ -110,7 +115,6 @@ def write_bundle(
     if chosen is not None:
         chosen.write(made)
 
-    folder = checkpoints["target"].folder
     copy_tokenizer(checkpoints["target"], made)
     guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, made.contents, stages)
     tokenizer = read_special_tokens(

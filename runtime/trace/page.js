@@ -15,7 +15,8 @@
     return made;
   };
   const figure = (value) => (value >= 0.001 ? value.toFixed(3) : value.toExponential(1));
-  const spelled = (token) => JSON.stringify(token.text || "…").slice(1, -1).replaceAll(" ", "␣");
+  const escaped = (text) => JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"');
+  const spelled = (token) => escaped(token.text || "…").replaceAll(" ", "␣");
   const duration = (seconds) => `${(1e3 * seconds).toPrecision(3)} ms`;
 
   for (const sample of document.querySelectorAll(".sample")) {

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from mxspec.compile import pipeline
+from mxspec.compile.check.prompt_parts import check_prompt_parts
 from mxspec.compile.commands.speccompile import main
 from tests.compile.commands.test_speccompile import write_pair
 
@@ -154,6 +155,10 @@ HOSTILE: list[tuple[Damage, str]] = [
     (holding("tokenizer.model", b"\x0a\x0e", without=TOKENIZER), "tokenizer.model is cut short"),
     (holding("generation_config.json", '{"do_sample": true, "temperature": "x"}'), "temperature"),
     (holding("generation_config.json", '{"a'), "not valid JSON"),
+    (holding("generation_config.json", '{"eos_token_id": 9999999}'), "eos_token_id 9999999 is not one of"),
+    (holding("generation_config.json", '{"forced_eos_token_id": 9999999}'), "forced_eos_token_id: got 9999999"),
+    (holding("chat_template.jinja", "{% for %}"), "the chat template is invalid"),
+    (holding("tokenizer_config.json", '{"chat_template": 1}'), "neither text nor named texts"),
 ]
 
 
@@ -178,3 +183,12 @@ def test_a_hostile_checkpoint_is_one_line(
     assert (result.exit_code, len(errors)) == (1, 1), result.output
     assert says in errors[0]
     assert not place.parent.exists() or not list(place.parent.iterdir())
+
+
+def test_a_chat_template_that_writes_no_chat_is_a_warning(tmp_path: Path) -> None:
+    template = tmp_path / "chat_template.jinja"
+    template.write_text("{{ raise_exception('ask the system') }}")
+    warning = check_prompt_parts(tmp_path, 10, is_encoder_decoder=False)
+    assert warning == ("a chat of one message cannot be written: messages: the chat template fails: ask the system")
+    template.write_text("{{ messages[0].content }}")
+    assert check_prompt_parts(tmp_path, 10, is_encoder_decoder=False) is None
