@@ -158,8 +158,8 @@ class Recipe(Strict):
     `rounding` says how weights are rounded to an MX format: `nearest`, `scale` (the best of three scales a block),
     `gptq`, which compensates errors by the model's activations for about `calibration_tokens` tokens, or `auto`: gptq
     if it takes at most `rounding_minutes`, else nearest. The tokens are taken from the text file `calibrate`, at places
-    that `seed` chooses; without one, the model writes them itself. A bundle's accuracy is measured if that, too, takes
-    at most `rounding_minutes`; 0 rounds to nearest and measures nothing.
+    that `seed` chooses; without one, the model writes them itself. A bundle's accuracy is measured if that takes
+    at most a fifth of `rounding_minutes`; 0 rounds to nearest and measures nothing.
 
     With `from_pickle`, weights that exist only as pickles are read by torch's weights-only loader. `about` and
     `verified` are for people: the purpose of the pair, and its tests. `ngram` and `suffix` are text files similar to

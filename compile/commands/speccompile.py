@@ -105,7 +105,7 @@ for command in (list_recipes, explain, inspect, emit):
     "--rounding-minutes",
     type=click.FloatRange(min=0),
     metavar="MINUTES",
-    help="Time that --rounding auto may take, or measuring the bundle's accuracy. [10]",
+    help="Time that --rounding auto may take, and measuring accuracy a fifth of it. [10]",
 )
 @click.option(
     "--calibrate",

@@ -83,7 +83,7 @@ def test_what_takes_too_long_is_rounded_to_nearest(pair: Path, tmp_path: Path, m
     assert "rounding to nearest: rounding with calibration takes about 11 minutes here, more than" in said
     assert "the cost in accuracy is not measured: it takes about 60 minutes here" in said
     assert (report["rounding"], report["cost"]) == (None, None)
-    report, said = compiled(pair, tmp_path / "b.bundle", "--rounding-minutes", "60")
+    report, said = compiled(pair, tmp_path / "b.bundle", "--rounding-minutes", "300")
     assert report["rounding"]["method"] == "gptq"
     assert report["cost"]["tokens"] == 8 * 96
 
