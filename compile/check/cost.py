@@ -60,8 +60,8 @@ def measure_cost(
     minutes = seconds_of(2 * TEXTS * length * weights) / 60
     if minutes > SHARE * recipe.rounding_minutes:
         stages.note(
-            f"the cost in accuracy is not measured: it takes about {math.ceil(minutes)} minutes here, more than a fifth "
-            f"of --rounding-minutes {recipe.rounding_minutes:g}; speccheck accuracy measures it"
+            f"the cost in accuracy is not measured: it takes about {math.ceil(minutes)} minutes here, more than a "
+            f"fifth of --rounding-minutes {recipe.rounding_minutes:g}; speccheck accuracy measures it"
         )
         return None
     try:
