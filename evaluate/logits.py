@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -23,6 +24,7 @@ from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.cli.command import Command, read_text
+from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -115,14 +117,19 @@ def measure_logits(
     bundle.graph_path(model)
     entry = bundle.manifest.models[model]
     length = min(length or LENGTH, entry.context_length)
-    known = min(entry.vocab_size, bundle.manifest.tokenizer.vocab_size)
+    vocab_size = bundle.manifest.tokenizer.vocab_size
+    tokens = DraftTokens.of(bundle.path, entry, vocab_size)
+    known = min(entry.vocab_size, vocab_size) if tokens is None else tokens.reads
     with ExitStack() as files:
         checkpoint, _ = open_checkpoint(origin, origin.target, files)
         if text is None:
             texts = random_texts(known, length, but=pad_of(checkpoint.config))
         else:
-            texts = cut_texts(load_tokenizer(bundle.tokenizer_path).encode(text).ids, length)
-        found, original = compare_own_weights(bundle.path, entry, checkpoint, texts)
+            ids = load_tokenizer(bundle.tokenizer_path).encode(text).ids
+            own = ids if tokens is None or not tokens.foreign else chain.from_iterable(map(tokens.read_as, ids))
+            texts = cut_texts(list(own), length)
+        rows = None if tokens is None else tokens.rows
+        found, original = compare_own_weights(bundle.path, entry, checkpoint, texts, rows)
     if not math.isfinite(found.stored.error):
         raise CheckFailed(f"{entry.graph}: gave logits with NaN or infinity, or of another size than transformers' own")
     failure = failure_of(found, entry)

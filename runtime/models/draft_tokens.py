@@ -78,6 +78,13 @@ class DraftTokens:
         """Whether the draft has a tokenizer of its own."""
         return self.begins is not None
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The draft's own id of each row of its head: the rows of its checkpoint's head."""
+        if self.begins is None or self.ids is None:
+            return self.head_ids
+        return self.ids[self.begins[self.head_ids]].astype(np.int64)
+
     def read_as(self, token: int) -> list[int]:
         """The draft's ids for one token of the target."""
         assert self.begins is not None

@@ -13,10 +13,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.lossless.certificate import certify
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import unpack_values
+from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.models.session import Part, Session
 from tests.compile.commands.test_speccompile import failed, speccompile
@@ -178,6 +180,17 @@ def test_a_target_with_tokens_that_the_draft_lacks(pair: Path, tmp_path: Path) -
     plain, *drafted = texts_of(bundle.path, logit_bias=bias)
     assert set(plain.token_ids) & bias.keys()
     assert [answer.token_ids for answer in drafted] == [plain.token_ids] * 2
+
+
+@pytest.mark.parametrize("kind", ["trimmed", "foreign"])
+def test_its_logits_are_those_of_its_checkpoint(pair: Path, trimmed: Bundle, tmp_path: Path, kind: str) -> None:
+    checkpoint, bundle = pair / "draft", trimmed
+    if kind == "foreign":
+        checkpoint = tmp_path / "foreign"
+        write_foreign(pair, checkpoint)
+        bundle = compiled(pair, tmp_path / "out.bundle", draft=checkpoint)
+    for text in (None, TEXT):
+        assert measure_logits(bundle, "draft", Recipe.of_checkpoints(str(checkpoint)), text, 40).passed
 
 
 @pytest.mark.parametrize("kind", ["trimmed", "foreign"])
