@@ -16,10 +16,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.lossless.certificate import certify
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.errors import BundleError
+from mxspec.formats.manifest import Manifest, ModelEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.session import Part, Session
 from tests.compile.commands.test_speccompile import failed, speccompile
 from tests.conftest import BOS, END, EOS, VOCAB, make_byte_tokenizer, save_checkpoint
@@ -215,6 +217,26 @@ def test_its_matrices_are_rounded_to_nearest_beside_a_calibrated_target(pair: Pa
     assert target.nearest == {}
     assert draft is not None
     assert set(draft.nearest.values()) == {"the draft's head has other rows than the checkpoint's"}
+
+
+def test_a_damaged_bundle_is_refused(trimmed: Bundle) -> None:
+    manifest = json.loads((trimmed.path / "manifest.json").read_text())
+    vocabulary = manifest["models"]["draft"]["vocabulary"]
+
+    def refused(model: str, **changed: object) -> str:
+        broken = json.loads(json.dumps(manifest))
+        broken["models"][model]["vocabulary"] = {**vocabulary, **changed}
+        with pytest.raises(BundleError) as caught:
+            Manifest.parse(json.dumps(broken).encode())
+        return str(caught.value)
+
+    assert "models.target: has a vocabulary, which only drafts without an encoder may have" in refused("target")
+    assert "models.draft.vocabulary: file 'x' is not in files" in refused("draft", file="x")
+    assert "file 'draft.onnx' already belongs to draft" in refused("draft", file="draft.onnx")
+    assert "reads" in refused("draft", reads=0)
+    assert "vocabulary" not in manifest["models"]["target"]
+    with pytest.raises(BundleError, match="head_ids has 48 ids for a head of 47 rows"):
+        DraftTokens.of(trimmed.path, entry_of(trimmed).model_copy(update={"vocab_size": KEPT - 1}), VOCAB)
 
 
 def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
