@@ -1,21 +1,19 @@
-"""openai-node, and curl's stream, against a server: the same texts as in this process."""
+"""Clients that others write, as their examples use them; each is skipped unless it is installed (docs/testing.md)."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mxspec.runtime.engine import Engine
 
-from .conftest import PATIENCE, Server, Serving
+from .conftest import Server, Serving
 
-MODULES = Path(__file__).resolve().parents[2] / ".venv" / "node" / "node_modules"
-UNSETTLED = 13  # node's own code: its client's fetch lost a promise, which it did once in some thousand runs
+SAID: Any = [{"role": "user", "content": "say so"}]
+TOKENS = 12
 
 
 @pytest.fixture(scope="module")
@@ -25,41 +23,53 @@ def server(bundle: Path, serving: Serving) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def engine(bundle: Path) -> Iterator[Engine]:
+def text(bundle: Path) -> str:
     with Engine(bundle) as engine:
-        yield engine
+        return engine.generate(messages=SAID, temperature=0, max_new_tokens=TOKENS).result().text
 
 
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (MODULES / "openai").is_dir(),
-    reason="needs node, and npm install --prefix .venv/node openai@^6 (scripts/venv.sh does it where there is npm)",
-)
-def test_openai_node_reads_the_same_texts(server: Server, engine: Engine) -> None:
-    script = Path(__file__).with_name("client.mjs")
-    command = ["node", str(script), f"{server.url}/v1", str(MODULES)]
-    for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-        if done.returncode != UNSETTLED:
-            break
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    messages = [{"role": "user", "content": "say so"}]
-    text = engine.generate(messages=messages, temperature=0, max_new_tokens=20).result().text
-    assert found["whole"] == found["streamed"] == found["helped"] == text
-    assert found["usage"]["completion_tokens"] == found["wholeUsage"]["completion_tokens"] == 20
-    assert found["usage"]["total_tokens"] == found["wholeUsage"]["total_tokens"]
-    assert found["completion"] == engine.generate("a text", temperature=0, max_new_tokens=9).result().text
-    assert found["left"] == 3
-    assert found["refused"] == {"status": 400, "param": "store", "name": "BadRequestError"}
-    assert found["models"] == ["tiny"]
+def test_litellm(server: Server, text: str) -> None:
+    litellm = pytest.importorskip("litellm")
+    settings: Any = {"model": "openai/tiny", "api_base": f"{server.url}/v1", "api_key": "none"}
+    settings |= {"temperature": 0, "max_tokens": TOKENS}
+    first = litellm.completion(messages=SAID, **settings)
+    assert first.choices[0].message.content == text
+    pieces = litellm.completion(messages=SAID, stream=True, **settings)
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == text
+    turns = [*SAID, first.choices[0].message.model_dump(), {"role": "user", "content": "so"}]  # as read from us
+    assert litellm.completion(messages=turns, **settings).choices[0].message.content
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_curl_shows_a_stream_event_by_event(server: Server, engine: Engine) -> None:
-    body = json.dumps({"prompt": "a text", "max_tokens": 12, "temperature": 0, "stream": True})
-    command = ["curl", "-sN", f"{server.url}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    events = done.stdout.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    texts = [json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events[:-2]]
-    assert "".join(texts) == engine.generate("a text", temperature=0, max_new_tokens=12).result().text
+def test_langchain(server: Server, text: str) -> None:
+    langchain = pytest.importorskip("langchain_openai")
+    chat = langchain.ChatOpenAI(
+        model="tiny", base_url=f"{server.url}/v1", api_key="none", temperature=0, max_tokens=TOKENS
+    )
+    assert chat.invoke("say so").content == text
+    assert "".join(str(piece.content) for piece in chat.stream("say so")) == text
+
+
+def test_instructor(server: Server) -> None:
+    instructor = pytest.importorskip("instructor")
+    import openai
+    from pydantic import BaseModel
+
+    class Switch(BaseModel):
+        on: bool
+
+    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
+        client = instructor.from_openai(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none"), mode=mode)
+        found = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "on"}], response_model=Switch, max_retries=0
+        )
+        assert isinstance(found.on, bool)
+
+
+def test_ollama(server: Server, text: str) -> None:
+    ollama = pytest.importorskip("ollama")
+    client = ollama.Client(host=server.url)
+    options = {"temperature": 0, "num_predict": TOKENS}
+    assert client.chat(model="tiny", messages=SAID, options=options).message.content == text
+    pieces = client.chat(model="tiny", messages=SAID, options=options, stream=True)
+    assert "".join(piece.message.content or "" for piece in pieces) == text
+    assert "tiny" in str(client.list())
