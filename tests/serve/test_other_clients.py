@@ -52,20 +52,6 @@ def test_langchain(server: Server, text: str) -> None:
     assert "".join(str(piece.content) for piece in chat.stream("say so")) == text
 
 
-def test_instructor(server: Server) -> None:
-    instructor = pytest.importorskip("instructor")
-    import openai
-    from pydantic import BaseModel
-
-    class Switch(BaseModel):
-        on: bool
-
-    mode = instructor.Mode.TOOLS  # with a JSON schema, a random model fills its context with white space
-    client = instructor.from_openai(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none"), mode=mode)
-    found = client.chat.completions.create(model="tiny", messages=SAID, response_model=Switch, max_retries=0)
-    assert isinstance(found.on, bool)
-
-
 def test_ollama(server: Server, text: str) -> None:
     ollama = pytest.importorskip("ollama")
     client = ollama.Client(host=server.url)
