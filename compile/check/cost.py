@@ -34,10 +34,9 @@ from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import write_texts
+from mxspec.runtime.own_text.write import AT_ONCE, LENGTH, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-TEXTS, LENGTH = 8, 256  # texts, written at a time, and the tokens of each
 SHARE = 0.2  # of the minutes for rounding that measuring may take
 OTHER_SEED = 1  # added to the recipe's, which the calibration text has
 SAMPLED_ROWS = 32  # of a matrix, to compare formats
@@ -57,7 +56,7 @@ def measure_cost(
         return None
     length = min(LENGTH, entry.context_length)
     weights = sum(math.prod(source.shape) for source in plan.sources.values())
-    minutes = seconds_of(2 * TEXTS * length * weights) / 60
+    minutes = seconds_of(2 * AT_ONCE * length * weights) / 60
     if minutes > SHARE * recipe.rounding_minutes:
         stages.note(
             f"the cost in accuracy is not measured: it takes about {math.ceil(minutes)} minutes here, more than a "
@@ -69,9 +68,9 @@ def measure_cost(
     except UnsupportedModelError:
         return None
     with stages.step("measure the cost"):
-        session = Session(folder, entry.model_copy(update={"context_length": length}), known, TEXTS)
+        session = Session(folder, entry.model_copy(update={"context_length": length}), known, AT_ONCE)
         openings = openings_of(checkpoint.folder, load_tokenizer(checkpoint.tokenizer))
-        windows = write_texts(session, openings, TEXTS, length, recipe.seed + OTHER_SEED, lambda count: None)
+        windows = write_texts(session, openings, AT_ONCE, length, recipe.seed + OTHER_SEED, lambda count: None)
         found = _divergence(session, model, windows)
         error = _compare_errors([plan.sources[name] for name, kind in formats.items() if kind == E3M2])
     return CostEntry(tokens=windows.size, divergence=found, e2m3_error=error)

@@ -9,12 +9,10 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import write_texts
+from mxspec.runtime.own_text.write import AT_ONCE, LENGTH, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 TOKENS = 8192  # by default
-LENGTH = 256  # tokens of a text
-SLOTS = 8  # texts written at a time
 
 
 def write_documents(bundle: Bundle, tokens: int, seed: int, count: Callable[[int, int], object]) -> list[Document]:
@@ -36,7 +34,7 @@ def write_documents(bundle: Bundle, tokens: int, seed: int, count: Callable[[int
 
     tokenizer = load_tokenizer(bundle.tokenizer_path)
     short = entry.model_copy(update={"context_length": length})
-    session = Session(bundle.path, short, bundle.manifest.tokenizer.vocab_size, min(SLOTS, number))
+    session = Session(bundle.path, short, bundle.manifest.tokenizer.vocab_size, min(AT_ONCE, number))
     windows = write_texts(session, openings_of(bundle.path, tokenizer), number, length, seed, advance)
     texts = tokenizer.decode_batch(windows.tolist(), skip_special_tokens=False)
     return [Document(f"own text {i}", text) for i, text in enumerate(texts, 1) if text]

@@ -11,6 +11,8 @@ from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
 
+LENGTH = 256  # tokens of a text: a small model loses its thread in longer ones
+AT_ONCE = 8  # texts to write at a time
 SAMPLING = Sampling(temperature=1.0, top_p=0.95)
 """Near to the model's own distribution. Without top-p, the texts of a small model soon become gibberish."""
 

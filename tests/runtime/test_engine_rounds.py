@@ -214,14 +214,14 @@ def test_the_readers_own_time_is_in_no_statistic(toys: Any, monkeypatch: pytest.
     for module in (scheduler, sequence, tally):
         monkeypatch.setattr(module, "time", clock)
     target, draft = make_pair(toys, 0.5)
-    for model, seconds in ((target, 2.0), (draft, 0.5)):
-        run = model.run
+    for model, name, seconds in ((target, "run", 2.0), (draft, "run_head", 0.5)):
+        run = getattr(model, name)
 
         def slow(parts: Any, run: Any = run, seconds: float = seconds) -> Any:
             clock.now += seconds
             return run(parts)
 
-        monkeypatch.setattr(model, "run", slow)
+        monkeypatch.setattr(model, name, slow)
     text = toys.generate(target, draft, PROMPT, k=2, max_new_tokens=10)
     for _ in text:
         clock.now += 1000

@@ -22,11 +22,9 @@ from mxspec.compile.weights.write_model import write_model
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import write_texts
+from mxspec.runtime.own_text.write import AT_ONCE, LENGTH, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-LENGTH = 256  # tokens of a text: a small model loses its thread in longer ones
-SLOTS = 8  # texts written at a time
 WRITER = {"format": "mxint8", "formats": (), "keep_fp16": (), "budget": None, "max_ratio": None, "activations": "int8"}
 
 
@@ -73,7 +71,7 @@ def _write(
         entry = write_model(writer, folder, advance).entry
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     openings = openings_of(checkpoint.folder, tokenizer)
-    session = Session(folder, entry.model_copy(update={"context_length": length}), known, min(SLOTS, count))
+    session = Session(folder, entry.model_copy(update={"context_length": length}), known, min(AT_ONCE, count))
     with stages.work(f"write text ({plan.name})", count * length) as advance:
         windows = write_texts(session, openings, count, length, recipe.seed, advance)
     del session

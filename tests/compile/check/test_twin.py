@@ -111,6 +111,7 @@ def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None
             weight_format="mxfp4_e2m1",
             exported=SimpleNamespace(context_length=32),
             shares_table=shares_table,
+            rows=None,
         )
         check_twin(plan, large, wanted, recipe)
     assert ran == [(1, 4, 8)] * 2

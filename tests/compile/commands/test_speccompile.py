@@ -379,6 +379,7 @@ def fake_plan(name: str, logits: int = 128) -> Any:
         exported=SimpleNamespace(vocab_size=logits, weights=()),
         layout=SimpleNamespace(file_bytes=1 << 20),
         read_bytes=1,
+        rows=None,
     )
 
 

@@ -119,7 +119,7 @@ def demo_reference(demo_bundles: dict[str, Path]) -> PreTrainedModel:
     with ExitStack() as files, torch.no_grad():
         checkpoint, _ = open_checkpoint(recipe, recipe.target, files)
         model = load_reference(checkpoint, checkpoint.config)
-        own_weights._store_weights(model, demo_bundles["real"], entry, checkpoint)
+        own_weights._store_weights(model, demo_bundles["real"], entry, checkpoint, None)
     return model
 
 
