@@ -79,6 +79,7 @@ OVER_K = "Speedup over K, measured and by the formula"
 TABLES: dict[str, Table] = {
     "accuracy": Table(tuple(f"accuracy_{name}" for name in ACCURACY)),
     "accuracy_smollm2": Table(tuple(f"accuracy_smollm2_{name}" for name in ("e3m2", "e2m3")), (1,)),
+    "accuracy_smollm2_own": Table(tuple(f"accuracy_smollm2_own_{name}" for name in ("e3m2", "e2m3")), (1,)),
     "codec": Table(("avx512vnni/codec",)),
     "compile": Table(("compile_7b", "compile_13b", "compile_7b_gptq")),
     "soak": Table(("soak",)),
@@ -110,6 +111,7 @@ TABLES: dict[str, Table] = {
     "speculate_tinyllama_avx2": Table(("avx2/speculate_tinyllama",)),
 }
 PICTURES: dict[str, Picture] = {
+    "accuracy_smollm2": Picture("accuracy_smollm2_own_e3m2", "accuracy", "Divergence of each format over its size"),
     "columns": Picture("avx512vbmi/columns_grown", "columns", "Tokens a second of the three columns"),
     "speculate_grown_speedup": Picture("avx512vbmi/speculate_grown", "speedup", OVER_K),
     "speculate_tinyllama_speedup": Picture("avx2/speculate_tinyllama", "speedup", OVER_K),

@@ -115,7 +115,7 @@ def test_formats_are_points_of_size_and_divergence() -> None:
     pictures_of(result)["accuracy"](axes)
     points = [points.get_offsets().tolist() for points in axes.collections]  # type: ignore[union-attr]
     assert points == [[[6.25, 0.01]], [[6.25, 0.02], [8.25, 0.001]]]
-    assert [text.get_text() for text in axes.texts] == ["mxfp6_e3m2\n1.010", "mxfp6_e3m2\n1.010", "mxint8\n1.010"]
+    assert [text.get_text() for text in axes.texts] == ["mxfp6_e3m2 (1.010)", "mxfp6_e3m2 (1.010)", "mxint8 (1.010)"]
     assert pictures_of(result.model_copy(update={"beside": ()})) == {}
 
 
