@@ -14,6 +14,7 @@ from typing import Any, Self
 from mxspec.compile.check.pair import Vocabulary
 from mxspec.formats.errors import CheckpointError, PairError
 from mxspec.formats.validation import parse_json
+from mxspec.runtime.text.detokenize import BYTE_OF_LETTER
 
 _FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "▁"
@@ -80,7 +81,7 @@ def _kinds(part: Any) -> Iterator[str]:
 def _of_byte_level(token: str) -> bytes | None:
     """The bytes of a token in GPT-2's alphabet, or None for a token with other characters."""
     try:
-        return bytes(_BYTE_OF[letter] for letter in token)
+        return bytes(BYTE_OF_LETTER[letter] for letter in token)
     except KeyError:
         return None
 
@@ -89,13 +90,3 @@ def _of_sentencepiece(token: str) -> bytes:
     if (byte := _FALLBACK.fullmatch(token)) is not None:
         return bytes([int(byte[1], 16)])
     return token.replace(_SPACE, " ").encode()
-
-
-def _alphabet() -> dict[str, int]:
-    """GPT-2's letters for the 256 bytes: printable ones stand for themselves, the others begin at 256 (encoder.py)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF = _alphabet()

@@ -137,7 +137,7 @@ class ByteLevel:
     def _bytes(self, token: int) -> bytes:
         name = self._names[token] or ""
         try:
-            return bytes(_BYTES[letter] for letter in name)
+            return bytes(BYTE_OF_LETTER[letter] for letter in name)
         except KeyError:  # an added token, which is spelled as it is
             return name.encode()
 
@@ -310,4 +310,4 @@ def _byte_letters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTES = _byte_letters()
+BYTE_OF_LETTER = _byte_letters()
