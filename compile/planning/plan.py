@@ -30,7 +30,7 @@ class ModelPlan:
     """One model before its weights are written.
 
     `borrowed` tables are in the target's weights file, at these offsets. `rows` int64[n] are those that its head keeps,
-    None for all.
+    None for all. `traces` are the raw graphs that it was exported from, for another export in other formats.
     """
 
     name: ModelName
@@ -43,6 +43,7 @@ class ModelPlan:
     activations: Activations = "int16"
     budget: BudgetEntry | None = None
     borrowed: Mapping[str, int] = field(default_factory=dict)
+    traces: Traces = field(default_factory=Traces)
     rows: Ids | None = None
 
     @property
@@ -72,6 +73,7 @@ def plan_model(
 ) -> ModelPlan:
     """Export the graph and find its weights in the checkpoint; its head keeps `rows` if given. Raises MxspecError."""
     model = checkpoint.named
+    traces = Traces() if traces is None else traces
     own = own_formats(model, checkpoint)
     buffers = find_buffers(model, checkpoint.tensors)
     head_rows = None if rows is None else len(rows)
@@ -92,6 +94,7 @@ def plan_model(
         specializations=specializations(name, recipe, context_length),
         activations=wanted.activations,
         rows=rows,
+        traces=traces,
     )
 
 

@@ -66,7 +66,8 @@ def _write(
     folder.mkdir(parents=True)
     wanted = recipe.draft if plan.name == "draft" else recipe.target
     assert wanted is not None
-    writer = plan_model(plan.name, checkpoint, wanted.model_copy(update=WRITER), recipe, plan.exported.context_length)
+    wanted, context = wanted.model_copy(update=WRITER), plan.exported.context_length
+    writer = plan_model(plan.name, checkpoint, wanted, recipe, context, plan.traces)
     with stages.bytes(f"pack {plan.name} to write", writer.read_bytes) as advance:
         entry = write_model(writer, folder, advance).entry
     tokenizer = load_tokenizer(checkpoint.tokenizer)
