@@ -34,7 +34,7 @@ from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import AT_ONCE, LENGTH, write_texts
+from mxspec.runtime.own_text.write import AT_ONCE, open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 SHARE = 0.2  # of the minutes for rounding that measuring may take
@@ -54,9 +54,8 @@ def measure_cost(
     formats = mx_formats(plan)
     if not formats or entry.encoder is not None or not recipe.rounding_minutes:
         return None
-    length = min(LENGTH, entry.context_length)
-    weights = sum(math.prod(source.shape) for source in plan.sources.values())
-    minutes = seconds_of(2 * AT_ONCE * length * weights) / 60
+    length = text_length(entry.context_length)
+    minutes = seconds_of(2 * AT_ONCE * length * plan.weight_count) / 60
     if minutes > SHARE * recipe.rounding_minutes:
         stages.note(
             f"the cost in accuracy is not measured: it takes about {math.ceil(minutes)} minutes here, more than a "
@@ -68,7 +67,7 @@ def measure_cost(
     except UnsupportedModelError:
         return None
     with stages.step("measure the cost"):
-        session = Session(folder, entry.model_copy(update={"context_length": length}), known, AT_ONCE)
+        session = open_writer(folder, entry, known, AT_ONCE)
         openings = openings_of(checkpoint.folder, load_tokenizer(checkpoint.tokenizer))
         windows = write_texts(session, openings, AT_ONCE, length, recipe.seed + OTHER_SEED, lambda count: None)
         found = _divergence(session, model, windows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -55,6 +56,11 @@ class ModelPlan:
     def read_bytes(self) -> int:
         """Bytes of the checkpoint that packing will read; a tied head that is stored twice is read twice."""
         return sum(self.sources[source].bytes for spec in self.exported.weights for source in spec.sources)
+
+    @property
+    def weight_count(self) -> int:
+        """Number of weights in the checkpoint that it is made from."""
+        return sum(math.prod(source.shape) for source in self.sources.values())
 
     @property
     def shares_table(self) -> bool:

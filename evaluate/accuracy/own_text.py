@@ -7,9 +7,8 @@ from collections.abc import Callable
 from mxspec.evaluate.accuracy.documents import Document
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.models.session import Session
 from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import AT_ONCE, LENGTH, write_texts
+from mxspec.runtime.own_text.write import open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 TOKENS = 8192  # by default
@@ -23,7 +22,7 @@ def write_documents(bundle: Bundle, tokens: int, seed: int, count: Callable[[int
     entry = bundle.manifest.models["baseline"]
     if entry.encoder is not None:
         raise MxspecError("--own: a model with an encoder writes nothing without a source; give --source and --text")
-    length = min(LENGTH, entry.context_length)
+    length = text_length(entry.context_length)
     number = max(1, tokens // length)
     done = 0
 
@@ -33,8 +32,7 @@ def write_documents(bundle: Bundle, tokens: int, seed: int, count: Callable[[int
         count(done, number * length)
 
     tokenizer = load_tokenizer(bundle.tokenizer_path)
-    short = entry.model_copy(update={"context_length": length})
-    session = Session(bundle.path, short, bundle.manifest.tokenizer.vocab_size, min(AT_ONCE, number))
+    session = open_writer(bundle.path, entry, bundle.manifest.tokenizer.vocab_size, number)
     windows = write_texts(session, openings_of(bundle.path, tokenizer), number, length, seed, advance)
     texts = tokenizer.decode_batch(windows.tolist(), skip_special_tokens=False)
     return [Document(f"own text {i}", text) for i, text in enumerate(texts, 1) if text]

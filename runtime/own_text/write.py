@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
@@ -17,6 +19,17 @@ SAMPLING = Sampling(temperature=1.0, top_p=0.95)
 """Near to the model's own distribution. Without top-p, the texts of a small model soon become gibberish."""
 
 Advance = Callable[[int], object]  # gets the number of tokens written since the last call
+
+
+def text_length(context_length: int) -> int:
+    """The tokens of a text that a model of this context writes."""
+    return min(LENGTH, context_length)
+
+
+def open_writer(folder: Path, entry: ModelEntry, known: int, count: int) -> Session:
+    """A session of a model in `folder` that writes `count` texts, of ids below `known`; its caches are no longer."""
+    short = entry.model_copy(update={"context_length": text_length(entry.context_length)})
+    return Session(folder, short, known, min(AT_ONCE, count))
 
 
 def write_texts(

@@ -61,5 +61,5 @@ def _obstacle(recipe: Recipe, checkpoints: Mapping[ModelName, Checkpoint]) -> st
 def _work(plan: ModelPlan, checkpoint: Checkpoint, formats: Mapping[str, str], recipe: Recipe) -> int:
     """About how many multiplications rounding takes, and writing its text."""
     tokens = recipe.calibration_tokens
-    writing = 0 if recipe.calibrate else tokens * sum(math.prod(source.shape) for source in plan.sources.values())
+    writing = 0 if recipe.calibrate else tokens * plan.weight_count
     return writing + rounding_work(LayeredModel(checkpoint.config, plan.sources), plan.sources, formats, tokens)

@@ -7,7 +7,6 @@ the checkpoint than any format of fewer bits.
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.text import CalibrationText
 from mxspec.compile.weights.write_model import write_model
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.models.session import Session
 from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import AT_ONCE, LENGTH, write_texts
+from mxspec.runtime.own_text.write import open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 WRITER = {"format": "mxint8", "formats": (), "keep_fp16": (), "budget": None, "max_ratio": None, "activations": "int8"}
@@ -35,7 +33,7 @@ def write_calibration(
 
     They are kept below `place`, where a later run finds them. Raises MxspecError for a damaged checkpoint.
     """
-    length = min(LENGTH, plan.exported.context_length)
+    length = text_length(plan.exported.context_length)
     count = max(1, recipe.calibration_tokens // length)
     path = place / f"{plan.name}-text-{_key(plan, recipe.seed, count, length)}.npy"
     if not path.is_file():
@@ -48,7 +46,7 @@ def write_calibration(
 
 def writer_bytes(plan: ModelPlan) -> int:
     """About what the model that writes takes on disk."""
-    return sum(math.prod(source.shape) for source in plan.sources.values()) * 9 // 8
+    return plan.weight_count * 9 // 8
 
 
 def _write(
@@ -72,7 +70,7 @@ def _write(
         entry = write_model(writer, folder, advance).entry
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     openings = openings_of(checkpoint.folder, tokenizer)
-    session = Session(folder, entry.model_copy(update={"context_length": length}), known, min(AT_ONCE, count))
+    session = open_writer(folder, entry, known, count)
     with stages.work(f"write text ({plan.name})", count * length) as advance:
         windows = write_texts(session, openings, count, length, recipe.seed, advance)
     del session

@@ -24,10 +24,7 @@ def sizes(result: Accuracy, axes: Axes) -> None:
 def _points(axes: Axes, figures: tuple[Figures, ...] | list[Accuracy], label: str, colour: str, *, left: bool) -> None:
     points = [(each.matrix_bytes / 1e6, each.mean_kl_divergence, each) for each in figures if each.matrix_bytes]
     axes.scatter([x for x, _, _ in points], [y for _, y, _ in points], color=colour, label=label)
+    offset, side = ((-6, 0), "right") if left else ((6, 0), "left")
     for x, y, each in points:
-        text, offset, side = (
-            f"{name_of(each)} ({each.ratio:.3f})",
-            (-6, 0) if left else (6, 0),
-            "right" if left else "left",
-        )
+        text = f"{name_of(each)} ({each.ratio:.3f})"
         axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", ha=side, va="center", fontsize=9)
