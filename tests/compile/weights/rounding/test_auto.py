@@ -116,7 +116,7 @@ def test_the_cost_is_the_divergence_from_transformers_on_that_text(pair: Path, t
             logits = model(input_ids=torch.from_numpy(window)[None]).logits[0, :, : own.shape[1]].double().numpy()
         exact = log_softmax(logits, axis=1)
         found.append((np.exp(exact) * (exact - own)).sum(axis=1).mean())
-    assert report["cost"]["divergence"] == pytest.approx(np.mean(found), rel=1e-3)
+    assert report["cost"]["divergence"] == pytest.approx(np.mean(found), rel=1e-5)
     assert report["cost"]["tokens"] == windows.size
 
 
