@@ -3,13 +3,15 @@
     python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record build/records/llama_cpp.json
     MXSPEC_ISA=avx2 python bench/compare_llama_cpp.py --ours mxfp6_e2m3/int8
     python bench/compare_llama_cpp.py --gguf model.gguf --bundle model.bundle
+    python bench/compare_llama_cpp.py --gguf model.gguf --bundle model.bundle --accuracy --text sample.txt
     python bench/compare_llama_cpp.py --speculative --record build/records/llama_cpp_speculative.json
     python bench/compare_llama_cpp.py --serving --record build/records/llama_cpp_serving.json
 
 The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it), for the instruction
 set that mxspec uses. Without --speculative, single calls of a model of random weights are timed: values do not matter
 for speed, because both programs read every byte of every weight once a call. With --gguf, the peer runs that file, and
-the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it. With --speculative, greedy answers
+the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it. With --accuracy, the formats of both
+programs are compared with the file in 16 bits, in perplexity and KL divergence. With --speculative, greedy answers
 are timed, plain and with a draft. The pair is the demo pair grown to the size of users' models (`specbench grow`),
 whose acceptance is real: as gguf files made by the peer's own converter and quantiser, and as bundles. With --serving,
 both programs serve that pair, or the model of --gguf, to eight clients at once.
@@ -22,10 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from llama_cpp import accuracy as formats
 from llama_cpp import serving as servers
 from llama_cpp import shape, speculative
 from llama_cpp.build import build_peer
-from llama_cpp.files import grown_pair, held_out_text, packed_again
+from llama_cpp.files import F16, grown_pair, held_out_text, packed_again
 from llama_cpp.random_gguf import peer_model
 from rich.console import Console
 
@@ -60,6 +63,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--bundle", "bundles", type=FOLDER, multiple=True, help="A bundle of the model of --gguf (repeatable).")
 @click.option("--speculative", "speculate", is_flag=True, help="Plain and speculative answers of a real pair instead.")
 @click.option("--serving", is_flag=True, help="Servers with 8 clients at once instead, of the same pair.")
+@click.option("--accuracy", is_flag=True, help="Perplexity and KL divergence of the model of --gguf instead.")
 @click.option("--target", type=FOLDER, help="Target of the pair. [the demo's, grown into the work folder]")
 @click.option("--draft", type=FOLDER, help="Large draft of the pair. [the demo's, grown into the work folder]")
 @click.option("--text", type=FILE, help="Text to cut prompts from. [held-out source]")
@@ -80,6 +84,7 @@ def main(
     bundles: tuple[Path, ...],
     speculate: bool,
     serving: bool,
+    accuracy: bool,
     target: Path | None,
     draft: Path | None,
     text: Path | None,
@@ -95,8 +100,11 @@ def main(
         raise click.UsageError("--gguf and --bundle go together")
     if gguf is not None and speculate:
         raise click.UsageError("--speculative times a pair, not the model of --gguf")
-    tools = servers.TOOLS if serving else speculative.TOOLS if speculate else shape.TOOLS
-    binaries = build_peer(work, ops.instruction_set(), tools if gguf is None else (*tools, "llama-quantize"))
+    if accuracy and gguf is None:
+        raise click.UsageError("--accuracy needs --gguf")
+    mode = formats if accuracy else servers if serving else speculative if speculate else shape
+    tools = mode.TOOLS if gguf is None else (*mode.TOOLS, "llama-quantize")
+    binaries = build_peer(work, ops.instruction_set(), tools)
     found: Result
     with termination_as_interrupt():  # which ends the server that is open
         if speculate:
@@ -104,6 +112,12 @@ def main(
             sizes = prompts, prompt_tokens, new_tokens
             found = speculative.compare(
                 work, binaries, pair, held_out, threads, sizes, repetitions, windows, calibrate, CONSOLE.print
+            )
+        elif accuracy and gguf is not None:
+            packed = {name: packed_again(work, binaries, gguf, name) for name in formats.PEER_FORMATS}
+            whole, held_out = packed_again(work, binaries, gguf, F16), text or held_out_text(work)
+            found = formats.compare(
+                gguf.name, whole, packed, bundles, binaries, held_out, windows, threads, CONSOLE.print
             )
         elif serving:
             if gguf is None:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))  # bench is not a package
 
 import results  # noqa: E402, F401  # the kinds of results that records may hold
-from llama_cpp import result, serving  # noqa: E402, F401
+from llama_cpp import accuracy, result, serving  # noqa: E402, F401
 
 import mxspec.evaluate.accuracy.result  # noqa: E402
 import mxspec.evaluate.bench.cli  # noqa: E402

@@ -1,4 +1,4 @@
-"""Perplexity of both programs over the same windows of the same text, as the peer's own tool cuts them.
+"""Perplexity and KL divergence of both programs over the same windows of a text, as the peer's own tool cuts them.
 
 llama-perplexity cuts a text into windows of WINDOW tokens without overlap, and scores the last SCORED tokens of each
 window, its second half. No window begins with a BOS, because the demo's tokenizer does not add one.
@@ -10,12 +10,12 @@ import math
 import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from mxspec.evaluate.accuracy.models import BundleModel, Model
 from mxspec.evaluate.accuracy.score import score_window
+from mxspec.evaluate.accuracy.statistics import Scores
 from mxspec.evaluate.accuracy.windows import Window
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
@@ -28,15 +28,45 @@ SCORED = WINDOW - WINDOW // 2 - 1  # the row in the middle predicts the first of
 CHUNK = 128  # tokens a call
 
 
-def of_peer(binaries: Path, model: Path, text: Path, windows: int, threads: int) -> float:
-    """The perplexity that llama-perplexity prints. Raises MxspecError if it prints none."""
-    asked = ["-f", str(text), "-c", str(WINDOW), "--chunks", str(windows), "-t", str(threads)]
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far a model's distributions are from those of the 16-bit model, over the same tokens."""
+
+    ratio: float  # of perplexities
+    divergence: float  # mean KL, in nats
+    same_top: float  # share of tokens
+
+
+def of_peer(binaries: Path, model: Path, text: Path, windows: int, threads: int, keep: Path | None = None) -> float:
+    """The perplexity that llama-perplexity prints; `keep` is a file for the logits. Raises MxspecError."""
+    keeping = [] if keep is None else ["--kl-divergence-base", str(keep)]
+    return _number(_ask(binaries, model, text, windows, threads, keeping), r"Final estimate: PPL = ([\d.]+)")
+
+
+def distance_of_peer(binaries: Path, model: Path, text: Path, windows: int, threads: int, kept: Path) -> Distance:
+    """The distance from the model whose logits were kept. Raises MxspecError."""
+    said = _ask(binaries, model, text, windows, threads, ["--kl-divergence-base", str(kept), "--kl-divergence"])
+    return Distance(
+        _number(said, r"Mean PPL\(Q\)/PPL\(base\)\s*:\s*([\d.]+)"),
+        _number(said, r"Mean\s+KLD:\s*(-?[\d.]+)"),
+        _number(said, r"Same top p:\s*([\d.]+)") / 100,
+    )
+
+
+def _ask(binaries: Path, model: Path, text: Path, windows: int, threads: int, options: Sequence[str]) -> str:
+    asked = ["-f", str(text), "-c", str(WINDOW), "--chunks", str(windows), "-t", str(threads), *options]
     ran = subprocess.run([binaries / "llama-perplexity", "-m", model, *asked], capture_output=True, text=True)
     said = ran.stdout + ran.stderr
-    found = re.search(r"Final estimate: PPL = ([\d.]+)", said)
-    if ran.returncode or found is None:
+    if ran.returncode:
         last = (said.strip().splitlines() or ["nothing said"])[-1]
         raise MxspecError(f"llama-perplexity ended with {ran.returncode}: {last}")
+    return said
+
+
+def _number(said: str, pattern: str) -> float:
+    found = re.search(pattern, said)
+    if found is None:
+        raise MxspecError(f"llama-perplexity printed nothing like {pattern!r}")
     return float(found[1])
 
 
@@ -48,8 +78,23 @@ def of_bundle(path: Path, token_ids: Sequence[int], windows: int, threads: int) 
 
 def of_model(model: Model, token_ids: Sequence[int], windows: int) -> float:
     """The perplexity of any model that gives logits. Raises MxspecError if the text is too short."""
+    return _perplexity(*_scores([model], token_ids, windows))
+
+
+def distance_of_model(baseline: Model, model: Model, token_ids: Sequence[int], windows: int) -> tuple[float, Distance]:
+    """The perplexity of the baseline, and the distance of a model from it. Raises MxspecError."""
+    base, other = _scores([baseline, model], token_ids, windows)
+    whole = _perplexity(base)
+    return whole, Distance(_perplexity(other) / whole, float(other.divergence.mean()), float(other.same_top.mean()))
+
+
+def _scores(models: Sequence[Model], token_ids: Sequence[int], windows: int) -> list[Scores]:
     if len(token_ids) < windows * WINDOW:
         raise MxspecError(f"text: got {len(token_ids)} tokens, expected {windows * WINDOW} for perplexity")
     cut = [tuple(token_ids[begin : begin + WINDOW]) for begin in range(0, windows * WINDOW, WINDOW)]
-    losses = [score_window([model], Window(tokens, SCORED, 0, 0), CHUNK)[0].loss for tokens in cut]
-    return math.exp(float(np.concatenate(losses).mean()))
+    scored = [score_window(models, Window(tokens, SCORED, 0, 0), CHUNK) for tokens in cut]
+    return [Scores.joined(of_model) for of_model in zip(*scored, strict=True)]
+
+
+def _perplexity(scores: Scores) -> float:
+    return math.exp(float(scores.loss.mean()))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
-from llama_cpp.perplexity import WINDOW, of_model
+from llama_cpp.perplexity import WINDOW, Distance, distance_of_model, distance_of_peer, of_model, of_peer
 from numpy.typing import NDArray
 
 from mxspec.evaluate.accuracy.models import calls
@@ -19,8 +20,8 @@ VOCAB = 7
 class Bigrams:
     """Predicts from the last token and its place, so that a row out of place shows."""
 
-    def __init__(self) -> None:
-        self.table = np.random.default_rng(0).normal(0, 2, (WINDOW, VOCAB, VOCAB)).astype(np.float32)
+    def __init__(self, seed: int = 0) -> None:
+        self.table = np.random.default_rng(seed).normal(0, 2, (WINDOW, VOCAB, VOCAB)).astype(np.float32)
 
     def score(
         self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int] = ()
@@ -45,3 +46,66 @@ def test_only_the_second_half_of_a_window_is_scored() -> None:
 def test_a_text_too_short_is_refused() -> None:
     with pytest.raises(MxspecError, match="got 1023 tokens, expected 1024"):
         of_model(Bigrams(), [0] * 1023, 2)
+
+
+def test_the_distance_of_a_model_is_that_of_its_scored_tokens() -> None:
+    base, other = Bigrams(), Bigrams(seed=2)
+    ids = np.random.default_rng(1).integers(0, VOCAB, WINDOW).tolist()
+    divergences, gains, same = [], [], []
+    for place in range(256, 511):
+        rows = [model.table[place, ids[place]].astype(np.float64) for model in (base, other)]
+        p, q = (np.exp(row) / np.exp(row).sum() for row in rows)
+        divergences.append(sum(p * np.log(p / q)))
+        gains.append(math.log(p[ids[place + 1]] / q[ids[place + 1]]))
+        same.append(p.argmax() == q.argmax())
+    perplexity, distance = distance_of_model(base, other, ids, 1)
+    assert perplexity == pytest.approx(of_model(base, ids, 1))
+    assert distance.ratio == pytest.approx(math.exp(sum(gains) / len(gains)), rel=1e-5)
+    assert distance.divergence == pytest.approx(sum(divergences) / len(divergences), rel=1e-5)
+    assert distance.same_top == pytest.approx(sum(same) / len(same))
+
+
+PRINTED = """
+====== Perplexity statistics ======
+Mean PPL(Q)                   :  13.591340 ±   0.822391
+Mean PPL(base)                :  12.612345 ±   0.812345
+Mean PPL(Q)/PPL(base)         :   1.076543 ±   0.011234
+====== KL divergence statistics ======
+Mean    KLD:   0.056123 ±   0.001234
+Maximum KLD:   2.345678
+====== Token probability statistics ======
+Same top p: 87.123 ± 0.543 %
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "expected"),
+    [
+        (PRINTED, 0, Distance(1.076543, 0.056123, pytest.approx(0.87123))),
+        ("nothing of it", 0, "llama-perplexity printed nothing like"),
+        ("no memory", 3, "llama-perplexity ended with 3: no memory"),
+    ],
+)
+def test_the_distance_that_the_peer_prints(tmp_path: Path, printed: str, code: int, expected: Distance | str) -> None:
+    program = tmp_path / "llama-perplexity"
+    (tmp_path / "printed").write_text(printed)
+    program.write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\ncat "{tmp_path}/printed"\nexit {code}\n')
+    program.chmod(0o755)
+    asked = tmp_path, tmp_path / "m.gguf", tmp_path / "text", 20, 2, tmp_path / "logits"
+    if isinstance(expected, str):
+        with pytest.raises(MxspecError, match=expected):
+            distance_of_peer(*asked)
+        return
+    assert distance_of_peer(*asked) == expected
+    assert (tmp_path / "asked").read_text().split()[-3:] == [
+        "--kl-divergence-base",
+        str(tmp_path / "logits"),
+        "--kl-divergence",
+    ]
+
+
+def test_the_perplexity_that_the_peer_prints(tmp_path: Path) -> None:
+    program = tmp_path / "llama-perplexity"
+    program.write_text("#!/bin/sh\necho 'Final estimate: PPL = 12.6123 +/- 0.8'\n")
+    program.chmod(0o755)
+    assert of_peer(tmp_path, tmp_path / "m.gguf", tmp_path / "text", 20, 2) == 12.6123

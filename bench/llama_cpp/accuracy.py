@@ -1,0 +1,137 @@
+"""What each format of a published model loses: both programs over the same windows of one text.
+
+The peer compares its formats with the file in 16 bits, and ours are compared with the fp16 model that their bundles
+hold (`speccompile --with-baseline`). Both 16-bit models are the same weights, and the result has both perplexities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from llama_cpp import perplexity
+from llama_cpp.build import PACKAGE
+from llama_cpp.result import OURS, PEER
+from mxspec.compile.checkpoint.gguf.container import read_container
+from mxspec.evaluate.accuracy.models import BundleModel
+from mxspec.evaluate.bench.harness import Progress
+from mxspec.evaluate.bench.model.calls import matrix_bytes
+from mxspec.evaluate.bench.prompts import read_tokens
+from mxspec.evaluate.result import Result, Value
+from mxspec.evaluate.sheet import Column, Sheet
+from mxspec.formats.bundle import Bundle
+from mxspec.runtime import ops
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
+
+TOOLS = ("llama-quantize", "llama-perplexity")
+PEER_FORMATS = ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")
+
+
+class Row(Value):
+    """One format of one program."""
+
+    program: str
+    format: str
+    matrix_bytes: int
+    weights: int
+    ratio: float  # of perplexities, over the same program's 16-bit model
+    divergence: float  # mean KL from it, in nats
+    same_top_share: float
+
+    @property
+    def bits(self) -> float:
+        """Bits a weight, of all matrices."""
+        return 8 * self.matrix_bytes / self.weights
+
+
+class AccuracyResult(Result):
+    """Formats of one published model by both programs, on the second halves of windows of 512 tokens."""
+
+    peer: str  # its package
+    model: str
+    windows: int
+    peer_perplexity: float  # of its 16-bit model
+    perplexity: float  # of our 16-bit model
+    rows: tuple[Row, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("program and format"),
+            Column("MB", ".1f"),
+            Column("bits a weight", ".2f"),
+            Column("ratio", ".4f"),
+            Column("KL (nats)", ".5f"),
+            Column("same top token", ".1%"),
+        )
+        rows = tuple(
+            (
+                f"{row.program} {row.format}",
+                row.matrix_bytes / 1e6,
+                row.bits,
+                row.ratio,
+                row.divergence,
+                row.same_top_share,
+            )
+            for row in sorted(self.rows, key=lambda row: row.matrix_bytes)
+        )
+        notes = (
+            f"MB: all matrices. Ratio and KL divergence: from the same program's 16-bit model. Those two have "
+            f"perplexities of {self.peer_perplexity:.3f} ({PEER}) and {self.perplexity:.3f} ({OURS}).",
+        )
+        return [Sheet(f"{self.model}, {self.windows * perplexity.SCORED:,} tokens", columns, rows, notes)]
+
+
+def compare(
+    model: str,
+    whole: Path,
+    files: Mapping[str, Path],
+    bundles: Sequence[Path],
+    binaries: Path,
+    text: Path,
+    windows: int,
+    threads: int,
+    progress: Progress,
+) -> AccuracyResult:
+    """Score the peer's `files` beside its 16-bit file `whole`, then the targets of our bundles. Raises MxspecError."""
+    kept = whole.with_suffix(".logits")
+    try:
+        of_peer = perplexity.of_peer(binaries, whole, text, windows, threads, keep=kept)
+        rows = []
+        for name, path in files.items():
+            distance = perplexity.distance_of_peer(binaries, path, text, windows, threads, kept)
+            rows.append(_row(PEER, name, *_peer_size(path), distance))
+            progress(f"{PEER} {name}: KL {distance.divergence:.5f}")
+    finally:
+        kept.unlink(missing_ok=True)
+    ops.set_threads(threads)
+    own = math.nan
+    for path in bundles:
+        bundle = Bundle.open(path)
+        baseline, target = (BundleModel(Reader(Session.of(bundle, name, 1))) for name in ("baseline", "target"))
+        own, distance = perplexity.distance_of_model(baseline, target, read_tokens(path, text, 1), windows)
+        size, whole_size = (matrix_bytes(bundle.manifest.models[name]) for name in ("target", "baseline"))
+        rows.append(_row(OURS, path.stem, size, whole_size // 2, distance))
+        progress(f"{OURS} {path.stem}: KL {distance.divergence:.5f}")
+    return AccuracyResult(
+        peer=PACKAGE, model=model, windows=windows, peer_perplexity=of_peer, perplexity=own, rows=tuple(rows)
+    )
+
+
+def _row(program: str, name: str, size: int, weights: int, distance: perplexity.Distance) -> Row:
+    return Row(
+        program=program,
+        format=name,
+        matrix_bytes=size,
+        weights=weights,
+        ratio=distance.ratio,
+        divergence=distance.divergence,
+        same_top_share=distance.same_top,
+    )
+
+
+def _peer_size(path: Path) -> tuple[int, int]:
+    """Bytes and weights of a file's matrices."""
+    matrices = [tensor for tensor in read_container(path).tensors.values() if len(tensor.shape) > 1]
+    return sum(tensor.bytes for tensor in matrices), sum(math.prod(tensor.shape) for tensor in matrices)
