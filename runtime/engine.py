@@ -17,6 +17,7 @@ from mxspec.formats.sampling import PARAMETERS
 from mxspec.runtime import ops
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_planner import SearchPlanner
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.grammars.matcher import Matcher
@@ -84,7 +85,8 @@ class Engine:
         self._prompt_bytes = longest_text(self.tokenizer, self.prompt_capacity)
         entry = manifest.tokenizer
         self.trial = Trial(self.tokenizer, entry.eos_token_ids, entry.vocab_size)  # of requests' grammars
-        self._drafters = drafters_of(self.bundle, self.draft, shared_suffixes)
+        drafting = None if self.draft is None else Draft(self.draft)
+        self._drafters = drafters_of(self.bundle, drafting, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner])
         costs = table_path(self.bundle, model)

@@ -15,7 +15,7 @@ from mxspec.runtime.beams.node import Node, common_ancestor
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
 from mxspec.runtime.beams.trellis import PLAIN, Width
-from mxspec.runtime.drafters.model import encode_sources
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot, Taken
@@ -182,7 +182,7 @@ class Search:
         assert self.draft_forks is not None
         slot, trunk = self._slots[0], self._trunk
         count -= slot.draft_unencoded
-        encode_sources(self.draft, [slot])
+        Draft(self.draft).encode([slot])
         if slot.undraftable or count <= 0:
             return
         if self.draft_forks.held(trunk) is None:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mxspec.runtime.drafters.draft import Draft, Unread
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.model import ModelDrafter, can_read, encode_sources, fits
+from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffix_text import SuffixText
 from mxspec.runtime.events import Round
-from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.policy.worth import Worth, worth_of_row
@@ -32,10 +32,10 @@ class HierarchicalDrafter(ByText):
     name = "hierarchical"
     cheap = False
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
         self._costs = Costs()
-        self._model = ModelDrafter(session)
+        self._model = ModelDrafter(draft)
 
     def limit(self, length: int, source: int = 0) -> int:
         return self._model.limit(length, source)
@@ -53,15 +53,15 @@ class HierarchicalDrafter(ByText):
         self._model.observe(memory.judged, done)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        encode_sources(self._model.session, [want.slot for want in wanted])
-        wanted = [want for want in wanted if can_read(self._session, want.slot, want.tokens[want.slot.draft_length :])]
+        self._draft.encode([want.slot for want in wanted])
+        wanted = [want for want in wanted if self._draft.can_read(want.slot, want.tokens[want.slot.draft_length :])]
         began = time.perf_counter()
         drafts = [
             _Draft(want, len(want.proposal.tokens) + want.k, self._model.stopping(want, want.memory.judged))
             for want in wanted
         ]
         while active := [
-            draft for draft in drafts if draft.goes_on and fits(self._session, draft.want.slot, draft.unread)
+            draft for draft in drafts if draft.goes_on and self._draft.fits(draft.want.slot, draft.unread)
         ]:
             worth = Worth(row=worth_of_row(self._costs, len(active)))
             guesses = [draft.guess(worth) for draft in active]
@@ -72,23 +72,23 @@ class HierarchicalDrafter(ByText):
 
     def _holds(self, draft: _Draft, guess: Sequence[int] = ()) -> bool:
         """Whether the draft's cache holds what it has not read, and the guess."""
-        return fits(self._session, draft.want.slot, [*draft.unread, *guess])
+        return self._draft.fits(draft.want.slot, [*draft.unread, *guess])
 
     def _step(self, active: Sequence[_Draft], guesses: Sequence[list[int]]) -> None:
         """One call of the draft, and what it proposes along the guesses."""
         began = time.perf_counter()
-        parts = []
-        for draft, guess in zip(active, guesses, strict=True):
-            slot = draft.want.slot
-            parts.append(Part(slot.index, slot.draft_length, draft.unread + guess, len(guess) + 1))
-        rows = self._session.run_head(parts)
-        self._costs.add(sum(part.rows for part in parts), time.perf_counter() - began)
+        unread = [
+            Unread(draft.want.slot, draft.unread + guess, len(guess) + 1)
+            for draft, guess in zip(active, guesses, strict=True)
+        ]
+        rows = self._draft.run(unread)
+        self._costs.add(sum(each.rows for each in unread), time.perf_counter() - began)
         prepare([(draft.want.shaper, draft.want.proposal.tokens) for draft in active])
         first = 0
-        for draft, part, guess in zip(active, parts, guesses, strict=True):
-            draft.want.slot.draft_length += len(part.tokens) - len(guess)
-            draft.follow(rows[first : first + part.rows], guess, self._session.head_ids)
-            first += part.rows
+        for draft, guess in zip(active, guesses, strict=True):
+            draft.want.slot.draft_length -= len(guess)
+            draft.follow(rows[first : first + len(guess) + 1], guess, self._draft.head_ids)
+            first += len(guess) + 1
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.guess import SaysChances
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
@@ -17,10 +18,9 @@ from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
-from mxspec.runtime.models.session import Session
 
 
-def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> dict[str, Drafter]:
+def drafters_of(bundle: Bundle, draft: Draft | None, shared_suffixes: int) -> dict[str, Drafter]:
     """Those of a bundle; raises BundleError for invalid tables, as far as that shows without reading them."""
     vocab_size = bundle.manifest.tokenizer.vocab_size
     suffix, ngram = bundle.guesses_path("suffix"), bundle.guesses_path("ngram")
@@ -34,7 +34,7 @@ def drafters_of(bundle: Bundle, draft: Session | None, shared_suffixes: int) -> 
 
 def make_drafters(
     vocab_size: int,
-    draft: Session | None,
+    draft: Draft | None,
     shared_suffixes: int = 0,
     corpus: SuffixCorpus | None = None,
     ngrams: NgramTables | None = None,

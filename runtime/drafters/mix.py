@@ -57,7 +57,7 @@ class MixDrafter(ByText):
         if self._model is None or not self._model.limit(len(tokens), len(slot.source)):
             return 0
         lag = self._model.lag(tokens, slot)
-        return lag if lag > self._model.session.chunk else 0
+        return lag if lag > self._model.draft.session.chunk else 0
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         assert self._model is not None

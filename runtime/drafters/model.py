@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.draft import Draft, Unread
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.stopping import Judged, Stopping, learn
 from mxspec.runtime.drafters.sureness import Sureness
 from mxspec.runtime.events import Round
-from mxspec.runtime.models.encoder import together_or_apart
-from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.shaper import prepare
 
@@ -27,8 +25,8 @@ class ModelDrafter(ByText):
     name = "model"
     cheap = False
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
         self._sureness = {greedy: Sureness() for greedy in (True, False)}
 
     def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> list[Judged]:
@@ -43,74 +41,38 @@ class ModelDrafter(ByText):
         return Stopping(want, self._sureness[want.choice.greedy_text], judged)
 
     def limit(self, length: int, source: int = 0) -> int:
-        return max(self.session.capacity - length + 1, 0) if source <= self.session.source_capacity else 0
+        return self.draft.limit(length, source)
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
         return slot.draft_lag(len(tokens))
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
-        parts: list[Part] = []
+        unread: list[Unread] = []
         of_texts = [count - slot.draft_unencoded for _, slot, count in pieces]
-        encode_sources(self.session, [slot for _, slot, _ in pieces])
+        self.draft.encode([slot for _, slot, _ in pieces])
         for (tokens, slot, _), count in zip(pieces, of_texts, strict=True):
-            first = slot.draft_length
-            piece = tokens[first : first + count]
-            if count > 0 and can_read(self.session, slot, piece):
-                parts.append(Part(slot.index, first, piece, 0 if parts else 1))
-                slot.draft_length += count
-        if parts:
-            self.session.run_head(parts)
+            piece = tokens[slot.draft_length : slot.draft_length + max(count, 0)]
+            if piece and self.draft.can_read(slot, piece):
+                unread.append(Unread(slot, piece, 0 if unread else 1))
+        if unread:
+            self.draft.run(unread)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        calls = []
-        encode_sources(self.session, [want.slot for want in wanted])
-        wanted = [want for want in wanted if can_read(self.session, want.slot, want.tokens[want.slot.draft_length :])]
+        calls, draft = [], self.draft
+        draft.encode([want.slot for want in wanted])
+        wanted = [want for want in wanted if draft.can_read(want.slot, want.tokens[want.slot.draft_length :])]
         unread = {id(want): [*want.tokens[want.slot.draft_length :], *want.proposal.tokens] for want in wanted}
         guesses = {id(want): self.stopping(want, want.memory) for want in wanted}
         for position in range(max((want.k for want in wanted), default=0)):
             active = [want for want in wanted if want.k > position and guesses[id(want)].goes_on]
-            active = [want for want in active if fits(self.session, want.slot, unread[id(want)])]
+            active = [want for want in active if draft.fits(want.slot, unread[id(want)])]
             if not active:
                 break
             began = time.perf_counter()
-            logits = self.session.run_head(
-                [Part(want.slot.index, want.slot.draft_length, unread[id(want)], 1) for want in active]
-            )
+            logits = draft.run([Unread(want.slot, unread[id(want)]) for want in active])
             prepare([(want.shaper, want.proposal.tokens) for want in active])
             for want, row in zip(active, logits, strict=True):
-                want.slot.draft_length += len(unread[id(want)])
-                if guesses[id(want)].add_row(row, self.name, self.session.head_ids):
+                if guesses[id(want)].add_row(row, self.name, draft.head_ids):
                     unread[id(want)] = want.proposal.tokens[-1:]
             calls.append((len(active), time.perf_counter() - began))
         return calls
-
-
-def fits(session: Session, slot: Slot, unread: Sequence[int]) -> bool:
-    """Whether the slot's cache holds these tokens after those that the draft has read."""
-    return session.fits(slot.index, slot.draft_length, unread)
-
-
-def can_read(session: Session, slot: Slot, unread: Sequence[int]) -> bool:
-    """Whether the draft can read these tokens of the slot's text; nothing more is drafted after a text if not."""
-    if not slot.undraftable and not fits(session, slot, unread):
-        slot.undraftable = True
-    return not slot.undraftable
-
-
-def encode_sources(session: Session, slots: Sequence[Slot]) -> None:
-    """Have the draft's encoder read those sources of these slots that it has not read.
-
-    Nothing is drafted after a source that it cannot read; the texts of the others are what they are alone.
-    """
-
-    def encode(slots: Sequence[Slot]) -> None:
-        session.encode([(slot.index, slot.source) for slot in slots])
-        for slot in slots:
-            slot.draft_encoded = True
-
-    unread = [slot for slot in slots if slot.draft_unencoded]
-    for slot, error in zip(unread, together_or_apart(encode, unread), strict=True):
-        if isinstance(error, GenerationError):
-            slot.undraftable = True
-        elif error is not None:
-            raise error

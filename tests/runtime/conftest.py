@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_planner import SearchPlanner
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
@@ -57,7 +58,7 @@ class ToySession:
         self._sources: list[tuple[int, ...]] = [()] * slots
         self.real_vocab = len(logits((0,))) if tokens is None else 0  # a draft's is never asked for
         self.calls: list[list[tuple[int, int, int, int]]] = []  # of each part: slot, past length, tokens, rows
-        self.drafter = ModelDrafter(self)  # type: ignore[arg-type]
+        self.drafter = ModelDrafter(Draft(self))  # type: ignore[arg-type]
         self.head_ids = None if tokens is None else tokens.head_ids
         self.translation = Translation(tokens, slots) if tokens is not None and tokens.foreign else None
         self._logits = logits

@@ -8,18 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from mxspec.formats.errors import MxspecError
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.models.session import Session
 from mxspec.runtime.policy.worth import ALL_WANTED
 
 
-def draft_of(engine: Engine) -> Session:
-    """The draft's session; raises MxspecError for a bundle without one."""
-    if engine.draft is None:
+def draft_of(engine: Engine) -> Draft:
+    """The draft model; raises MxspecError for a bundle without one."""
+    drafter = engine.drafters.get("model")
+    if not isinstance(drafter, ModelDrafter):
         raise MxspecError(f"bundle {engine.bundle.path}: holds no draft to measure; compile it with one")
-    return engine.draft
+    return drafter.draft
 
 
 class GuidedDrafter(ModelDrafter):
@@ -28,8 +29,8 @@ class GuidedDrafter(ModelDrafter):
     `texts` are the target's own texts, including prompts, by their prompts; with an encoder, by their sources.
     """
 
-    def __init__(self, session: Session, texts: Mapping[tuple[int, ...], Sequence[int]], acceptance: float) -> None:
-        super().__init__(session)
+    def __init__(self, draft: Draft, texts: Mapping[tuple[int, ...], Sequence[int]], acceptance: float) -> None:
+        super().__init__(draft)
         self._texts = texts
         self._acceptance = acceptance
         self.seed = 0  # decides which guesses are right; each repetition has its own, so that no K is lucky in all
@@ -42,7 +43,9 @@ class GuidedDrafter(ModelDrafter):
             right = self._texts[prompt][length : length + len(want.proposal.tokens)]
             draws = np.random.default_rng([self.seed, length, *prompt]).random(len(right))
             for i, (token, draw) in enumerate(zip(right, draws, strict=True)):
-                want.proposal.tokens[i] = token if draw < self._acceptance else (token + 1) % self.session.real_vocab
+                want.proposal.tokens[i] = (
+                    token if draw < self._acceptance else (token + 1) % self.draft.session.real_vocab
+                )
         return calls
 
     def _prompt_of(self, want: Wanted) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mxspec.runtime.drafters import hierarchical
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
@@ -89,8 +90,8 @@ def test_it_proposes_the_same_as_the_model_alone(
     monkeypatch.setattr(hierarchical, "worth_of_row", lambda costs, texts: 0.1)  # not by the clock
     choice, sampling = CHOICES[name]
     alone, sped = (toys.Session(copying, capacity=300, slots=2) for _ in range(2))
-    model = Drafting(ModelDrafter(alone), choice, sampling)
-    both = Drafting(HierarchicalDrafter(sped), choice, sampling)
+    model = Drafting(ModelDrafter(Draft(alone)), choice, sampling)
+    both = Drafting(HierarchicalDrafter(Draft(sped)), choice, sampling)
     rng, lengths, wished = random.Random(2), list[int](), list[int]()
     for _ in range(30):
         ks = [rng.randrange(0, 6), rng.randrange(1, 6)]
@@ -114,7 +115,7 @@ def test_it_proposes_the_same_as_the_model_alone(
 
 def test_the_last_token_proposed_may_lie_one_beyond_the_cache(toys: Any) -> None:
     session = toys.Session(lambda text: np.eye(VOCAB, dtype=np.float32)[1], capacity=12, slots=2)
-    drafting = Drafting(HierarchicalDrafter(session), Choice(), Sampling())
+    drafting = Drafting(HierarchicalDrafter(Draft(session)), Choice(), Sampling())
     drafting.texts = [[1] * 8, [1] * 3]
     assert [len(proposal.tokens) for proposal in drafting.round([5, 8])] == [5, 8]
     assert len(session.calls) < 5

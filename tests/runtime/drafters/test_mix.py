@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
@@ -26,7 +27,7 @@ VOCAB = 30
 
 
 def origins(toys: Any, target: Any, draft: Any, prompt: list[int], **settings: Any) -> Counter[str]:
-    made = MixDrafter([SuffixDrafter()], ModelDrafter(draft))
+    made = MixDrafter([SuffixDrafter()], ModelDrafter(Draft(draft)))
     events = toys.generate(toys.Session(target), draft, prompt, drafter=made, max_new_tokens=40, **settings)
     return Counter(event.origin for event in events if isinstance(event, Token))
 
@@ -76,7 +77,7 @@ class Rounds:
     """Rounds of a text that repeats nothing; the target takes `seconds` a step and keeps the model's guesses or not."""
 
     def __init__(self, seconds: float) -> None:
-        model = ModelDrafter(Sure())  # type: ignore[arg-type]
+        model = ModelDrafter(Draft(Sure()))  # type: ignore[arg-type]
         self.drafter, self.seconds = MixDrafter([SuffixDrafter()], model), seconds
         self.begin()
 
@@ -134,6 +135,6 @@ def test_its_text_is_the_targets(toys: Any) -> None:
     plain = [e.id for e in toys.generate(toys.Session(target), None, [1], k=0) if isinstance(e, Token)]
     session = toys.Session(toys.mixed_logits(draft, target, 0.7))
     for k in (3, "auto"):
-        made = MixDrafter([SuffixDrafter()], ModelDrafter(session))
+        made = MixDrafter([SuffixDrafter()], ModelDrafter(Draft(session)))
         events = toys.generate(toys.Session(target), session, [1], drafter=made, k=k)
         assert [event.id for event in events if isinstance(event, Token)] == plain

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.none import NoDrafter
@@ -208,7 +209,7 @@ def test_a_model_of_few_tokens_stops_where_the_text_can_go_on_with_none(
     logits = toys.random_logits(VOCAB, 1)
     barred = {"temperature": temperature, "logit_bias": {int(token): -np.inf for token in FEW.head_ids}, "seed": 1}
     target, draft = toys.Session(logits), toys.Session(few(logits), tokens=FEW)
-    guessing = make_drafters(VOCAB, draft)[drafter]
+    guessing = make_drafters(VOCAB, Draft(draft))[drafter]
     events = toys.generate(target, draft, TEXT, k=3, drafter=guessing, **barred)
     text = [event.id for event in events if isinstance(event, Token)]
     assert len(text) == 20

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
@@ -240,7 +241,7 @@ def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
         encode(sources)
 
     monkeypatch.setattr(draft, "encode", fails_at_29)
-    scheduler, who = toys.scheduler(target, draft), make_drafters(VOCAB, draft)[drafter]
+    scheduler, who = toys.scheduler(target, draft), make_drafters(VOCAB, Draft(draft))[drafter]
     boxes = [toys.Outbox() for _ in range(3)]
     sources = (SOURCE, (1, 29), SOURCE[2:])
     for box, source in zip(boxes, sources, strict=True):

@@ -20,6 +20,7 @@ from scipy.stats import chi2
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
 from mxspec.formats.suffix_order import suffix_order
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.ngram_tables import NgramTables
@@ -89,7 +90,7 @@ def drafter_of(name: str, draft: Any) -> Drafter:
     text = np.random.default_rng(1).integers(0, VOCAB, 60).astype(np.int32)
     corpus = SuffixCorpus.of({"tokens": text, "ends": suffix_order(text)}, VOCAB)
     ngrams = NgramTables(count_ngrams(text, VOCAB), VOCAB)
-    return make_drafters(VOCAB, draft, 1 << 16, corpus, ngrams)[name]
+    return make_drafters(VOCAB, Draft(draft), 1 << 16, corpus, ngrams)[name]
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)

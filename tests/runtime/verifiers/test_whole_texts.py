@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import ProposalKind, Wanted
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.model import ModelDrafter
@@ -156,7 +157,7 @@ def surprise_of(count_texts: CountTexts, way: Way) -> float:
         range(way.samples),
         k=way.k,
         tokens=way.tokens,
-        make=lambda draft: make_drafters(WORDS, draft)[way.drafter],
+        make=lambda draft: make_drafters(WORDS, Draft(draft))[way.drafter],
         verifier=way.verifier,
         proposal=way.proposal,
         draft_temperature=way.draft_temperature,
