@@ -1,6 +1,8 @@
+#include <atomic>
 #include <chrono>
 #include <vector>
 
+#include "runtime/ops/kernels/parallel_ranges.h"
 #include "runtime/ops/kernels/thread_pool.h"
 #include "tests/native/check.h"
 #include "tests/native/pool_of.h"
@@ -84,6 +86,34 @@ void the_number_of_threads_is_read_while_it_changes(ThreadPool& pool) {
   other.join();
 }
 
+void every_unit_is_in_one_part(ThreadPool& pool) {
+  for (size_t count : {1, 2, 15, 16, 17, 48, 1000}) {
+    for (size_t unit : {1, 4, 16}) {
+      for (double seconds : {0.0, 1e-6, 7e-6, 1e-3}) {
+        Counts counts(count);
+        mxspec::parallel_ranges(pool_of(pool), count, unit, seconds, [&](size_t first, size_t last) {
+          CHECK(first < last && last <= count && first % unit == 0 && (last % unit == 0 || last == count));
+          for (size_t i = first; i < last; ++i) Counts::add(&counts, i);
+        });
+        for (size_t i = 0; i < count; ++i) CHECK(counts.values[i] == 1) << "index" << i << "of" << count;
+      }
+    }
+  }
+}
+
+// The thread that has the first unit is held up until all of the units that it has not begun are done.
+void what_a_thread_has_not_begun_is_done_by_others(ThreadPool& pool) {
+  constexpr size_t kUnits = 64;
+  std::atomic<size_t> done{0};
+  mxspec::parallel_ranges(pool_of(pool), kUnits, 1, 1.0, [&](size_t first, size_t last) {
+    if (first == 0) {
+      while (done < kUnits - last) std::this_thread::yield();
+    }
+    done += last - first;
+  });
+  CHECK(done == kUnits);
+}
+
 }  // namespace
 
 int main() {
@@ -94,6 +124,8 @@ int main() {
     sleepers_wake(pool);
     two_callers_do_not_mix(pool);
     an_exception_comes_up_when_all_is_done(pool);
+    every_unit_is_in_one_part(pool);
+    if (threads > 1) what_a_thread_has_not_begun_is_done_by_others(pool);
     the_number_of_threads_is_read_while_it_changes(pool);
     CHECK(pool.resize(3));
     CHECK(pool.threads() == 3);

@@ -2,45 +2,64 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 
 #include "runtime/ops/kernels/parallel_for.h"
 
 namespace mxspec {
 
-// A task is worth handing to another thread from about this time on.
-inline constexpr double kTaskSeconds = 10e-6;
+// A thread is worth starting for about this much time of one; starting it takes half a microsecond.
+inline constexpr double kShareSeconds = 3e-6;
+inline constexpr size_t kMostShares = 256;
 
-// How `count` units are cut into tasks. Each thread first takes one large task of most of its share (each start of a
-// task waits for memory; one a thread is 8 % faster than four equal ones), then small ones, which let the threads end
-// together where one of them was held up.
-class Cut {
+// What nobody has taken yet of a thread's share of the units. The thread takes from the front, others from the back.
+class alignas(64) Share {
  public:
-  static constexpr size_t kTasksPerThread = 2;
+  struct Units {
+    uint32_t first, last;
+    bool empty() const { return first == last; }
+  };
 
-  Cut(double seconds, size_t count, size_t threads) : count_(count), threads_(std::min(threads, count)) {
-    const double wanted = std::min(seconds / kTaskSeconds, static_cast<double>(threads * kTasksPerThread));
-    tasks_ = threads < 2 ? 1 : std::clamp<size_t>(static_cast<size_t>(wanted), 1, count);
-  }
-  size_t tasks() const { return tasks_; }
-  // First unit of a task; that of the one after the last is the count.
-  size_t first(size_t task) const {
-    if (tasks_ <= threads_) return count_ * task / tasks_;
-    const size_t large = count_ * 7 / 8;
-    if (task <= threads_) return large * task / threads_;
-    return large + (count_ - large) * (task - threads_) / (tasks_ - threads_);
+  void set(size_t first, size_t last) { left_.store(first | uint64_t{last} << 32, std::memory_order_relaxed); }
+  // Half of what is left, or all of it where that is not more than `least`.
+  Units take(uint32_t least, bool front) {
+    uint64_t left = left_.load(std::memory_order_relaxed);
+    for (;;) {
+      const auto first = static_cast<uint32_t>(left), last = static_cast<uint32_t>(left >> 32);
+      const uint32_t half = (last - first) / 2, count = half < least ? std::min(least, last - first) : half;
+      const Units taken = front ? Units{first, first + count} : Units{last - count, last};
+      if (taken.empty()) return taken;
+      const uint64_t rest = front ? taken.last | uint64_t{last} << 32 : first | uint64_t{taken.first} << 32;
+      if (left_.compare_exchange_weak(left, rest, std::memory_order_relaxed)) return taken;
+    }
   }
 
  private:
-  size_t count_, threads_, tasks_;
+  std::atomic<uint64_t> left_{0};  // the first unit, and above it the one after the last
 };
 
-// body(first, last) for parts of [0, count), which are cut at multiples of `unit`; seconds: about how long all takes.
+// body(first, last) for parts of [0, count), which are cut at multiples of `unit`; seconds: about how long all takes on
+// one thread. Each thread has a share of neighbouring units, which it takes in pieces of falling size; a thread that is
+// done takes from the others' shares, so that all end together where one of them was held up.
 template <class Body>
 void parallel_ranges(const ParallelFor& parallel, size_t count, size_t unit, double seconds, const Body& body) {
-  const Cut cut(seconds, (count + unit - 1) / unit, parallel.threads);
-  if (cut.tasks() == 1) return body(size_t{0}, count);
-  parallel(cut.tasks(),
-           [&](size_t task) { body(cut.first(task) * unit, std::min(count, cut.first(task + 1) * unit)); });
+  const size_t units = (count + unit - 1) / unit;
+  const double worth = std::min(seconds / kShareSeconds, static_cast<double>(std::min(parallel.threads, units)));
+  const size_t shares = std::min(static_cast<size_t>(std::max(worth, 1.0)), kMostShares);
+  if (shares == 1) return body(size_t{0}, count);
+  const double units_a_share = static_cast<double>(units) / seconds * kShareSeconds / 2;
+  const auto least = static_cast<uint32_t>(std::clamp(units_a_share, 1.0, static_cast<double>(units)));
+  Share of_threads[kMostShares];
+  for (size_t i = 0; i < shares; ++i) of_threads[i].set(units * i / shares, units * (i + 1) / shares);
+  parallel(shares, [&](size_t thread) {
+    for (size_t i = 0; i < shares; ++i) {
+      Share& share = of_threads[(thread + i) % shares];
+      for (Share::Units part; !(part = share.take(least, i == 0)).empty();) {
+        body(part.first * unit, std::min(count, part.last * unit));
+      }
+    }
+  });
 }
 
 }  // namespace mxspec
