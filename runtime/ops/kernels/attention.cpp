@@ -14,7 +14,7 @@ namespace {
 // become tasks of their own, so that few heads, or one long sequence among short ones, still fill the threads.
 constexpr size_t kEvenEighths = 9;
 // Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
-constexpr size_t kSerialWork = 1 << 18;
+constexpr size_t kSerialWork = 1 << 16;
 constexpr size_t kSerialStores = 16;  // writing fewer tokens to the cache is not worth another thread either
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
