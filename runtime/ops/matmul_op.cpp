@@ -42,7 +42,9 @@ void PackedMatMulOp::compute(Context& context) const {
   const Tensor out = context.output(0, ElementType::kFloat32, out_shape);
   const MatmulOperands operands{a.as<const float>(), b.as<const uint8_t>(), bias ? bias->as<const float>() : nullptr,
                                 out.as<float>()};
-  matmul(shape, kind_, operands, isa_, scratch(matmul_scratch_bytes(shape, kind_)), shared_threads());
+  const ParallelFor threads = shared_threads();
+  next_.begin(threads, b.data, static_cast<size_t>(b.shape.size()));
+  matmul(shape, kind_, operands, isa_, scratch(matmul_scratch_bytes(shape, kind_)), threads);
 }
 
 }  // namespace mxspec

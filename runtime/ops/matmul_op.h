@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/ops/kernels/matmul/matmul.h"
+#include "runtime/ops/next_matrix.h"
 #include "runtime/ops/op.h"
 #include "runtime/ops/packed_matrix.h"
 
@@ -24,6 +25,7 @@ class PackedMatMulOp {
   PackedMatrix matrix_;
   MatmulKind kind_;
   Isa isa_;
+  NextMatrix next_;
 };
 
 }  // namespace mxspec

@@ -1,5 +1,6 @@
 #include <atomic>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "runtime/ops/kernels/parallel_ranges.h"
@@ -114,6 +115,18 @@ void what_a_thread_has_not_begun_is_done_by_others(ThreadPool& pool) {
   CHECK(done == kUnits);
 }
 
+// Bytes are only fetched: they may be none, or gone.
+void what_is_expected_need_not_come(ThreadPool& pool) {
+  std::vector<uint8_t> bytes(3 << 20);
+  for (const auto& [begin, count] : {std::pair<const void*, size_t>{bytes.data(), bytes.size()},
+                                     {nullptr, 0},
+                                     {reinterpret_cast<const void*>(uintptr_t{4096}), 1 << 20}}) {
+    pool.expect(begin, count);
+    every_index_is_done_once(pool);
+  }
+  pool.expect(nullptr, 0);
+}
+
 }  // namespace
 
 int main() {
@@ -126,6 +139,7 @@ int main() {
     an_exception_comes_up_when_all_is_done(pool);
     every_unit_is_in_one_part(pool);
     if (threads > 1) what_a_thread_has_not_begun_is_done_by_others(pool);
+    what_is_expected_need_not_come(pool);
     the_number_of_threads_is_read_while_it_changes(pool);
     CHECK(pool.resize(3));
     CHECK(pool.threads() == 3);

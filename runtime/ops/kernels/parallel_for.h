@@ -9,6 +9,8 @@ struct ParallelFor {
   void (*run)(void* context, size_t count, void (*body)(void* user, size_t index), void* user);
   void* context;
   size_t threads;  // about how many run at a time
+  // Says what the call after the running one will read; nullptr where nobody wants to know.
+  void (*expect)(void* context, const void* bytes, size_t count) = nullptr;
 
   // body(index). Throws what one of them threw.
   template <class Body>

@@ -17,6 +17,9 @@ namespace {
 // calls of a round, far shorter than anything a person notices.
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr int kLooksPerClock = 64;  // reading the clock costs more than looking
+constexpr size_t kFetchBytes = 1024;       // between two looks
+constexpr size_t kMostFetched = 512 << 10;  // by a thread for one job: half of a small second-level cache
+constexpr size_t kLineBytes = 64;
 
 void pause() {
 #if defined(__x86_64__)
@@ -39,12 +42,41 @@ ThreadPool& ThreadPool::shared() {
   return pool;
 }
 
+// Fetches a thread's part of the expected bytes, some of them at a time.
+class ThreadPool::Fetching {
+ public:
+  Fetching(const ThreadPool& pool, size_t number) {
+    const size_t count = pool.expected_bytes_.load(std::memory_order_relaxed), threads = pool.threads();
+    next_ = pool.expected_.load(std::memory_order_relaxed) + count * number / threads;
+    left_ = std::min(count / threads, kMostFetched);
+  }
+  bool ended() const { return left_ == 0; }
+  void step() {
+    const size_t count = std::min(left_, kFetchBytes);
+    for (size_t i = 0; i < count; i += kLineBytes) __builtin_prefetch(next_ + i, 0, 2);
+    next_ += count;
+    left_ -= count;
+  }
+
+ private:
+  const uint8_t* next_;
+  size_t left_;
+};
+
+void ThreadPool::expect(const void* bytes, size_t count) {
+  expected_.store(static_cast<const uint8_t*>(bytes), std::memory_order_relaxed);
+  expected_bytes_.store(count, std::memory_order_relaxed);
+}
+
 ParallelFor shared_threads() {
   const auto run = [](void* pool, size_t count, void (*body)(void*, size_t), void* user) {
     static_cast<ThreadPool*>(pool)->run(count, body, user);
   };
+  const auto expect = [](void* pool, const void* bytes, size_t count) {
+    static_cast<ThreadPool*>(pool)->expect(bytes, count);
+  };
   ThreadPool& pool = ThreadPool::shared();
-  return {run, &pool, pool.threads()};
+  return {run, &pool, pool.threads(), expect};
 }
 
 bool ThreadPool::resize(size_t threads) {
@@ -62,7 +94,7 @@ bool ThreadPool::resize(size_t threads) {
 bool ThreadPool::start(size_t threads) {
   stopping_ = false;
   try {
-    while (workers_.size() + 1 < threads) workers_.emplace_back([this] { work(); });
+    while (workers_.size() + 1 < threads) workers_.emplace_back([this, number = workers_.size() + 1] { work(number); });
   } catch (const std::exception&) {  // no more threads, or no more memory
   }
   threads_ = workers_.size() + 1;
@@ -90,7 +122,13 @@ void ThreadPool::run(size_t count, void (*body)(void*, size_t), void* user) {
   job_.store(number << (2 * kBits) | count << kBits, std::memory_order_seq_cst);
   job_.notify_all();  // a system call only where somebody sleeps
   drain();
-  while (done_.load(std::memory_order_acquire) != count) pause();
+  for (Fetching fetching(*this, 0); done_.load(std::memory_order_acquire) != count;) {
+    if (fetching.ended()) {
+      pause();
+    } else {
+      fetching.step();
+    }
+  }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
@@ -115,8 +153,9 @@ void ThreadPool::drain() {
   }
 }
 
-void ThreadPool::work() {
+void ThreadPool::work(size_t number) {
   while (!stopping_) {
+    Fetching fetching(*this, number);
     const auto give_up = std::chrono::steady_clock::now() + kSpin;
     uint64_t word = job_.load(std::memory_order_acquire);
     for (int look = 1; next_of(word) >= count_of(word) && !stopping_; ++look) {
@@ -124,7 +163,11 @@ void ThreadPool::work() {
         job_.wait(word);
         break;
       }
-      pause();
+      if (fetching.ended()) {
+        pause();
+      } else {
+        fetching.step();
+      }
       word = job_.load(std::memory_order_acquire);
     }
     drain();

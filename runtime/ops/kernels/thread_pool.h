@@ -37,6 +37,11 @@ class ThreadPool {
   // A second caller at the same time does its own work alone. The body must not call run(); throws what a body threw.
   void run(size_t count, void (*body)(void* user, size_t index), void* user);
 
+  // Says which bytes the job after the next one will read, each thread about an equal part in their order. Threads
+  // that wait for it fetch the first of their part into their caches, so that memory does not idle meanwhile. The
+  // bytes may be gone by then.
+  void expect(const void* bytes, size_t count);
+
  private:
   // A job is one word, so that claiming an index and knowing which job it is of is one atomic step:
   //   bits 0..19 the next index, bits 20..39 the number of indices, bits 40..63 the job's number.
@@ -46,7 +51,9 @@ class ThreadPool {
   static uint64_t next_of(uint64_t word) { return word & kMask; }
   static uint64_t count_of(uint64_t word) { return word >> kBits & kMask; }
 
-  void work();
+  class Fetching;
+
+  void work(size_t number);
   void drain();
   void keep(std::exception_ptr error);
   bool start(size_t threads);
@@ -55,6 +62,8 @@ class ThreadPool {
   alignas(64) std::atomic<uint64_t> job_{0};
   alignas(64) std::atomic<size_t> done_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<const uint8_t*> expected_{nullptr};
+  std::atomic<size_t> expected_bytes_{0};
   void (*body_)(void*, size_t) = nullptr;
   void* user_ = nullptr;
   std::mutex errors_;
