@@ -16,8 +16,8 @@ namespace {
 // Time that an idle thread looks for work before it sleeps: longer than the time between two operators and between two
 // calls of a round, far shorter than anything a person notices.
 constexpr auto kSpin = std::chrono::microseconds(200);
-constexpr int kLooksPerClock = 64;  // reading the clock costs more than looking
-constexpr size_t kFetchBytes = 1024;       // between two looks
+constexpr int kLooksPerClock = 64;          // reading the clock costs more than looking
+constexpr size_t kFetchBytes = 1024;        // between two looks
 constexpr size_t kMostFetched = 512 << 10;  // by a thread for one job: half of a small second-level cache
 constexpr size_t kLineBytes = 64;
 
