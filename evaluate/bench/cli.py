@@ -7,6 +7,7 @@ import click
 from mxspec.evaluate.bench.commands.batch import bench_batch
 from mxspec.evaluate.bench.commands.columns import bench_columns
 from mxspec.evaluate.bench.commands.compare import bench_compare
+from mxspec.evaluate.bench.commands.floor import bench_floor
 from mxspec.evaluate.bench.commands.grow import bench_grow
 from mxspec.evaluate.bench.commands.head import bench_head
 from mxspec.evaluate.bench.commands.model import bench_model
@@ -31,6 +32,7 @@ for command in (
     bench_model,
     bench_profile,
     bench_head,
+    bench_floor,
     bench_speculate,
     bench_columns,
     bench_batch,

@@ -27,6 +27,7 @@ class Shape:
 SHAPES = {
     shape.name: shape
     for shape in (
+        Shape("smollm2-135m", 576, 1536, layers=30, heads=9, kv_heads=3, vocab_size=49152),
         Shape("qwen2.5-0.5b", 896, 4864, layers=24, heads=14, kv_heads=2, vocab_size=151936),
         Shape("tinyllama-1.1b", 2048, 5632, layers=22, heads=32, kv_heads=4, vocab_size=32000),
         Shape("llama-3.2-3b", 3072, 8192, layers=28, heads=24, kv_heads=8, vocab_size=128256),

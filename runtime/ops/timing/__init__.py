@@ -12,7 +12,7 @@ from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime.ops import library_path
 
-__all__ = ["read_loops", "time_attention", "time_matmul", "time_read"]
+__all__ = ["read_loops", "time_attention", "time_matmul", "time_read", "time_region"]
 
 
 @cache
@@ -36,6 +36,8 @@ def _library() -> ctypes.CDLL:
     library.mxspec_time_attention.argtypes = (ctypes.c_char_p, *(size,) * 7, pointer, size, size, pointer)
     library.mxspec_time_read.restype = ctypes.c_uint64
     library.mxspec_time_read.argtypes = (size, pointer, size, size, pointer)
+    library.mxspec_time_region.restype = None
+    library.mxspec_time_region.argtypes = (ctypes.c_double, size, pointer)
     library.mxspec_read_loops.restype = ctypes.c_char_p
     return library
 
@@ -102,6 +104,13 @@ def _timed(status: int, isa: str, seconds: NDArray[np.float64]) -> NDArray[np.fl
     if status == 3:
         raise MemoryError("timing of an operator")
     return None if status else seconds
+
+
+def time_region(pause: float, repetitions: int = 10) -> NDArray[np.float64]:
+    """Seconds of each of `repetitions` empty jobs of all threads; the caller works alone for `pause` seconds before."""
+    seconds = np.empty(repetitions)
+    _library().mxspec_time_region(pause, repetitions, seconds.ctypes.data)
+    return seconds
 
 
 def read_loops() -> list[str]:

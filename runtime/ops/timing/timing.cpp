@@ -102,6 +102,19 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
   });
 }
 
+// Seconds of each of `repetitions` empty jobs, one index for each thread. Before each, the caller works alone for
+// `pause` seconds; the others wait, asleep if that is long.
+MXSPEC_EXPORT void mxspec_time_region(double pause, size_t repetitions, double* seconds) {
+  using namespace mxspec;
+  const ParallelFor threads = shared_threads();
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  for (size_t i = 0; i < repetitions; ++i) {
+    for (const auto end = now() + std::chrono::duration<double>(pause); now() < end;) {
+    }
+    seconds[i] = seconds_of([&] { threads(threads.threads, [](size_t) {}); });
+  }
+}
+
 // The names of the loops that mxspec_time_read takes by number, with a semicolon between two.
 MXSPEC_EXPORT const char* mxspec_read_loops() {
   using namespace mxspec;

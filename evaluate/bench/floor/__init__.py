@@ -1,0 +1,1 @@
+"""specbench floor: what the smallest steps of a call cost."""
