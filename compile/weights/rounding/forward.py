@@ -17,6 +17,7 @@ from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.trace.layers import layers_of
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
@@ -62,7 +63,7 @@ class LayeredModel:
             for leaf, parameter in module._parameters.items()
             if parameter is not None
         }
-        self.layers = _decoder_layers(self._model, config)
+        self.layers = layers_of(self._model, config)
         self._current, self._hidden, self._past_head = -1, torch.empty(0), False
         self._gives_tuples = False  # true for layers of older models; the first run of a layer shows it
         for index, layer in enumerate(self.layers):
@@ -196,14 +197,6 @@ class LayeredModel:
         if not np.isfinite(values).all():
             raise CheckpointError(f"tensor {source.name!r} of {source.shard} holds NaN or infinity; it is damaged")
         return torch.from_numpy(values)
-
-
-def _decoder_layers(model: nn.Module, config: PreTrainedConfig) -> list[nn.Module]:
-    count = config.num_hidden_layers
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return list(module)
-    raise UnsupportedModelError(f"{architecture_name(config)}: no list of its {count} decoder layers was found")
 
 
 def _telling(on_input: OnInput, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:

@@ -1,0 +1,18 @@
+"""The decoder layers of a model, whatever its class calls them."""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers import PreTrainedConfig
+
+from mxspec.compile.checkpoint.architecture import architecture_name
+from mxspec.formats.errors import UnsupportedModelError
+
+
+def layers_of(model: nn.Module, config: PreTrainedConfig) -> list[nn.Module]:
+    """In their order. Raises UnsupportedModelError for a model without a list of them."""
+    count = config.num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise UnsupportedModelError(f"{architecture_name(config)}: no list of its {count} decoder layers was found")
