@@ -172,12 +172,29 @@ class VocabularyEntry(Strict):
     lengthened: Annotated[float, Field(ge=1)] | None = None
 
 
+class StatesEntry(Strict):
+    """Hidden states: those that a graph gives of each of its tokens, or that a draft reads beside each of its own.
+
+    They are the states that enter the target's `layers` (numbered from 0), `width` values each, one after another. A
+    draft then goes on with states of its `own`, of that many values.
+    """
+
+    layers: Annotated[tuple[Count, ...], Field(min_length=1)]
+    width: Positive
+    own: Positive | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of values of a token."""
+        return len(self.layers) * self.width
+
+
 class ModelEntry(Strict):
     """One compiled model: its files, the figures a runtime plans with, and its tensors.
 
     `borrowed` names computed tables that its graph reads in the target's weights file. With an `encoder` the other
     figures are the decoder's. A draft with a `vocabulary` of its own has a row of logits for each token that it
-    proposes.
+    proposes. With `states` the graph gives hidden states, or reads them.
     """
 
     graph: str
@@ -192,6 +209,7 @@ class ModelEntry(Strict):
     vocab_size: Positive
     context_length: Positive
     vocabulary: VocabularyEntry | None = None
+    states: StatesEntry | None = None
     encoder: EncoderEntry | None = None
     specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
@@ -340,6 +358,7 @@ class Manifest(Strict):
                 self._check_vocabulary(model, entry, owners)
                 tokens = entry.vocabulary.reads
             _check_lengths(model, entry, self._tensors_of(model), tokens)
+        self._check_states()
         without = [name for name, entry in self.models.items() if entry.encoder is None]
         if without and len(without) < len(self.models):
             raise ValueError(f"models.{without[0]}: has no encoder, and others of the bundle have one")
@@ -365,6 +384,19 @@ class Manifest(Strict):
         """What prompts begin with, by the names of the recipe's tasks."""
         found: dict[str, str] = self.recipe.get("tasks", {})
         return found
+
+    def _check_states(self) -> None:
+        """Raise ValueError unless drafts alone read states, and those that the other models give."""
+        for model, entry in self.models.items():
+            if entry.states is None:
+                continue
+            if entry.encoder is not None or (entry.states.own is not None) != (model == "draft"):
+                what = "has an encoder" if entry.encoder else "gives states" if model == "draft" else "reads states"
+                raise ValueError(f"models.{model}.states: {what}, which is not supported")
+        read = None if (draft := self.models.get("draft")) is None else draft.states
+        for model, entry in self.models.items():
+            if read is not None and model != "draft" and entry.states != read.model_copy(update={"own": None}):
+                raise ValueError(f"models.{model}.states: not those that the draft reads")
 
     def _check_vocabulary(self, model: ModelName, entry: ModelEntry, owners: dict[str, str]) -> None:
         """Raise ValueError unless this is a draft without an encoder, whose file of tokens is its own."""
@@ -406,7 +438,8 @@ class Manifest(Strict):
     def to_json(self) -> str:
         """The text of manifest.json; without newer keys where they say nothing, for readers that do not know them."""
         left_out: dict[str, Any] = {"generation": True} if self.generation == NO_RULES else {}
-        plain = {name: {"vocabulary"} for name, entry in self.models.items() if entry.vocabulary is None}
+        newer = ("vocabulary", "states")
+        plain = {name: {k for k in newer if getattr(entry, k) is None} for name, entry in self.models.items()}
         return self.model_dump_json(indent=1, exclude=left_out | {"models": plain}) + "\n"
 
 

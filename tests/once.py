@@ -53,10 +53,10 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
         path = _made_once(run / "graphs" / _key_of_trace(interface), lambda path: _write_graph(trace(interface), path))
         return _read_graph(path)
 
-    def judge_once(config: Any, context_length: int) -> Any:
-        key = _digest(config.to_json_string(), context_length)
+    def judge_once(config: Any, context_length: int, **given: bool) -> Any:
+        key = _digest(config.to_json_string(), context_length, given)
         path = _made_once(
-            run / "verdicts" / key, lambda path: path.write_bytes(pickle.dumps(judge(config, context_length)))
+            run / "verdicts" / key, lambda path: path.write_bytes(pickle.dumps(judge(config, context_length, **given)))
         )
         return pickle.loads(path.read_bytes())
 
@@ -105,6 +105,7 @@ def _key_of_trace(interface: GraphInterface) -> str:
     """
     from torch.utils._pytree import tree_flatten
 
+    from mxspec.compile.trace.decoder import DecoderInterface
     from mxspec.compile.trace.modules import PackedLinear
 
     model = interface.model
@@ -115,6 +116,7 @@ def _key_of_trace(interface: GraphInterface) -> str:
         type(interface).__qualname__,
         interface.inputs,
         interface.outputs,
+        interface.taps.layers if isinstance(interface, DecoderInterface) else (),
         form,
         [(argument.dtype, tuple(argument.shape)) for argument in arguments],
         model.config.to_json_string(use_diff=False),

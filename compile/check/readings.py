@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mxspec.formats.manifest import ModelEntry
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.session import Session
 
 Logits = npt.NDArray[np.float32]
 Text = tuple[int, ...]
@@ -35,7 +35,8 @@ assert all(sum(new[text] for _, new in _CALLS) < LENGTH for text in range(2))
 class Reading:
     """Logits after the tokens of `text` from `first` on, float32[rows, vocab], and the way they were read.
 
-    `source` is what an encoder had read before; empty for a model without one.
+    `source` is what an encoder had read before; empty for a model without one. `states` float32[rows, size] are what
+    the graph gives of hidden states, if it gives any.
     """
 
     way: str
@@ -43,6 +44,7 @@ class Reading:
     first: int
     logits: Logits
     source: Text = ()
+    states: Logits | None = None
 
 
 def random_texts(vocab_size: int, length: int = LENGTH, *, but: int | None = None) -> tuple[Text, ...]:
@@ -108,7 +110,8 @@ def _call(
     given = [stretch for stretch in stretches if stretch[3] > stretch[2]]
     if not given:
         return
-    parts = [Part(slot, first, text[first:last], last - first) for slot, text, first, last, _ in given]
+    parts = [session.part(slot, first, text[first:last], last - first) for slot, text, first, last, _ in given]
     rows = np.split(session.run(parts).copy(), np.cumsum([part.rows for part in parts])[:-1])
-    for (_, text, first, _, source), logits in zip(given, rows, strict=True):
-        yield Reading(way, text, first, logits, source)
+    for (slot, text, first, last, source), logits in zip(given, rows, strict=True):
+        states = None if session.given is None else session.given.of(slot, first, last - first).copy()
+        yield Reading(way, text, first, logits, source, states)

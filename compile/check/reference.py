@@ -111,6 +111,27 @@ def largest_difference(readings: Iterable[Reading], expected: Oracle, tokens: Id
     return worst
 
 
+def states_difference(model: PreTrainedModel, readings: Iterable[Reading], first_position: int) -> Difference:
+    """The largest difference of hidden states that enter all layers, as a share of the largest in a text.
+
+    `readings` are of a text at a position whose graph gives them; transformers' own are those of its forward.
+    """
+    worst, known = Difference(), dict[Text, Logits]()
+    for reading in readings:
+        if reading.text not in known:
+            positions = torch.arange(first_position, first_position + len(reading.text))[None]
+            with torch.no_grad():
+                ids = torch.tensor([reading.text])
+                outputs = model(ids, position_ids=positions, use_cache=False, output_hidden_states=True)
+            known[reading.text] = torch.cat(outputs.hidden_states[:-1], dim=-1)[0].numpy()
+        whole = known[reading.text]
+        assert reading.states is not None
+        rows = whole[reading.first : reading.first + len(reading.states)]
+        error = float(np.abs(reading.states - rows).max() / np.abs(whole).max())
+        worst = max(worst, Difference(error, f"hidden states, {reading.way}"), key=lambda d: d.error)
+    return worst
+
+
 def pad_of(config: PreTrainedConfig) -> int | None:
     """The id that an encoder-decoder may treat as padding anywhere, so texts avoid it."""
     return config.pad_token_id if config.is_encoder_decoder else None

@@ -74,9 +74,9 @@ def _check_batch(session: Session, texts: list[_Text], prefix: int) -> None:
     forget(session)
     _encode(session, dict(zip(slots, texts, strict=True)))
     if prefix:
-        _run(session, [Part(slot, 0, text.tokens[:prefix], 1) for slot, text in zip(slots, texts, strict=True)])
+        _run(session, [session.part(slot, 0, text.tokens[:prefix], 1) for slot, text in zip(slots, texts, strict=True)])
     parts = [
-        Part(slot, prefix, text.tokens[prefix:], len(text.tokens) - prefix)
+        session.part(slot, prefix, text.tokens[prefix:], len(text.tokens) - prefix)
         for slot, text in zip(slots, texts, strict=True)
     ]
     ends = np.cumsum([part.rows for part in parts])
@@ -94,9 +94,9 @@ def _read(session: Session, text: _Text, prefix: int, length: int) -> Logits:
     _encode(session, {0: text})
     tokens = text.tokens
     if prefix:
-        _run(session, [Part(0, 0, tokens[:prefix], 1)])
+        _run(session, [session.part(0, 0, tokens[:prefix], 1)])
     pieces = [(begin, tokens[begin : begin + length]) for begin in range(prefix, len(tokens), length)]
-    return np.concatenate([_run(session, [Part(0, begin, piece, len(piece))]) for begin, piece in pieces])
+    return np.concatenate([_run(session, [session.part(0, begin, piece, len(piece))]) for begin, piece in pieces])
 
 
 def _encode(session: Session, texts: Mapping[int, _Text]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from mxspec.formats.manifest import StatesEntry
 from mxspec.formats.weight_format import packed_shape
 
 Kind = Literal["matmul", "embedding", "float32", "constant"]
@@ -90,6 +91,7 @@ class ExportedGraph:
     context_length: int
     cache_dtype: str
     notes: tuple[str, ...] = ()  # choices that users should know
+    states: StatesEntry | None = None
     encoder: ExportedEncoder | None = None
 
     @property

@@ -35,6 +35,7 @@ from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
 from mxspec.compile.trace.trace import trace
 from mxspec.compile.trace.traces import Traces
 from mxspec.formats.errors import RecipeError
+from mxspec.formats.manifest import StatesEntry
 from mxspec.formats.weight_format import Activations
 
 __all__ = ["ExportedGraph", "WeightSpec", "export_graph"]
@@ -52,6 +53,7 @@ def export_graph(
     stored_once: StoredOnce = never,
     traces: Traces | None = None,
     head_rows: int | None = None,
+    taps: Sequence[int] = (),
 ) -> ExportedGraph:
     """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
 
@@ -59,8 +61,8 @@ def export_graph(
     rows as `activations` if their format supports it. `cache_dtype` is float16 or float32. A head that is also the
     embedding is stored once if `stored_once` says so for its parameter, else with a float16 table. No weights are read,
     only small `buffers` (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to
-    `source_length` tokens. `traces` are of the same configuration, buffers and lengths. With `head_rows` the head has
-    that many of its rows.
+    `source_length` tokens. `traces` are of the same configuration, buffers, lengths and taps. With `head_rows` the
+    head has that many of its rows. With `taps` the graph also gives the hidden states that enter these layers.
 
     Raises UnsupportedModelError if the model cannot be exported.
     """
@@ -80,7 +82,10 @@ def export_graph(
         head = swap_modules(model, weight_format, activations, call, head_rows)
         notes = replace_rotary_modules(model, context_length)
         specs = _weight_specs(model)
-        interface = (SourceDecoderInterface if config.is_encoder_decoder else DecoderInterface)(model, call, shape)
+        if config.is_encoder_decoder:
+            interface: DecoderInterface = SourceDecoderInterface(model, call, shape)
+        else:
+            interface = DecoderInterface(model, call, shape, taps)
         graph, weights = _finish(traces.of(interface, trace), interface, name, dict(specs), stored_once, ())
     encoder = None
     if config.is_encoder_decoder:
@@ -101,6 +106,7 @@ def export_graph(
         context_length=context_length,
         cache_dtype=cache_dtype,
         notes=notes,
+        states=_states(config, taps),
         encoder=encoder,
     )
 
@@ -117,6 +123,11 @@ def _finish(
     run_passes(graph, specs, stored_once, beside)
     check_graph(graph, architecture, interface.inputs, interface.outputs)
     return graph, weights_of(graph, specs)
+
+
+def _states(config: PreTrainedConfig, taps: Sequence[int]) -> StatesEntry | None:
+    """The hidden states that the graph gives."""
+    return StatesEntry(layers=tuple(taps), width=config.hidden_size) if taps else None
 
 
 def _check_context(config: PreTrainedConfig, context_length: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -76,14 +76,18 @@ def plan_model(
     context_length: int,
     traces: Traces | None = None,
     rows: Ids | None = None,
+    taps: Sequence[int] = (),
 ) -> ModelPlan:
-    """Export the graph and find its weights in the checkpoint; its head keeps `rows` if given. Raises MxspecError."""
+    """Export the graph and find its weights in the checkpoint; its head keeps `rows` if given.
+
+    With `taps` the graph gives the hidden states that enter these layers. Raises MxspecError.
+    """
     model = checkpoint.named
     traces = Traces() if traces is None else traces
     own = own_formats(model, checkpoint)
     buffers = find_buffers(model, checkpoint.tensors)
     head_rows = None if rows is None else len(rows)
-    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length, buffers, traces, head_rows)
+    exported = _export(checkpoint.config, model, own, wanted, recipe, context_length, buffers, traces, head_rows, taps)
     parameters = [*dict.fromkeys(source for spec in exported.weights for source in spec.sources), *buffers]
     resolved = resolve_names(model, checkpoint.tensors, parameters)
     sources = {parameter: checkpoint.tensors[tensor] for parameter, tensor in resolved.tensor_of.items()}
@@ -131,6 +135,7 @@ def _export(
     buffers: Mapping[str, Source],
     traces: Traces | None = None,
     head_rows: int | None = None,
+    taps: Sequence[int] = (),
 ) -> ExportedGraph:
     weight_format = choose_formats(model, wanted, own)
     return export_graph(
@@ -144,6 +149,7 @@ def _export(
         stored_once=choose_tables(wanted, weight_format, own) if head_rows is None else never,
         traces=traces,
         head_rows=head_rows,
+        taps=taps,
     )
 
 

@@ -20,17 +20,30 @@ from mxspec.compile.trace.interface import (
     CacheShape,
     GraphInterface,
 )
+from mxspec.compile.trace.taps import Taps
 
 _INPUTS = ("input_ids", "position_ids", "slots", "past_lengths", "new_lengths", "logits_to_keep")
 
 
 class DecoderInterface(GraphInterface):
-    """The logits of the requested tokens, and the caches after the call."""
+    """The logits of the requested tokens, the states that enter the layers `taps`, and the caches after the call."""
 
-    def __init__(self, model: PreTrainedModel, call: CallInputs, shape: CacheShape, inputs: Sequence[str] = ()) -> None:
-        super().__init__(model, [*_INPUTS, *shape.names("past"), *inputs], ["logits", *shape.names("present")])
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        call: CallInputs,
+        shape: CacheShape,
+        taps: Sequence[int] = (),
+        *,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+    ) -> None:
+        given = ["states"] if taps else []
+        takes, gives = [*_INPUTS, *shape.names("past"), *inputs], ["logits", *given, *outputs, *shape.names("present")]
+        super().__init__(model, takes, gives)
         self._call = call
         self._shape = shape
+        self.taps = Taps(model, taps)
 
     def forward(
         self,
@@ -41,17 +54,19 @@ class DecoderInterface(GraphInterface):
         new_lengths: Tensor,
         logits_to_keep: Tensor,
         past: Caches,
-    ) -> tuple[Tensor, Caches]:
+    ) -> tuple[object, ...]:
         self._call.begin(Sequences(slots, past_lengths, new_lengths), logits_to_keep, past)
         self._call.positions.ids = position_ids
-        outputs = self.model(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            past_key_values=self._call,
-            use_cache=True,
-            return_dict=True,
-        )
-        return outputs.logits, self._call.presents()
+        with self.taps.taking():
+            outputs = self.model(
+                input_ids=input_ids,
+                position_ids=position_ids,
+                past_key_values=self._call,
+                use_cache=True,
+                return_dict=True,
+            )
+        states = [self.taps.states] if self.taps.layers else []
+        return outputs.logits, *states, self._call.presents()
 
     def arguments(self) -> tuple[object, ...]:
         """Of an example call."""
@@ -75,7 +90,7 @@ class SourceDecoderInterface(DecoderInterface):
     """A decoder with an encoder, which wrote the keys and values of the sources."""
 
     def __init__(self, model: PreTrainedModel, call: CallInputs, shape: CacheShape) -> None:
-        super().__init__(model, call, shape, ["encoder_lengths", *shape.names("cross")])
+        super().__init__(model, call, shape, inputs=["encoder_lengths", *shape.names("cross")])
 
     def forward(  # type: ignore[override]
         self,
@@ -88,7 +103,7 @@ class SourceDecoderInterface(DecoderInterface):
         past: Caches,
         encoder_lengths: Tensor,
         cross: Caches,
-    ) -> tuple[Tensor, Caches]:
+    ) -> tuple[object, ...]:
         sources = Sources(cross, encoder_lengths)
         self._call.begin(Sequences(slots, past_lengths, new_lengths), logits_to_keep, past, sources)
         self._call.positions.ids = position_ids

@@ -74,6 +74,7 @@ def write_graph(
         cache_dtype="float32" if exported.cache_dtype == "float32" else "float16",
         vocab_size=exported.vocab_size,
         context_length=exported.context_length,
+        states=exported.states,
         encoder=encoder,
         specializations=plan.specializations,
         tensors=packed.entries,

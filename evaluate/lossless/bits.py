@@ -16,7 +16,6 @@ from mxspec.evaluate.lossless.finding import Equality, Part
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.models.session import Part as Tokens
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits
 
@@ -57,7 +56,7 @@ def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equalit
     source = tokens[: model.source_capacity]
     if source:
         model.encode([(_ALONE, source)])
-    steps = [model.run([Tokens(_ALONE, i, [token], 1)])[0].copy() for i, token in enumerate(tokens)]
+    steps = [model.run([model.part(_ALONE, i, [token], 1)])[0].copy() for i, token in enumerate(tokens)]
     for threads in (1, max(len(os.sched_getaffinity(0)), 2)):
         ops.set_threads(threads)
         if source:
@@ -81,7 +80,7 @@ def _scored(model: Session, tokens: list[int], width: int) -> Iterator[tuple[int
     other = tokens[::-1]
     for first in range(0, len(tokens), width):
         piece = tokens[first : first + width]
-        beside = Tokens(0, min(first, 3), other[:2] if first else other[:5], 1)
-        model.run([Tokens(2, first, other[: len(piece)], 1)])
-        rows = model.run([beside, Tokens(2, first, piece, len(piece))])
+        beside = model.part(0, min(first, 3), other[:2] if first else other[:5], 1)
+        model.run([model.part(2, first, other[: len(piece)], 1)])
+        rows = model.run([beside, model.part(2, first, piece, len(piece))])
         yield first, rows[1:].copy()

@@ -27,7 +27,7 @@ def cross_names(layers: int) -> list[str]:
 
 
 def check_agreement(path: Path, session: ort.InferenceSession, inputs: Inputs, entry: ModelEntry) -> None:
-    """Raise BundleError where the graph's `inputs`, caches and logits are not those of its manifest entry."""
+    """Raise BundleError where the graph's `inputs`, caches, logits and states are not those of its manifest entry."""
     takes, gives = _signatures(session)
     _refuse(path, _differences(takes, gives, inputs, entry))
 
@@ -55,9 +55,12 @@ def _differences(takes: Signature, gives: Signature, inputs: Inputs, entry: Mode
         yield f"layers: got {entry.layers}, the graph has {layers}"
     names = cache_names(layers)
     read = cross_names(layers) if entry.encoder is not None else []
-    yield from _strangers("input", takes, {*inputs, *(f"past_{name}" for name in names), *read})
-    yield from _strangers("output", gives, {"logits", *(f"present_{name}" for name in names)})
+    states_in, states_out = _states_of(entry)
+    yield from _strangers("input", takes, {*inputs, *(f"past_{name}" for name in names), *read, *states_in})
+    yield from _strangers("output", gives, {"logits", *(f"present_{name}" for name in names), *states_out})
     yield from _wrong_types(takes, inputs)
+    yield from _wrong_states(takes, states_in)
+    yield from _wrong_states(gives, states_out)
     if gives["logits"][1][-1:] != [entry.vocab_size]:
         yield f"vocab_size: got {entry.vocab_size}, the graph's logits are {gives['logits'][1]}"
     yield from _wrong_caches(takes, gives, [(f"past_{name}", f"present_{name}") for name in names], entry)
@@ -73,6 +76,22 @@ def _encoder_differences(takes: Signature, gives: Signature, inputs: Inputs, ent
     yield from _strangers("output", gives, {f"present_{name}" for name in names})
     yield from _wrong_types(takes, inputs)
     yield from _wrong_caches(takes, gives, [(name, f"present_{name}") for name in names], entry)
+
+
+def _states_of(entry: ModelEntry) -> tuple[dict[str, int], dict[str, int]]:
+    """Inputs and outputs of hidden states: the size of a row of each."""
+    if entry.states is None:
+        return {}, {}
+    if entry.states.own is None:
+        return {}, {"states": entry.states.size}
+    return {"states": entry.states.size, "own_states": entry.states.own}, {"next_states": entry.states.own}
+
+
+def _wrong_states(found: Signature, sizes: Mapping[str, int]) -> Iterator[str]:
+    for name, size in sizes.items():
+        kind, shape = found[name]
+        if kind != "tensor(float)" or len(shape) != 2 or shape[1] != size:
+            yield f"{name} is {kind} {shape}, expected rows of {size} float32 values"
 
 
 def _wrong_types(takes: Signature, inputs: Inputs) -> Iterator[str]:

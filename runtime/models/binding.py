@@ -71,17 +71,17 @@ class Input:
 
 
 class Output:
-    """The logits: one buffer, as large as the largest call so far, of which a call uses the rows that it needs."""
+    """Float32 rows: one buffer, as large as the largest call so far, of which a call uses the rows that it needs."""
 
-    def __init__(self, binding: Any, name: str, vocab: int) -> None:
-        self._binding, self._name, self._vocab = binding, name, vocab
-        self._buffer = np.zeros((0, vocab), np.float32)
+    def __init__(self, binding: Any, name: str, width: int) -> None:
+        self._binding, self._name, self._width = binding, name, width
+        self._buffer = np.zeros((0, width), np.float32)
         self._value: Any = None
 
     def of(self, rows: int) -> Logits:
-        """float32[rows, vocab], which the next call writes."""
+        """float32[rows, width], which the next call writes."""
         if rows > len(self._buffer):
-            self._buffer = np.zeros((rows, self._vocab), np.float32)
+            self._buffer = np.zeros((rows, self._width), np.float32)
             self._value = None
         view = self._buffer[:rows]
         if self._value is None or self._value.shape()[0] != rows:

@@ -1,10 +1,13 @@
-"""One text read by one model, call by call: to score it, or to time the calls."""
+"""One text read by one model, call by call: to score it, or to time the calls.
+
+A draft that reads a target's hidden states gets others here, so its calls can be timed, but its logits say nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits
 
 
@@ -21,7 +24,7 @@ class Reader:
 
         The result is the session's own buffer: its next call writes over it.
         """
-        logits = self.session.run([Part(self._slot, self.length, tokens, rows)])
+        logits = self.session.run([self.session.part(self._slot, self.length, tokens, rows)])
         self.length += len(tokens)
         return logits
 

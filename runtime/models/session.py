@@ -26,6 +26,7 @@ from mxspec.runtime.models.binding import Input, Output, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.encoder import Encoder
+from mxspec.runtime.models.states import GivenStates, ReadStates, States, stand_in_states
 from mxspec.runtime.sampling.shape import Logits
 
 
@@ -33,13 +34,16 @@ from mxspec.runtime.sampling.shape import Logits
 class Part:
     """What one text adds to a call: `tokens` after the `past` valid entries of its slot.
 
-    Logits are wanted after the last `rows` of them; 0 where a piece of a prompt is only read.
+    Logits are wanted after the last `rows` of them; 0 where a piece of a prompt is only read. A draft that reads hidden
+    states gets float32[tokens, size] `states` beside them: the target's, or its `own` of earlier calls.
     """
 
     slot: int
     past: int
     tokens: Sequence[int]
     rows: int
+    states: States | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,9 @@ class Session:
             self.encoder.caches.bind(self._binding, "")
         self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in inputs.items()}
         self._logits = Output(self._binding, "logits", entry.vocab_size)
+        states, reads = entry.states, entry.states is not None and entry.states.own is not None
+        self.given = None if states is None or reads else GivenStates(self._binding, states, slots, self.capacity)
+        self.read = None if states is None or not reads else ReadStates(self._binding, states)
 
     @classmethod
     def of(cls, bundle: Bundle, name: ModelName, slots: int, options: ort.SessionOptions | None = None) -> Session:
@@ -148,10 +155,16 @@ class Session:
             first + row for read, first in zip(reads, firsts, strict=False) for row in read.rows
         ]
         logits = self._logits.of(rows)
+        if self.given is not None:
+            self.given.begin(tokens)
+        if self.read is not None:
+            self.read.begin(parts)
         try:
             self.session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise cannot_run(self.entry.graph, error) from None
+        if self.given is not None:
+            self.given.keep(parts)
         if self.head_ids is None and self.real_vocab > self.entry.vocab_size:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
@@ -188,10 +201,20 @@ class Session:
         if self.translation is not None:
             length, first = self.translation.copy(source, destination, length, first)
         self._caches.copy(source, destination, length, first)
+        if self.given is not None:
+            self.given.copy(source, destination, length, first)
 
     def release(self, slot: int) -> None:
         """Give the memory of a slot back to the system; its entries are zero afterwards."""
         self._caches.release(slot)
+        if self.given is not None:
+            self.given.release(slot)
+
+    def part(self, slot: int, past: int, tokens: Sequence[int], rows: int) -> Part:
+        """A part of a check or a measurement: a model that reads states gets some that belong to no text."""
+        if self.read is None:
+            return Part(slot, past, tokens, rows)
+        return Part(slot, past, tokens, rows, stand_in_states(self.read.size, past, len(tokens)))
 
     @property
     def caches(self) -> dict[str, NDArray[Any]]:
