@@ -19,10 +19,12 @@ from mxspec.compile.check.windows import check_windows, windows_of
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.complete import require_complete
 from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
+from mxspec.compile.checkpoint.head import fit_head
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
+from mxspec.compile.heads.config import Eagle3Config
 from mxspec.compile.planning.context import choose_contexts, rope_warning, source_length
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.planning.share_tables import share_tables
@@ -36,7 +38,7 @@ from mxspec.compile.weights.rounding.round_model import round_model, scratch_byt
 from mxspec.compile.weights.rounding.rounded import RoundedModel
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.errors import RecipeError
+from mxspec.formats.errors import PairError, RecipeError
 from mxspec.formats.manifest import TOKENIZER, BudgetEntry, Manifest, ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -94,11 +96,11 @@ def write_bundle(
     for said in pair_warnings(checkpoints, contexts):
         stages.note(f"warning: {said}")
 
-    chosen = choose_vocabulary(recipe, checkpoints, vocabularies, stages)
+    chosen, taps = choose_vocabulary(recipe, checkpoints, vocabularies, stages), taps_of(checkpoints)
     rows: dict[ModelName, Ids] = {} if chosen is None else {"draft": chosen.rows}
-    verdicts = judge_models(models, checkpoints, contexts, stages)
+    verdicts = judge_models(models, checkpoints, contexts, stages, taps)
     budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
-    plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages, rows))
+    plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages, rows, taps))
     known = {
         plan.name: usable_ids(plan.name, vocabularies[plan.name], plan.exported.vocab_size)
         for plan in plans
@@ -214,6 +216,8 @@ def open_pair(recipe: Recipe, files: ExitStack, stages: Stages) -> tuple[Recipe,
     for checkpoint in hub_ids(recipe):
         stages.note(f"contacting the hub for {checkpoint}")
     target, of_target = open_checkpoint(recipe, recipe.target, files)
+    if isinstance(target.config, Eagle3Config):
+        raise PairError(f"{target.folder} is an EAGLE-3 head, which drafts for a target: name it with --draft")
     if target.config.is_encoder_decoder and recipe.rounding == "gptq":
         raise RecipeError("rounding: 'gptq' does not support models with an encoder; use 'scale'")
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
@@ -221,6 +225,8 @@ def open_pair(recipe: Recipe, files: ExitStack, stages: Stages) -> tuple[Recipe,
         return recipe.with_changes(target=of_target), opened
     opened["draft"], of_draft = open_checkpoint(recipe, recipe.draft, files)
     check_kinds(target.config, opened["draft"].config)
+    if isinstance(opened["draft"].config, Eagle3Config):
+        fit_head(opened["draft"], target)
     return recipe.with_changes(target=of_target, draft=of_draft), opened
 
 
@@ -229,14 +235,22 @@ def judge_models(
     checkpoints: Mapping[ModelName, Checkpoint],
     contexts: Mapping[ModelName, int],
     stages: Stages,
+    taps: Sequence[int] = (),
 ) -> dict[Checkpoint, Verdict]:
-    """The referee's verdict on each checkpoint; a baseline has the target's."""
+    """The referee's verdict on each checkpoint; a baseline has the target's, whose states are judged if `taps` are."""
     verdicts: dict[Checkpoint, Verdict] = {}
     for name in models:
         if checkpoints[name] not in verdicts:
             with stages.step(f"referee {name}"):
-                verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name])
+                gives_states = bool(taps) and name != "draft"
+                verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name], gives_states=gives_states)
     return verdicts
+
+
+def taps_of(checkpoints: Mapping[ModelName, Checkpoint]) -> tuple[int, ...]:
+    """The layers of the target whose inputs the draft reads; none for most drafts."""
+    config = checkpoints["draft"].config if "draft" in checkpoints else None
+    return tuple(config.taps or ()) if isinstance(config, Eagle3Config) else ()
 
 
 def meet_budgets(
@@ -264,8 +278,9 @@ def plan_models(
     verdicts: Mapping[Checkpoint, Verdict],
     stages: Stages,
     rows: Mapping[ModelName, Ids],
+    taps: Sequence[int] = (),
 ) -> list[ModelPlan]:
-    """Export each model, its head with these `rows` if given.
+    """Export each model, its head with these `rows` if given; a target also gives the states that enter `taps`.
 
     Raises CheckFailed if a graph's windows differ from its config's and its twin's.
     """
@@ -274,7 +289,9 @@ def plan_models(
     for name, wanted in models.items():
         checkpoint = checkpoints[name]
         with stages.step(f"export {name}"):
-            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name], traces[checkpoint], rows.get(name))
+            tapped = () if name == "draft" else taps
+            trace, kept = traces[checkpoint], rows.get(name)
+            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name], trace, kept, tapped)
             check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
             plans.append(plan)
         if wanted.tied == "once" and not plan.shares_table and plan.rows is None:

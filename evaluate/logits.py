@@ -122,6 +122,8 @@ def measure_logits(
     known = min(entry.vocab_size, vocab_size) if tokens is None else tokens.reads
     with ExitStack() as files:
         checkpoint, _ = open_checkpoint(origin, origin.target, files)
+        if entry.states is not None and entry.states.own is not None:
+            raise MxspecError(f"--model: got {model}, which reads hidden states; a compile compares it with torch's")
         if text is None:
             texts = random_texts(known, length, but=pad_of(checkpoint.config))
         else:

@@ -20,11 +20,13 @@ from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
+from mxspec.runtime.drafters.states_draft import StatesDraft
 from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.grammars.trial import Trial
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
+from mxspec.runtime.models.states_reader import StatesReader
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
 from mxspec.runtime.request import Request, TypedControlTokens, require_integer
 from mxspec.runtime.sampling.settings import Sampling
@@ -85,7 +87,7 @@ class Engine:
         self._prompt_bytes = longest_text(self.tokenizer, self.prompt_capacity)
         entry = manifest.tokenizer
         self.trial = Trial(self.tokenizer, entry.eos_token_ids, entry.vocab_size)  # of requests' grammars
-        drafting = None if self.draft is None else Draft(self.draft)
+        drafting = None if self.draft is None else _draft_of(self.draft, self.target)
         self._drafters = drafters_of(self.bundle, drafting, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner])
@@ -94,7 +96,7 @@ class Engine:
             table.teach(scheduler.load)
         self._worker = Worker(scheduler, queue)
         self._close = weakref.finalize(self, _close, self._worker, scheduler, costs)
-        self._idle_readers: dict[ModelName, list[Reader]] = {}
+        self._idle_readers: dict[ModelName, list[Reader | StatesReader]] = {}
 
     def close(self) -> None:
         """End all texts as cancelled; the engine takes no further request."""
@@ -222,7 +224,8 @@ class Engine:
     ) -> Iterator[Logits]:
         """Yield chunks of logits float32[rows, vocab]; row i (over all chunks) predicts token i + 1.
 
-        `model` is the one that the engine writes with, unless another is named.
+        `model` is the one that the engine writes with, unless another is named. With a draft that reads hidden states,
+        the target reads the text, too.
         Models with encoders need the `source`, and tokens as their decoders read them: those of `decoder_start` first.
         Each score has a session of its own, beside those of the texts that are written and of other scores.
         """
@@ -237,7 +240,7 @@ class Engine:
         try:
             reader = idle.pop()
         except IndexError:  # another thread may have taken the last
-            reader = Reader(Session.of(self.bundle, model, 1))
+            reader = self._reader_of(model)
         if not reader.session.fits(0, 0, ids):
             idle.append(reader)
             raise ContextLengthError(
@@ -245,6 +248,12 @@ class Engine:
                 "own, the context length"
             )
         return _score(reader, ids, read, idle)
+
+    def _reader_of(self, model: ModelName) -> Reader | StatesReader:
+        session = Session.of(self.bundle, model, 1)
+        if session.read is None:
+            return Reader(session)
+        return StatesReader(session, Session.of(self.bundle, self.model, 1))
 
     # --- from a request to sequences ---
 
@@ -289,8 +298,7 @@ class Engine:
         stream = partial(TextStream, self.tokenizer, prompt, request.stops)
         if request.search is not None:
             self._check_slots(request)
-            foreign = self.draft is not None and self.draft.translation is not None  # it has other entries than tokens
-            draft = None if strategy.drafter.name == "none" or foreign else self.draft
+            draft = None if strategy.drafter.name == "none" or self._has_other_entries else self.draft
             stops = bool(request.stops)
             forced = len(manifest.tokenizer.decoder_start) - 1 if source and request.decoder_prompt is None else 0
             beams = replace(request.search, counted=forced)
@@ -299,6 +307,11 @@ class Engine:
             TextSequence(settings, shaper(matcher), stream(), mailbox, self.target.capacity, sample)
             for sample, matcher in enumerate(matchers)
         ]
+
+    @property
+    def _has_other_entries(self) -> bool:
+        """Whether the draft's cache has other entries than one for each token: then it guesses nothing for searches."""
+        return self.draft is not None and (self.draft.translation is not None or self.draft.read is not None)
 
     def _matchers(self, request: Request) -> list[Matcher | None]:
         """A matcher for each sample, all of one grammar that is compiled once."""
@@ -376,12 +389,18 @@ class Engine:
         return Sampling(**{**defaults, **given}).seeded()
 
 
+def _draft_of(draft: Session, target: Session) -> Draft:
+    return Draft(draft) if draft.read is None else StatesDraft(draft, target)
+
+
 def _close(worker: Worker, scheduler: Scheduler, costs: Path | None) -> None:
     worker.close()
     write_table(costs, CostTable.of(scheduler.load))
 
 
-def _score(reader: Reader, ids: Sequence[int], source: Sequence[int], idle: list[Reader]) -> Iterator[Logits]:
+def _score(
+    reader: Reader | StatesReader, ids: Sequence[int], source: Sequence[int], idle: list[Reader | StatesReader]
+) -> Iterator[Logits]:
     try:
         yield from reader.score(ids, source)
     finally:

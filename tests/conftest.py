@@ -99,7 +99,7 @@ def byte_tokenizer() -> Tokenizer:
     return make_byte_tokenizer()
 
 
-def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0) -> Path:
+def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0, layers: int = 2) -> Path:
     """A random Llama with `logits` ≥ VOCAB logits, the ones beyond VOCAB far too likely: they must be masked."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -107,7 +107,7 @@ def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0)
     config = LlamaConfig(
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=logits,

@@ -43,7 +43,8 @@ def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, 
         folder = Path(place)
         write_twin(config, folder)
         with Checkpoint(folder) as checkpoint:
-            rows = None if plan.rows is None else np.arange(VOCABULARY // 2)
-            twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length, rows=rows)
+            rows = None if plan.rows is None else np.arange(min(VOCABULARY // 2, len(plan.rows)))
+            taps = range(checkpoint.config.num_hidden_layers) if plan.taps else ()
+            twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length, rows=rows, taps=taps)
             entry = write_model(twin, folder, lambda count: None).entry
         check_specializations(folder, entry, entry.vocab_size, twin.specializations)

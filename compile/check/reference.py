@@ -20,7 +20,9 @@ from mxspec.compile.checkpoint.names import in_text_half
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.silence import silence
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_float32
+from mxspec.compile.heads.module import Eagle3Head
 from mxspec.formats.errors import CheckpointError
+from mxspec.runtime.models.states import stand_in_states
 
 Oracle = Callable[[Reading], Logits]  # logits of the reading's whole text
 
@@ -81,11 +83,16 @@ def oracle(model: PreTrainedModel, first_position: int) -> Oracle:
 def forward(model: PreTrainedModel, text: Text, first_position: int, source: Text = ()) -> Logits:
     """float32[tokens, vocab], logits after each token of a text that begins at a position.
 
-    A model with an encoder reads the `source`; its texts begin at 0.
+    A model with an encoder reads the `source`; its texts begin at 0. A draft that reads hidden states gets those of
+    the runtime's checks.
     """
     positions = torch.arange(first_position, first_position + len(text))
     with torch.no_grad():
-        if source:
+        if isinstance(model, Eagle3Head):
+            size = model.config.tap_count * model.config.target_hidden_size
+            g = model.project(torch.from_numpy(stand_in_states(size, 0, len(text))))
+            outputs = model(torch.tensor([text]), g[None], positions[None])
+        elif source:
             assert first_position == 0
             outputs = model(torch.tensor([source]), decoder_input_ids=torch.tensor([text]), use_cache=False)
         else:

@@ -25,6 +25,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mxspec.compile.checkpoint.buffers import stored_buffers
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.weight_files import SAFETENSORS
+from mxspec.compile.heads.config import Eagle3Config
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
 LAYERS = 2  # at least; as many as it takes to have one of each kind
@@ -124,6 +125,8 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
             setattr(small, key, 0)
     if config.is_encoder_decoder:
         _shrink_decoder(small, config)
+    if isinstance(small, Eagle3Config):
+        small.draft_vocab_size = min(small.vocab_size // 2, small.draft_vocab_size)
     for keys, size in ((_FEED_FORWARD_KEYS, FEED_FORWARD), (WINDOWS, WINDOW)):
         for key in keys:
             if isinstance(value := getattr(config, key, None), int):

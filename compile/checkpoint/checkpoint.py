@@ -16,6 +16,7 @@ from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_FILES, mer
 from mxspec.compile.checkpoint.config import CONFIG, load_config, read_settings
 from mxspec.compile.checkpoint.fetch import DESCRIPTIONS
 from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf, shards_of
+from mxspec.compile.checkpoint.head import name_head_tensors
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES, make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
@@ -25,6 +26,7 @@ from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open
 from mxspec.compile.checkpoint.ties import broken_ties
 from mxspec.compile.checkpoint.watch import Watch
 from mxspec.compile.checkpoint.weight_files import find_weights
+from mxspec.compile.heads.config import Eagle3Config
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TOKENIZER
 
@@ -35,7 +37,8 @@ class Checkpoint:
     Codes and scales of an MX matrix become one tensor under the name of the weight, and the configuration drops its
     settings for MX and its ties between tables that differ. An adapter's changes are applied as tensors are read.
     Without safetensors, pickled weights are read if `from_pickle` allows it. `notes` are for the user. A GGUF file, or
-    a folder with a GGUF file and no other weights, is read like the checkpoint that it was made from. Raises
+    a folder with a GGUF file and no other weights, is read like the checkpoint that it was made from. `offsets` is the
+    d2t of an EAGLE-3 head. Raises
     CheckpointError for a missing or truncated file, UnsupportedModelError for a configuration that cannot be read.
     """
 
@@ -64,8 +67,11 @@ class Checkpoint:
         layout = take_layout(self.config, folder / CONFIG)
         self.tensors: dict[str, Source] = {} if gguf is None else dict(gguf.tensors)
         self.notes: list[str] = [] if gguf is None else list(gguf.notes)
+        self.offsets: Source | None = None
         if gguf is None:
             self._read_shards(from_pickle)
+        if isinstance(self.config, Eagle3Config):
+            self.tensors, self.offsets = name_head_tensors(self.tensors)
         if layout is not None:
             self.tensors = _join_codes(self.tensors, layout)
         self._untie()

@@ -13,6 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mxspec.compile.checkpoint.plain_decoder import ONLY_PLAIN, require_plain_decoder
+from mxspec.compile.heads.config import head_settings
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import parse_json, shorten
 
@@ -62,6 +63,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
     """transformers' configuration of these settings; `where` names their file in errors. Raises as load_config."""
     _refuse_infinite(settings, where)
+    settings = head_settings(settings, where) or settings
     kind = _class_of(settings, where)
     kept = _without_dispatch(settings)
     for key in kept:

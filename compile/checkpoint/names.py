@@ -14,6 +14,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.heads import module as _heads  # noqa: F401 (transformers' automatic classes learn of them)
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 UNTIED = "untied_parameters"  # a key that mxspec adds to a configuration: parameters that are not tied after all

@@ -89,6 +89,8 @@ def write(kind: Form, bundle: Bundle, place: Path, *, force: bool, console: Cons
     """Emit the models and print their folder; return its index. Raises MxspecError."""
     if bundle.manifest.models["target"].encoder is not None:
         raise BundleError(f"bundle {bundle.path}: models with an encoder cannot be emitted")
+    if bundle.manifest.models["target"].states is not None:
+        raise BundleError(f"bundle {bundle.path}: a draft that reads hidden states cannot be emitted, nor its target")
     try:
         from mxspec.compile.interchange.standard import emit_standard
         from mxspec.compile.interchange.static import emit_static

@@ -23,6 +23,7 @@ from mxspec.formats.manifest import (
     ModelEntry,
     RefereeEntry,
     RoundingEntry,
+    StatesEntry,
     TensorEntry,
     VocabularyEntry,
 )
@@ -103,6 +104,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
                 )
         if entry.vocabulary is not None:
             console.print(_vocabulary_line(entry.vocabulary, entry.vocab_size), highlight=False, soft_wrap=True)
+        if entry.states is not None:
+            console.print(_states_line(entry.states), highlight=False, soft_wrap=True)
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
         if entry.budget is not None:
@@ -155,6 +158,12 @@ def _referee_line(referee: RefereeEntry) -> str:
     twin = max(referee.quiet, referee.loud)
     rows = "" if referee.int8_rows is None else f"; int8 rows change it by {referee.int8_rows:.1e} nats (KL)"
     return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}{rows}"
+
+
+def _states_line(states: StatesEntry) -> str:
+    """Which hidden states the graph gives, or a draft reads."""
+    verb, whose = ("gives", "") if states.own is None else ("reads", " of the target")
+    return f"  {verb} the hidden states that enter layers {', '.join(map(str, states.layers))}{whose}"
 
 
 def _vocabulary_line(vocabulary: VocabularyEntry, rows: int) -> str:
@@ -276,6 +285,7 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
         "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
         "vocabulary": None if entry.vocabulary is None else entry.vocabulary.model_dump(mode="json"),
+        "states": None if entry.states is None else entry.states.model_dump(mode="json"),
         "cost": None if entry.cost is None else entry.cost.model_dump(mode="json"),
         "referee": None if entry.referee is None else entry.referee.model_dump(mode="json"),
         "groups": [

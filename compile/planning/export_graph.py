@@ -21,6 +21,8 @@ from mxspec.compile.checkpoint.architecture import (
 from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
+from mxspec.compile.heads.config import Eagle3Config
+from mxspec.compile.heads.module import Eagle3Head
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never
@@ -28,6 +30,7 @@ from mxspec.compile.trace.attention import CallInputs
 from mxspec.compile.trace.decoder import DecoderInterface, SourceDecoderInterface
 from mxspec.compile.trace.encoder import EncoderInterface, SourceCall
 from mxspec.compile.trace.families import family_of
+from mxspec.compile.trace.head import HeadInterface
 from mxspec.compile.trace.interface import CacheShape, GraphInterface
 from mxspec.compile.trace.modules import PackedLinear, swap_modules
 from mxspec.compile.trace.rotary import replace_rotary_modules
@@ -84,6 +87,8 @@ def export_graph(
         specs = _weight_specs(model)
         if config.is_encoder_decoder:
             interface: DecoderInterface = SourceDecoderInterface(model, call, shape)
+        elif isinstance(model, Eagle3Head):
+            interface = HeadInterface(model, call, shape)
         else:
             interface = DecoderInterface(model, call, shape, taps)
         graph, weights = _finish(traces.of(interface, trace), interface, name, dict(specs), stored_once, ())
@@ -126,7 +131,10 @@ def _finish(
 
 
 def _states(config: PreTrainedConfig, taps: Sequence[int]) -> StatesEntry | None:
-    """The hidden states that the graph gives."""
+    """The hidden states that the graph gives or reads."""
+    if isinstance(config, Eagle3Config):
+        layers = config.taps or range(config.tap_count)
+        return StatesEntry(layers=tuple(layers), width=config.target_hidden_size, own=config.hidden_size)
     return StatesEntry(layers=tuple(taps), width=config.hidden_size) if taps else None
 
 

@@ -53,6 +53,12 @@ class ModelPlan:
         return [spec for spec in self.exported.weights if spec.name not in self.borrowed]
 
     @property
+    def taps(self) -> tuple[int, ...]:
+        """The layers whose inputs the graph gives as hidden states."""
+        states = self.exported.states
+        return () if states is None or states.own is not None else states.layers
+
+    @property
     def read_bytes(self) -> int:
         """Bytes of the checkpoint that packing will read; a tied head that is stored twice is read twice."""
         return sum(self.sources[source].bytes for spec in self.exported.weights for source in spec.sources)
@@ -101,7 +107,7 @@ def plan_model(
         sources=sources,
         ignored=resolved.ignored,
         layout=plan_weights(exported.weights, sources),
-        specializations=specializations(name, recipe, context_length),
+        specializations=specializations(name, recipe, context_length, exported),
         activations=wanted.activations,
         rows=rows,
         traces=traces,
@@ -121,7 +127,7 @@ def plan_without_weights(
     """The plan of a configuration without a checkpoint. Raises MxspecError if it cannot be exported."""
     model, rows = name_parameters(config), kept_rows(wanted)
     exported = _export(config, model, {}, wanted, recipe, context_length, {}, head_rows=rows)
-    layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length)
+    layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length, exported)
     return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
 
 
@@ -153,7 +159,11 @@ def _export(
     )
 
 
-def specializations(name: ModelName, recipe: Recipe, context_length: int) -> tuple[int, ...]:
-    """Sequence lengths a model is called with: a step, the draft's catch-up or the K+1 scored rows, prefill."""
-    lengths = {1, 2 if name == "draft" else recipe.k_max + 1, recipe.prefill_chunk}
+def specializations(name: ModelName, recipe: Recipe, context_length: int, exported: ExportedGraph) -> tuple[int, ...]:
+    """Sequence lengths a model is called with: a step, the draft's catch-up or the K+1 scored rows, prefill.
+
+    A draft that reads hidden states catches up with all that was scored.
+    """
+    catches_up = name == "draft" and exported.states is None
+    lengths = {1, 2 if catches_up else recipe.k_max + 1, recipe.prefill_chunk}
     return tuple(sorted(length for length in lengths if length <= context_length))

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.head import target_ids
 from mxspec.compile.checkpoint.special_tokens import read_ends
 from mxspec.compile.guesses.encode_text import encode_text
+from mxspec.compile.heads.config import Eagle3Config
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side
@@ -57,6 +59,8 @@ def choose_vocabulary(
     if recipe.draft is None:
         return None
     draft = recipe.draft
+    if isinstance(checkpoints["draft"].config, Eagle3Config):
+        return _of_head(draft, checkpoints["draft"], _known("target", checkpoints["target"], vocabularies["target"]))
     try:
         note, different = check_pair(vocabularies["target"], vocabularies["draft"]), None
     except PairError as error:
@@ -83,6 +87,21 @@ def choose_vocabulary(
         )
     with stages.step("choose the draft's tokens"):
         return _choose(recipe, draft, pair, checkpoints["target"], known)
+
+
+def _of_head(draft: DraftRecipe, head: Checkpoint, known: int) -> DraftVocabulary:
+    """The rows of a head in the order of the target's ids, of which the target knows `known`.
+
+    Raises RecipeError for options of other drafts, CheckpointError for an invalid d2t.
+    """
+    for key, given in (("vocabulary", draft.vocabulary), ("text", draft.text)):
+        if given is not None:
+            raise RecipeError(f"draft.{key}: the draft is an EAGLE-3 head, whose checkpoint names its tokens")
+    ids = target_ids(head)
+    rows = np.argsort(ids)
+    rows = rows[ids[rows] < known]
+    entry = VocabularyEntry(file=FILE, reads=known)
+    return DraftVocabulary(rows, {"head_ids": ids[rows].astype(np.int32)}, entry)
 
 
 @dataclass(frozen=True, slots=True)

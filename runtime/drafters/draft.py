@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.models.encoder import together_or_apart
@@ -37,11 +37,19 @@ class Draft:
         """Number of tokens that can be proposed after `length` tokens, under a source of `source` tokens."""
         return max(self.session.capacity - length + 1, 0) if source <= self.session.source_capacity else 0
 
+    def readable(self, tokens: Sequence[int], slot: Slot) -> int:
+        """Number of tokens of a slot's text that can be read by now."""
+        return len(tokens)
+
+    def settle(self, slots: Sequence[Slot]) -> None:
+        """A round has proposed all that it will for the texts in these slots."""
+
     def run(self, unread: Sequence[Unread]) -> Logits:
         """Read in one call; float32[sum of rows, tokens of the head], the session's own buffer."""
-        logits = self.session.run_head(
-            [Part(each.slot.index, each.slot.draft_length, each.tokens, each.rows) for each in unread]
-        )
+        parts = [Part(each.slot.index, each.slot.draft_length, each.tokens, each.rows) for each in unread]
+        if not any(part.rows for part in parts):
+            parts[0] = replace(parts[0], rows=1)  # a call has at least one row
+        logits = self.session.run_head(parts)
         for each in unread:
             each.slot.draft_length += len(each.tokens)
         return logits

@@ -16,6 +16,7 @@ from mxspec.runtime.drafters.ngram import NgramDrafter
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.random import RandomDrafter
+from mxspec.runtime.drafters.states_draft import StatesDraft
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
 
@@ -47,12 +48,18 @@ def make_drafters(
         mixed.append(NgramDrafter(ngrams))
         drafters.append(mixed[-1])
     if draft is not None:
-        drafters += [ModelDrafter(draft), HierarchicalDrafter(draft)]
+        drafters.append(ModelDrafter(draft))
+        if not isinstance(draft, StatesDraft):
+            drafters.append(HierarchicalDrafter(draft))
     drafters.append(MixDrafter(mixed, None if draft is None else ModelDrafter(draft)))
     return {drafter.name: drafter for drafter in drafters}
 
 
-def why_missing(name: str) -> GenerationError:
+def why_missing(name: str, *, has_draft: bool) -> GenerationError:
     """The error for a drafter that users can ask for and this bundle does not have."""
+    if has_draft and name == "hierarchical":
+        return GenerationError(
+            f"drafter: got {name!r}, but the bundle's draft reads hidden states, one token after the other; take model"
+        )
     needed = "no n-gram tables; compile it with --ngram TEXT" if name == "ngram" else "no draft; compile it with one"
     return GenerationError(f"drafter: got {name!r}, but the bundle holds {needed}")

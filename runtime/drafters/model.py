@@ -44,16 +44,17 @@ class ModelDrafter(ByText):
         return self.draft.limit(length, source)
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        return slot.draft_lag(len(tokens))
+        return slot.draft_lag(self.draft.readable(tokens, slot))
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         unread: list[Unread] = []
         of_texts = [count - slot.draft_unencoded for _, slot, count in pieces]
         self.draft.encode([slot for _, slot, _ in pieces])
         for (tokens, slot, _), count in zip(pieces, of_texts, strict=True):
-            piece = tokens[slot.draft_length : slot.draft_length + max(count, 0)]
+            end = min(slot.draft_length + max(count, 0), self.draft.readable(tokens, slot))
+            piece = tokens[slot.draft_length : end]
             if piece and self.draft.can_read(slot, piece):
-                unread.append(Unread(slot, piece, 0 if unread else 1))
+                unread.append(Unread(slot, piece, 0))
         if unread:
             self.draft.run(unread)
 
@@ -75,4 +76,5 @@ class ModelDrafter(ByText):
                 if guesses[id(want)].add_row(row, self.name, draft.head_ids):
                     unread[id(want)] = want.proposal.tokens[-1:]
             calls.append((len(active), time.perf_counter() - began))
+        draft.settle([want.slot for want in wanted])
         return calls

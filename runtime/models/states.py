@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 States = NDArray[np.float32]
 _NAME = "states"
+_DIFFERENT = 61  # tokens with states of their own, among those that belong to no text
 
 
 class GivenStates:
@@ -84,4 +86,10 @@ def stand_in_states(size: int, first: int, count: int) -> States:
 
     For calls of a draft without its target: what they take, and whether bits are equal, does not depend on the values.
     """
-    return np.random.default_rng(size).standard_normal((first + count, size), np.float32)[first:]
+    rows: States = _random_rows(size)[np.arange(first, first + count) % _DIFFERENT]
+    return rows
+
+
+@cache
+def _random_rows(size: int) -> States:
+    return np.random.default_rng(size).standard_normal((_DIFFERENT, size), np.float32)

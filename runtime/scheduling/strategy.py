@@ -67,7 +67,7 @@ def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
     if wanted in drafters:
         return drafters[wanted]
     if wanted in NAMES:
-        raise why_missing(wanted)
+        raise why_missing(wanted, has_draft="model" in drafters)
     raise GenerationError(f"drafter: got {wanted!r}, expected {' or '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}")
 
 

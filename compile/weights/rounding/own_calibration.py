@@ -65,7 +65,7 @@ def _write(
     wanted = recipe.draft if plan.name == "draft" else recipe.target
     assert wanted is not None
     wanted, context = wanted.model_copy(update=WRITER), plan.exported.context_length
-    writer = plan_model(plan.name, checkpoint, wanted, recipe, context, plan.traces)
+    writer = plan_model(plan.name, checkpoint, wanted, recipe, context, plan.traces, taps=plan.taps)
     with stages.bytes(f"pack {plan.name} to write", writer.read_bytes) as advance:
         entry = write_model(writer, folder, advance).entry
     tokenizer = load_tokenizer(checkpoint.tokenizer)

@@ -41,7 +41,8 @@ def round_model(
     if recipe.rounding == "scale":
         return RoundedModel(RoundingEntry(method="scale"), search=True)
     if plan.rows is not None:
-        reason = "the draft's head has other rows than the checkpoint's"
+        reads = plan.exported.states is not None
+        reason = "the draft reads hidden states" if reads else "the draft's head has other rows than the checkpoint's"
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, reason)))
     try:
         model = LayeredModel(checkpoint.config, plan.sources)

@@ -1,0 +1,110 @@
+"""The checkpoint of an EAGLE-3 head: its tensors by their names in our module, and what it shares with its target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+from transformers import PreTrainedModel
+
+from mxspec.compile.checkpoint.architecture import decoder_layers
+from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.names import resolve_names
+from mxspec.compile.checkpoint.selected_rows import Ids
+from mxspec.compile.checkpoint.tensor import FileTensor
+from mxspec.compile.heads.config import LAYERS, Eagle3Config, default_taps
+from mxspec.formats.errors import CheckpointError, PairError
+
+if TYPE_CHECKING:
+    from mxspec.compile.checkpoint.checkpoint import Checkpoint
+
+_OFFSETS = "d2t"
+_INTEGERS = {"I64": np.int64, "I32": np.int32}
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+
+
+def name_head_tensors(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], Source | None]:
+    """Tensors under the names of the speculators form, and d2t; the other form calls its layer `midlayer`.
+
+    t2d, which says the same as d2t, is left out.
+    """
+    named = {name.removeprefix("model.").replace("midlayer.", "layers.0.", 1): value for name, value in tensors.items()}
+    return {name: value for name, value in named.items() if name not in (_OFFSETS, "t2d")}, named.get(_OFFSETS)
+
+
+def fit_head(head: Checkpoint, target: Checkpoint) -> None:
+    """Give a head what it shares with its target: the tokenizer, default layers, and tables that it lacks.
+
+    Raises PairError for a head of another target.
+    """
+    config, of_target = head.config, target.config
+    assert isinstance(config, Eagle3Config)
+    if of_target.is_encoder_decoder:
+        raise PairError("the draft is an EAGLE-3 head, which a target with an encoder does not support")
+    for key, expected in (("target_hidden_size", of_target.hidden_size), ("vocab_size", of_target.vocab_size)):
+        if (got := getattr(config, key)) != expected:
+            raise PairError(
+                f"{head.folder}: {key}: got {got}, but the target's is {expected}: the head belongs to another target"
+            )
+    layers = decoder_layers(of_target)
+    taps = config.taps or default_taps(layers)
+    if not 0 <= min(taps) <= max(taps) < layers:
+        raise PairError(
+            f"{head.folder}: {LAYERS}: the head reads states that enter layers {', '.join(map(str, taps))}, but the "
+            f"target has layers 0 to {layers - 1}: the head belongs to another target"
+        )
+    config.taps = taps
+    _take_table(head, target, _EMBEDDING, target.named.get_input_embeddings())
+    if config.draft_vocab_size == config.vocab_size:
+        _take_table(head, target, _HEAD, target.named.get_output_embeddings())
+    head.tokenizer = target.tokenizer
+
+
+def target_ids(head: Checkpoint) -> Ids:
+    """The target's id of each row of the head, int64[draft vocabulary]: row i is of token i + d2t[i].
+
+    Raises CheckpointError for a missing or invalid d2t.
+    """
+    rows, vocab_size = head.config.draft_vocab_size, head.config.vocab_size
+    tensor = head.offsets
+    if tensor is None and rows == vocab_size:
+        return np.arange(rows)
+    if not isinstance(tensor, FileTensor):
+        raise CheckpointError(
+            f"{head.folder}: tensor {_OFFSETS!r} is missing, which says what the {rows} rows of the head are of "
+            f"{vocab_size} tokens; expected int64[{rows}]"
+        )
+    where = f"tensor {_OFFSETS!r} of {tensor.shard}"
+    kind = _INTEGERS.get(tensor.stored.dtype)
+    if kind is None or tensor.shape != (rows,):
+        raise CheckpointError(
+            f"{where} is {tensor.stored.dtype} {list(tensor.shape)}, expected int64[{rows}], an offset for each row"
+        )
+    ids: Ids = np.arange(rows) + tensor.read_bytes(0, rows).view(kind)[:, 0].astype(np.int64)
+    if ids.min() < 0 or ids.max() >= vocab_size or len(np.unique(ids)) < rows:
+        raise CheckpointError(
+            f"{where}: expected offsets that make {rows} different ids from 0 to {vocab_size - 1}, got "
+            f"{int(ids.min())} to {int(ids.max())}, {len(np.unique(ids))} different ones"
+        )
+    return ids
+
+
+def _take_table(head: Checkpoint, target: Checkpoint, name: str, module: nn.Module | None) -> None:
+    """Have the head read the target's table under its own name, if it has none itself."""
+    if name in head.tensors or module is None:
+        return
+    tensor = target.tensors[_tensor_of(target.named, target.tensors, module)]
+    if tensor.shape[-1] != head.config.hidden_size:
+        raise PairError(
+            f"{head.folder}: has no {name}, and the target's has {tensor.shape[-1]} columns where the head's has "
+            f"{head.config.hidden_size}"
+        )
+    head.tensors[name] = tensor
+
+
+def _tensor_of(model: PreTrainedModel, tensors: Mapping[str, Source], module: nn.Module) -> str:
+    """The tensor with the weight of a module, under whatever name."""
+    path = next(path for path, each in model.named_modules() if each is module)
+    return resolve_names(model, tensors, [f"{path}.weight"]).tensor_of[f"{path}.weight"]

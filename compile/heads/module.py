@@ -1,0 +1,119 @@
+"""An EAGLE-3 head in torch (Li et al. 2025): one decoder layer that reads tokens and hidden states.
+
+Beside token i + 1 it reads the target's states of token i, projected to one vector g, and says what follows. What
+leaves its layer is the g of the next step, where the target has not read the token. Parameters have the names of the
+speculators form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaMLP,
+    LlamaPreTrainedModel,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+
+from mxspec.compile.heads.config import Eagle3Config
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOutput:
+    """`logits` float32[1, tokens, rows], and `states` float32[1, tokens, hidden]: the g of the next step."""
+
+    logits: Tensor
+    states: Tensor
+
+
+class HeadLayer(nn.Module):
+    """A decoder layer whose attention reads the normed embedding beside the normed g."""
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+        attention: Any = (Qwen3Attention if config.qk_norm else LlamaAttention)(config, layer_idx=0)
+        for name, count in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+            wide = nn.Linear(2 * width, count * config.head_dim, bias=config.attention_bias)
+            setattr(attention, name, wide)
+        self.self_attn = attention
+        self.mlp = LlamaMLP(config)
+        self.input_layernorm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        self.hidden_norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        self._norm_before_residual = config.norm_before_residual
+
+    def forward(self, embedded: Tensor, g: Tensor, **attention: Any) -> Tensor:
+        """What leaves the layer, float32[1, tokens, hidden], as both inputs are."""
+        normed = self.hidden_norm(g)
+        residual = normed if self._norm_before_residual else g
+        both = torch.cat((self.input_layernorm(embedded), normed), dim=-1)
+        x = residual + self.self_attn(both, **attention)[0]
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Eagle3Head(LlamaPreTrainedModel):  # type: ignore[misc]
+    """A head, with or without weights; `project` and `forward` are the two parts of a step."""
+
+    config_class = Eagle3Config
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__(config)
+        width, size = config.hidden_size, config.target_hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        if config.norm_before_fc:
+            self.input_norm = LlamaRMSNorm(config.tap_count * size, eps=config.rms_norm_eps)
+        if config.fc_norm:
+            norms = (LlamaRMSNorm(size, eps=config.rms_norm_eps) for _ in range(config.tap_count))
+            self.fc_norm = nn.ModuleList(norms)
+        self.fc = nn.Linear(config.tap_count * size, width, bias=False)
+        self.layers = nn.ModuleList([HeadLayer(config)])
+        self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        self.rotary_emb = LlamaRotaryEmbedding(config=config)
+        self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
+        self.post_init()
+
+    def project(self, states: Tensor) -> Tensor:
+        """The g of tokens that the target has read, float32[tokens, hidden], from its states float32[tokens, size]."""
+        if self.config.norm_before_fc:
+            states = self.input_norm(states)
+        if self.config.fc_norm:
+            pieces = states.chunk(len(self.fc_norm), dim=-1)
+            states = torch.cat([norm(piece) for norm, piece in zip(self.fc_norm, pieces, strict=True)], dim=-1)
+        g: Tensor = self.fc(states)
+        return g
+
+    def forward(
+        self, input_ids: Tensor, g: Tensor, position_ids: Tensor | None = None, past_key_values: Any = None, **_: Any
+    ) -> HeadOutput:
+        """What follows each of the tokens int64[1, tokens], read beside g float32[1, tokens, hidden].
+
+        Without a cache every token sees those before it; a cache's own attention does what it does.
+        """
+        count = input_ids.shape[1]
+        if position_ids is None:
+            position_ids = torch.arange(count)[None]
+        mask = None
+        if past_key_values is None:
+            mask = torch.full((count, count), torch.finfo(g.dtype).min).triu(1)[None, None]
+        embedded = self.embed_tokens(input_ids)
+        x = self.layers[0](
+            embedded,
+            g,
+            position_embeddings=self.rotary_emb(embedded, position_ids),
+            attention_mask=mask,
+            past_key_values=past_key_values,
+        )
+        normed = self.norm(x)
+        return HeadOutput(self.lm_head(normed), normed if self.config.norm_output else x)
+
+
+AutoModelForCausalLM.register(Eagle3Config, Eagle3Head)

@@ -1,0 +1,81 @@
+"""Teach a head the greedy texts of a tiny target by heart, so that its guesses are right where it reads right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.head import fit_head
+from mxspec.compile.heads.module import Eagle3Head
+
+STEPS = 150
+
+
+def train_head(folder: Path, target: Path, prompts: Sequence[Sequence[int]], length: int) -> list[list[int]]:
+    """Change the folder's weights and rows; returns the texts with which the target answers `prompts`."""
+    model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
+    with Checkpoint(target) as of_target, Checkpoint(folder) as checkpoint:
+        fit_head(checkpoint, of_target)
+        config = checkpoint.config
+    answers, texts = [], []
+    for prompt in prompts:
+        text = _greedy(model, list(prompt), length)
+        answers.append(text[len(prompt) :])
+        texts.append(torch.tensor([text]))
+    tensors = load_file(folder / "model.safetensors")
+    plain = next(name for name in tensors if name.endswith("hidden_norm.weight")).removesuffix("hidden_norm.weight")
+    used = sorted({token for answer in answers for token in answer})
+    others = [token for token in range(256) if token not in used]
+    ids = torch.tensor(sorted(used + others[: config.draft_vocab_size - len(used)]))
+    head = Eagle3Head(config).float()
+    own = {name.replace(plain, "layers.0."): value for name, value in tensors.items() if name not in ("d2t", "t2d")}
+    own.setdefault("embed_tokens.weight", model.model.embed_tokens.weight.detach())
+    head.load_state_dict(own)
+    head.embed_tokens.requires_grad_(False)
+    examples = [_example(model, text, config.taps, ids) for text in texts]
+    optimizer = torch.optim.Adam([value for value in head.parameters() if value.requires_grad], lr=4e-3)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        sum(_loss(head, *example) for example in examples).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    learnt = {name.replace("layers.0.", plain): value.detach().half() for name, value in head.state_dict().items()}
+    if "embed_tokens.weight" not in tensors:
+        del learnt["embed_tokens.weight"]
+    learnt |= {"d2t": ids - torch.arange(len(ids))}
+    save_file(learnt, folder / "model.safetensors", metadata={"format": "pt"})
+    return answers
+
+
+def _greedy(model: LlamaForCausalLM, text: list[int], length: int) -> list[int]:
+    """The text with `length` more tokens; only ids of bytes are written."""
+    with torch.no_grad():
+        for _ in range(length):
+            text = [*text, int(model(torch.tensor([text])).logits[0, -1, :256].argmax())]
+    return text
+
+
+def _example(model: LlamaForCausalLM, text: Tensor, taps: Sequence[int], ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens that the head reads, the states beside them, and the row of what follows each (-100 without one)."""
+    with torch.no_grad():
+        hidden = model(text, output_hidden_states=True).hidden_states
+    states = torch.cat([hidden[layer][0] for layer in taps], dim=-1)
+    row_of = torch.full((model.config.vocab_size,), -100)
+    row_of[ids] = torch.arange(len(ids))
+    return text[:, 1:-1], states[:-2], row_of[text[0, 2:]]
+
+
+def _loss(head: Eagle3Head, tokens: Tensor, states: Tensor, rows: Tensor) -> Tensor:
+    """With the target's states, and with the head's own of the step before."""
+    g = head.project(states)[None]
+    loss = torch.zeros(())
+    for _ in range(3):
+        out = head(tokens, g)
+        loss = loss + torch.nn.functional.cross_entropy(out.logits[0], rows, ignore_index=-100)
+        g = torch.cat([g[:, :1], out.states[:, :-1]], dim=1)
+    return loss
