@@ -251,7 +251,7 @@ class Engine:
 
     def _reader_of(self, model: ModelName) -> Reader | StatesReader:
         session = Session.of(self.bundle, model, 1)
-        if session.read is None:
+        if session.read_states is None:
             return Reader(session)
         return StatesReader(session, Session.of(self.bundle, self.model, 1))
 
@@ -311,7 +311,7 @@ class Engine:
     @property
     def _has_other_entries(self) -> bool:
         """Whether the draft's cache has other entries than one for each token: then it guesses nothing for searches."""
-        return self.draft is not None and (self.draft.translation is not None or self.draft.read is not None)
+        return self.draft is not None and (self.draft.translation is not None or self.draft.read_states is not None)
 
     def _matchers(self, request: Request) -> list[Matcher | None]:
         """A matcher for each sample, all of one grammar that is compiled once."""
@@ -390,7 +390,7 @@ class Engine:
 
 
 def _draft_of(draft: Session, target: Session) -> Draft:
-    return Draft(draft) if draft.read is None else StatesDraft(draft, target)
+    return Draft(draft) if draft.read_states is None else StatesDraft(draft, target)
 
 
 def _close(worker: Worker, scheduler: Scheduler, costs: Path | None) -> None:

@@ -113,5 +113,5 @@ def _call(
     parts = [session.part(slot, first, text[first:last], last - first) for slot, text, first, last, _ in given]
     rows = np.split(session.run(parts).copy(), np.cumsum([part.rows for part in parts])[:-1])
     for (slot, text, first, last, source), logits in zip(given, rows, strict=True):
-        states = None if session.given is None else session.given.of(slot, first, last - first).copy()
+        states = None if session.given_states is None else session.given_states.of(slot, first, last - first).copy()
         yield Reading(way, text, first, logits, source, states)

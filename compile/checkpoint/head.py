@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _OFFSETS = "d2t"
 _INTEGERS = {"I64": np.int64, "I32": np.int32}
+_WITHOUT_EFFECT = ("inv_freq", "verifier_norm.weight", "verifier_lm_head.weight")  # computed, or of training
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
@@ -37,7 +38,8 @@ def name_head_tensors(tensors: Mapping[str, Source]) -> tuple[dict[str, Source],
 def fit_head(head: Checkpoint, target: Checkpoint) -> None:
     """Give a head what it shares with its target: the tokenizer, default layers, and tables that it lacks.
 
-    Raises PairError for a head of another target.
+    Raises PairError for a head of another target, CheckpointError for tensors that the head has no place for: it may be
+    a kind of head that is not known here.
     """
     config, of_target = head.config, target.config
     assert isinstance(config, Eagle3Config)
@@ -60,6 +62,11 @@ def fit_head(head: Checkpoint, target: Checkpoint) -> None:
     if config.draft_vocab_size == config.vocab_size:
         _take_table(head, target, _HEAD, target.named.get_output_embeddings())
     head.tokenizer = target.tokenizer
+    known = {name for name, _ in head.named.named_parameters()}
+    if unknown := sorted(name for name in head.tensors.keys() - known if not name.endswith(_WITHOUT_EFFECT)):
+        raise CheckpointError(
+            f"{head.folder}: tensor {unknown[0]!r} has no place in an EAGLE-3 head with the settings of its config.json"
+        )
 
 
 def target_ids(head: Checkpoint) -> Ids:

@@ -58,8 +58,8 @@ class StatesDraft(Draft):
         """Tokens beside the target's states of those before them; a text's first token has none before it."""
         first = max(slot.draft_length - 1, 0)
         tokens = tokens if slot.draft_length else tokens[1:]
-        assert self._target.given is not None
-        return Part(slot.index, first, tokens, 1, self._target.given.of(slot.index, first, len(tokens)))
+        assert self._target.given_states is not None
+        return Part(slot.index, first, tokens, 1, self._target.given_states.of(slot.index, first, len(tokens)))
 
     def _guessed(self, slot: Slot, token: Sequence[int]) -> Part:
         """A token beside the draft's own state of the one before it."""
@@ -70,6 +70,6 @@ class StatesDraft(Draft):
         if not parts:
             return
         logits = self.session.run_head(parts).copy()
-        assert self.session.read is not None
-        for part, row, state in zip(parts, logits, self.session.read.next.copy(), strict=True):
+        assert self.session.read_states is not None
+        for part, row, state in zip(parts, logits, self.session.read_states.next.copy(), strict=True):
             last[part.slot], self._own[part.slot] = row, state[None]

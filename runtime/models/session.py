@@ -98,9 +98,12 @@ class Session:
             self.encoder.caches.bind(self._binding, "")
         self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in inputs.items()}
         self._logits = Output(self._binding, "logits", entry.vocab_size)
-        states, reads = entry.states, entry.states is not None and entry.states.own is not None
-        self.given = None if states is None or reads else GivenStates(self._binding, states, slots, self.capacity)
-        self.read = None if states is None or not reads else ReadStates(self._binding, states)
+        self.given_states: GivenStates | None = None
+        self.read_states: ReadStates | None = None
+        if entry.states is not None and entry.states.own is None:
+            self.given_states = GivenStates(self._binding, entry.states, slots, self.capacity)
+        elif entry.states is not None:
+            self.read_states = ReadStates(self._binding, entry.states)
 
     @classmethod
     def of(cls, bundle: Bundle, name: ModelName, slots: int, options: ort.SessionOptions | None = None) -> Session:
@@ -155,16 +158,16 @@ class Session:
             first + row for read, first in zip(reads, firsts, strict=False) for row in read.rows
         ]
         logits = self._logits.of(rows)
-        if self.given is not None:
-            self.given.begin(tokens)
-        if self.read is not None:
-            self.read.begin(parts)
+        if self.given_states is not None:
+            self.given_states.begin(tokens)
+        if self.read_states is not None:
+            self.read_states.begin(parts)
         try:
             self.session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise cannot_run(self.entry.graph, error) from None
-        if self.given is not None:
-            self.given.keep(parts)
+        if self.given_states is not None:
+            self.given_states.keep(parts)
         if self.head_ids is None and self.real_vocab > self.entry.vocab_size:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
@@ -201,20 +204,20 @@ class Session:
         if self.translation is not None:
             length, first = self.translation.copy(source, destination, length, first)
         self._caches.copy(source, destination, length, first)
-        if self.given is not None:
-            self.given.copy(source, destination, length, first)
+        if self.given_states is not None:
+            self.given_states.copy(source, destination, length, first)
 
     def release(self, slot: int) -> None:
         """Give the memory of a slot back to the system; its entries are zero afterwards."""
         self._caches.release(slot)
-        if self.given is not None:
-            self.given.release(slot)
+        if self.given_states is not None:
+            self.given_states.release(slot)
 
     def part(self, slot: int, past: int, tokens: Sequence[int], rows: int) -> Part:
         """A part of a check or a measurement: a model that reads states gets some that belong to no text."""
-        if self.read is None:
+        if self.read_states is None:
             return Part(slot, past, tokens, rows)
-        return Part(slot, past, tokens, rows, stand_in_states(self.read.size, past, len(tokens)))
+        return Part(slot, past, tokens, rows, stand_in_states(self.read_states.size, past, len(tokens)))
 
     @property
     def caches(self) -> dict[str, NDArray[Any]]:

@@ -24,7 +24,7 @@ class StatesReader:
         Each chunk is the caller's own copy.
         """
         self._target.begin()
-        given, chunk = self._target.session.given, self.session.chunk
+        given, chunk = self._target.session.given_states, self.session.chunk
         assert given is not None
         yield np.zeros((1, self.session.real_vocab), np.float32)
         for first in range(1, len(tokens), chunk):

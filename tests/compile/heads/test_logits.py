@@ -82,7 +82,7 @@ def test_logits_are_those_of_the_formulas(target: Path, tmp_path: Path, case: st
             hidden = model(torch.tensor([text]), output_hidden_states=True).hidden_states
         states.append(torch.cat([hidden[layer][0] for layer in entered], dim=-1))
     given = SimpleNamespace(of=lambda slot, first, count: states[slot - 1][first : first + count].numpy())
-    draft = StatesDraft(session, SimpleNamespace(given=given))  # type: ignore[arg-type]
+    draft = StatesDraft(session, SimpleNamespace(given_states=given))  # type: ignore[arg-type]
     slots = [Slot(1), Slot(2)]
 
     def unread(lengths: list[int], guesses: list[list[int]] | None = None) -> list[Unread]:

@@ -106,6 +106,14 @@ def attention_of_one_width(tensors: dict[str, Tensor]) -> None:
     tensors[name] = tensors[name][:, :64].clone()
 
 
+def a_second_layer(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.1.input_layernorm.weight"] = torch.ones(64)
+
+
+def a_norm_that_no_flag_asks_for(tensors: dict[str, Tensor]) -> None:
+    tensors["input_norm.weight"] = torch.ones(192)
+
+
 def no_norm(tensors: dict[str, Tensor]) -> None:
     del tensors["midlayer.hidden_norm.weight"]
 
@@ -120,6 +128,8 @@ def no_norm(tensors: dict[str, Tensor]) -> None:
         (one_id_twice, "47 different ones"),
         (a_narrow_fc, "tensor 'fc.weight' of model.safetensors has shape [64, 128], but fc.weight is [64, 192]"),
         (attention_of_one_width, "has shape [64, 64], but layers.0.self_attn.q_proj.weight is [64, 128]"),
+        (a_second_layer, "tensor 'layers.1.input_layernorm.weight' has no place in an EAGLE-3 head"),
+        (a_norm_that_no_flag_asks_for, "tensor 'input_norm.weight' has no place in an EAGLE-3 head"),
         (no_norm, "the checkpoint has no tensor for layers.0.hidden_norm.weight"),
     ],
 )

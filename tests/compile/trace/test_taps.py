@@ -57,18 +57,18 @@ def test_states_are_transformers_own_and_change_no_bit(
     layers = tuple(range(model.config.num_hidden_layers))
     with Checkpoint(folder) as checkpoint:
         plain, tapped = compiled(checkpoint, tmp_path / "plain", ()), compiled(checkpoint, tmp_path / "tapped", layers)
-    assert plain.given is None
+    assert plain.given_states is None
     assert plain.entry.states is None
     assert tapped.entry.states == StatesEntry(layers=layers, width=model.config.hidden_size)
     assert read(tapped) == read(plain)
     with torch.no_grad():
         hidden = model(torch.tensor([TEXT]), output_hidden_states=True).hidden_states[:-1]
     expected = torch.cat(hidden, dim=-1)[0].numpy()
-    assert tapped.given is not None
-    got = tapped.given.of(3, 0, len(TEXT)).copy()
+    assert tapped.given_states is not None
+    got = tapped.given_states.of(3, 0, len(TEXT)).copy()
     assert np.abs(got - expected).max() < 1e-5 * np.abs(expected).max()
     tapped.run([Part(1, 0, TEXT, 1)])
-    assert tapped.given.of(1, 0, len(TEXT)).tobytes() == got.tobytes()  # however the text was cut
+    assert tapped.given_states.of(1, 0, len(TEXT)).tobytes() == got.tobytes()  # however the text was cut
     tapped.release(1)
 
 
