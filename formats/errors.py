@@ -37,6 +37,10 @@ class GenerationError(MxspecError):
     """A request that the bundle cannot serve: an empty or too long prompt, K above k_max, bad sampling settings."""
 
 
+class UnavailableError(GenerationError):
+    """A request that cannot be answered now, for a reason that is not its own; it may be sent again."""
+
+
 class ContextLengthError(GenerationError):
     """A prompt that is longer than the context."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary_of
 from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.guarded.forks import Forks
@@ -98,7 +98,7 @@ class Trial:
                 return Verdict(self._ask(QUICK_SECONDS, grammar, give_up, quick), slow=False)
             return Verdict(self._ask(SECONDS, grammar, give_up, slow), slow=True)
         except ProcessEndedError as error:  # which says nothing of the grammar
-            raise GenerationError(f"grammar: {error}") from None
+            raise UnavailableError(f"grammar: {error}") from None
         except RefusedError as error:
             return Verdict(str(error).removeprefix("grammar: "), slow=False)
 

@@ -20,8 +20,8 @@ from mxspec.runtime.guarded.child import (
     limit_stack,
     used_bytes,
 )
-from mxspec.runtime.guarded.process import TOO_SLOW
-from mxspec.runtime.guarded.wire import LAST, read_request, send_answer
+from mxspec.runtime.guarded.process import HAS_ENDED, OWN_DEATHS, TOO_SLOW
+from mxspec.runtime.guarded.wire import ENDED, LAST, read_request, send_answer
 
 NICENESS = 5  # what answers others has precedence
 
@@ -86,7 +86,11 @@ class _Forking:
         _, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         for descriptor in descriptors:
             end = socket.socket(fileno=descriptor)
-            child = os.fork()
+            try:
+                child = os.fork()
+            except OSError:  # the system has no process left: whoever asks hears the end of the connection
+                end.close()
+                continue
             if child == 0:
                 _answer_one(end, self._answer, self._bounds)
             self._children[child] = end
@@ -111,7 +115,7 @@ class _Forking:
                     self._poll.unregister(end)
                 with suppress(OSError), end.makefile("wb") as stream:
                     if os.WIFSIGNALED(status):
-                        send_answer(stream, LAST + _death(os.WTERMSIG(status), self._bounds))
+                        send_answer(stream, _death(os.WTERMSIG(status), self._bounds))
 
 
 def _answer_one(end: socket.socket, answer: Answer, bounds: Bounds) -> Any:
@@ -129,12 +133,12 @@ def _answer_one(end: socket.socket, answer: Answer, bounds: Bounds) -> Any:
 
 
 def _death(number: int, bounds: Bounds) -> str:
-    """Why a process ended by a signal."""
+    """What is answered where a process has ended by a signal."""
     match number:
         case signal.SIGPROF:
-            return TOO_SLOW
+            return LAST + TOO_SLOW
         case signal.SIGSEGV | signal.SIGBUS:
-            return "it is nested too deep"
+            return LAST + "it is nested too deep"
         case signal.SIGABRT:
-            return f"it takes more than {bounds.memory_bytes >> 20} MB of memory"
-    return f"the process that works on it has ended by signal {number}"
+            return LAST + f"it takes more than {bounds.memory_bytes >> 20} MB of memory"
+    return (LAST if number in OWN_DEATHS else ENDED) + f"{HAS_ENDED} by signal {number}"

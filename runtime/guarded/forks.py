@@ -13,7 +13,7 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-from mxspec.runtime.guarded.process import ProcessEndedError, result_of, start
+from mxspec.runtime.guarded.process import CANNOT_START, HAS_ENDED, ProcessEndedError, result_of, start
 from mxspec.runtime.guarded.room import GiveUp, Room, check
 from mxspec.runtime.guarded.wire import read_answer, send_request
 
@@ -52,7 +52,7 @@ class Forks:
                 answer = None
             if answer is None:
                 check(give_up)
-                raise ProcessEndedError("the process that works on it has ended")
+                raise ProcessEndedError(HAS_ENDED)
         return result_of(answer)
 
     def close(self) -> None:
@@ -62,16 +62,15 @@ class Forks:
 
     def _fork(self) -> socket.socket:
         """The connection to a new process."""
-        ours, theirs = socket.socketpair()
-        with theirs, self._lock:
+        with ExitStack() as ends, self._lock:
+            ours, theirs = map(ends.enter_context, socket.socketpair())
             for _ in range(2):
                 try:
                     socket.send_fds(self._running(), [b"+"], [theirs.fileno()])
-                    return ours
+                    return ours.dup()
                 except OSError:  # the process has ended since
                     self._end()
-        ours.close()
-        raise ProcessEndedError("the process that works on it cannot be started")
+        raise ProcessEndedError(CANNOT_START)
 
     def _running(self) -> socket.socket:
         if self._parent is not None and self._owner == os.getpid() and self._parent[0].poll() is None:
@@ -79,7 +78,11 @@ class Forks:
         self._end()
         ours, theirs = socket.socketpair()
         with theirs:
-            self._parent = start(self._module, stdin=theirs), ours
+            try:
+                self._parent = start(self._module, stdin=theirs), ours
+            except ProcessEndedError:
+                ours.close()
+                raise
         self._owner = os.getpid()
         with ours.makefile("wb") as stream:
             send_request(stream, 0.0, *self._beginning)

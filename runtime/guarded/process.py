@@ -10,9 +10,20 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, BinaryIO
 
-from mxspec.runtime.guarded.wire import ERROR, LAST, RESULT, read_answer, send_request
+from mxspec.runtime.guarded.wire import ENDED, ERROR, LAST, RESULT, read_answer, send_request
 
 TOO_SLOW = "it takes too much time"
+HAS_ENDED = "the process that works on it has ended"
+CANNOT_START = "the process that works on it cannot be started"
+OWN_DEATHS = (  # signals that a process brings upon itself
+    signal.SIGPROF,
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGABRT,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+)
 
 
 class RefusedError(Exception):
@@ -20,7 +31,7 @@ class RefusedError(Exception):
 
 
 class ProcessEndedError(RefusedError):
-    """A guarded process has ended, or cannot be started, for a reason that is not known."""
+    """A guarded process was ended from outside, or cannot be started, which says nothing of the request."""
 
 
 class TooSlowError(RefusedError):
@@ -37,7 +48,10 @@ class GuardedProcess:
         self._owner = 0
 
     def ask(self, seconds: float, *request: Any) -> str:
-        """The answer to a request that may take so many seconds of processor time; raises RefusedError."""
+        """The answer to a request that may take so many seconds of processor time.
+
+        Raises RefusedError, and ProcessEndedError where the fault is not the request's.
+        """
         with self._lock:
             child = self._running()
             answer = None
@@ -45,7 +59,7 @@ class GuardedProcess:
                 send_request(_pipe(child.stdin), seconds, *request)
                 answer = read_answer(_pipe(child.stdout))
             if answer is None:
-                raise RefusedError(death(self._end(), seconds))
+                raise death(self._end(), seconds)
             if answer.startswith(LAST):
                 self._end()
         return result_of(answer)
@@ -75,27 +89,34 @@ class GuardedProcess:
 
 
 def start(module: str, **streams: Any) -> subprocess.Popen[bytes]:
-    """A process that runs a module of ours; it finds what this process finds."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stderr=subprocess.DEVNULL,
-        **streams,
-    )
+    """A process that runs a module of ours, and finds what this process finds; raises ProcessEndedError."""
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stderr=subprocess.DEVNULL,
+            **streams,
+        )
+    except OSError:  # the system has no process left, or no memory
+        raise ProcessEndedError(CANNOT_START) from None
 
 
 def result_of(answer: str) -> str:
     """The result that an answer holds; raises RefusedError where it holds an error."""
     if answer.startswith((ERROR, LAST)):
         raise TooSlowError(answer[1:]) if answer[1:] == TOO_SLOW else RefusedError(answer[1:])
+    if answer.startswith(ENDED):
+        raise ProcessEndedError(answer[1:])
     return answer.removeprefix(RESULT)
 
 
-def death(status: int, seconds: float) -> str:
+def death(status: int, seconds: float) -> RefusedError:
     """Why a process ended, by its exit status as subprocess has it."""
     if status == -signal.SIGPROF:
-        return f"more than {seconds:g} seconds"
-    return f"it ended the process that works on it (status {status})"
+        return TooSlowError(f"more than {seconds:g} seconds")
+    if -status in OWN_DEATHS:
+        return RefusedError(f"it ended the process that works on it (status {status})")
+    return ProcessEndedError(f"{HAS_ENDED} (status {status})")
 
 
 def _pipe(pipe: Any) -> BinaryIO:

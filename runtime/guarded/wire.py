@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 Stream = BinaryIO | BufferedIOBase | RawIOBase
 
 RESULT, ERROR, LAST = "=", "!", "."  # the last error: its process has ended, or has had too little memory
+ENDED = "?"  # its process was ended from outside
 
 
 def send_request(to: Stream, seconds: float, *request: Any) -> None:
@@ -20,7 +21,7 @@ def send_request(to: Stream, seconds: float, *request: Any) -> None:
 
 
 def send_answer(to: Stream, text: str) -> None:
-    """Send an answer, whose first letter is one of the three."""
+    """Send an answer, whose first letter is one of the four."""
     _send(to, text.encode("utf-8", "surrogatepass"))
 
 

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Sequence as Samples
 
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.work import ScheduledText
 
 
-class QueueFullError(GenerationError):
+class QueueFullError(UnavailableError):
     """The queue of waiting requests is full."""
 
 
@@ -39,7 +39,7 @@ class Worker:
             if self._error is not None:
                 raise self._error
             if self._closing:
-                raise GenerationError("engine: closed, no text can be begun")
+                raise UnavailableError("engine: closed, no text can be begun")
             waiting = len(self._inbox) + self._scheduler.waiting
             if waiting + len(requests) > self._queue + self._scheduler.free:
                 raise QueueFullError(f"engine: {waiting} requests wait already, its queue takes {self._queue}")
@@ -76,7 +76,7 @@ class Worker:
             self._run()
         except BaseException as error:  # a panic in a library or a bug here: every reader gets an error
             with self._changed:
-                self._error = GenerationError(f"engine: failed, make another: {type(error).__name__}: {error}")
+                self._error = UnavailableError(f"engine: failed, make another: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
                 for samples in self._inbox:
                     self._scheduler.add(samples)

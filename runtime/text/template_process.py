@@ -12,7 +12,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from mxspec.runtime.guarded.process import GuardedProcess, RefusedError
+from mxspec.formats.errors import UnavailableError
+from mxspec.runtime.guarded.process import GuardedProcess, ProcessEndedError, RefusedError
 
 SECONDS = 8.0  # of processor time for one template; a chat of 10 million characters takes about one
 
@@ -24,11 +25,14 @@ class TemplateProcess:
         self._process = GuardedProcess("mxspec.runtime.text.template_child")
 
     def names(self, source: str) -> frozenset[str]:
-        """The names of the variables that a template uses; raises TemplateError for an invalid template."""
+        """The names of the variables that a template uses.
+
+        Raises TemplateError for an invalid template, and UnavailableError where the process was ended from outside.
+        """
         return frozenset(self._ask(source).splitlines())
 
     def render(self, source: str, variables: dict[str, Any], now: datetime | None) -> str:
-        """The text of a template; raises TemplateError for every error in it."""
+        """The text of a template; raises TemplateError for every error in it, and UnavailableError."""
         return self._ask(source, variables, None if now is None else now.isoformat())
 
     def close(self) -> None:
@@ -38,6 +42,8 @@ class TemplateProcess:
     def _ask(self, *request: Any) -> str:
         try:
             return self._process.ask(SECONDS, *request)
+        except ProcessEndedError as error:
+            raise UnavailableError(f"messages: {error}") from None
         except RefusedError as error:
             raise TemplateError(str(error)) from None
 

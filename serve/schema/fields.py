@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
-from mxspec.formats.errors import ContextLengthError, GenerationError, MxspecError, did_you_mean
+from mxspec.formats.errors import ContextLengthError, GenerationError, MxspecError, UnavailableError, did_you_mean
 from mxspec.formats.sampling import DRAWN, PARAMETERS
 from mxspec.formats.validation import Strict, in_plain_words, parse_json, shorten_json, with_fields
 from mxspec.runtime.cli.settings import grammar_of
@@ -17,7 +17,7 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.beam_settings import EarlyStopping
-from mxspec.serve.http.errors import ApiError, unsupported
+from mxspec.serve.http.errors import SERVER, ApiError, unsupported
 
 DEEPEST = 100  # most levels of nested objects and lists
 TOP_LOGPROBS = 20  # the limit of OpenAI's chats
@@ -199,6 +199,8 @@ _NAMES = {
 def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiError:
     """An error of the engine as the server's; `names`: settings that the request has under another name."""
     message, code = str(error), None
+    if isinstance(error, UnavailableError):
+        return ApiError(503, message, kind=SERVER, code="unavailable", retry_after=1)
     if isinstance(error, ContextLengthError):  # clients look for the code, or for these words
         message, code = f"{message}; it is longer than the model's context length", "context_length_exceeded"
     found = re.match(r"(\w+)(?= of token \d+: |: )", message)

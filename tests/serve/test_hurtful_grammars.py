@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +60,32 @@ def test_who_leaves_is_not_worked_for(server: Server) -> None:
         assert answer.result().status == 200
     while server.metric("mxspec:num_requests_waiting"):
         time.sleep(0.01)
+
+
+def test_a_process_that_somebody_ends_is_no_mistake_of_the_request(server: Server) -> None:
+    """Nor is the verdict kept: the next request with this grammar is tried again."""
+    server.post("/v1/completions", TEXT | {"mxspec": {"regex": "which starts the process"}})
+    body = by_schema({"enum": [f"value {i}" for i in range(20_000)]})
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, "/v1/chat/completions", body)
+        ended = 0
+        while not asked.done():
+            for process in grandchildren(server.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                    ended += 1
+    answer = asked.result()
+    assert (answer.status, answer.json["error"]["code"], answer.headers["retry-after"]) == (503, "unavailable", "1")
+    assert ended
+    assert server.post("/v1/chat/completions", body).status == 200
+
+
+def grandchildren(process: int) -> list[int]:
+    return [of_child for child in children(process) for of_child in children(child)]
+
+
+def children(process: int) -> list[int]:
+    with suppress(FileNotFoundError):
+        tasks = Path(f"/proc/{process}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return []

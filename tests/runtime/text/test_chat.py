@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models
 
-from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.formats.errors import BundleError, GenerationError, UnavailableError
+from mxspec.runtime.text import template_process
 from mxspec.runtime.text.chat import ChatTemplate
 
 from .chat_templates import EVERYTHING, SPECIAL, TEMPLATES, bundle_of
@@ -224,6 +225,20 @@ def test_a_template_has_so_much_time(tmp_path: Path, source: str, monkeypatch: p
         required(tmp_path, template=source).render([USER])
     assert time.perf_counter() - began < 10
     assert required(tmp_path, template="{{ 1 + 1 }}").render([USER]) == "2"
+
+
+def test_a_process_that_somebody_ends_is_no_mistake_of_the_template(tmp_path: Path) -> None:
+    template = required(tmp_path, template=ENDLESS[0])
+    with ThreadPoolExecutor(1) as thread:
+        rendering = thread.submit(template.render, [USER])
+        process = template_process.TEMPLATES._process
+        while not process._lock.locked():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert process._child is not None
+        process._child.kill()
+        with pytest.raises(UnavailableError, match=r"^messages: the process that works on it has ended"):
+            rendering.result()
 
 
 @pytest.mark.parametrize(
