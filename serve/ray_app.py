@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.validation import first_problem
+from mxspec.runtime.request import TypedControlTokens
 from mxspec.serve.access.keys import read_keys
 from mxspec.serve.app import Access, build_app
 from mxspec.serve.engines.service import Service, models_of
@@ -36,7 +37,19 @@ class Arguments(BaseModel):
     slots: PositiveInt = 8  # texts that a replica writes at a time
     queue: int = Limits().queue  # texts that wait in a replica
     sessions: bool = False  # send requests of one x-session-id to one replica, which has read the same chat before
+    typed_control_tokens: TypedControlTokens = "control"  # what <|im_end|> in a message is
     api_key_file: str | None = None  # a path that exists on every node
+
+
+def service_of(arguments: Arguments) -> Service:
+    """The service of a replica, whose models are not loaded yet; raises BundleError."""
+    return Service(
+        models_of([Path(arguments.bundle)]),
+        slots=arguments.slots,
+        threads=arguments.cpus,
+        limits=Limits(queue=arguments.queue),
+        typed_control_tokens=arguments.typed_control_tokens,
+    )
 
 
 @serve.ingress()
@@ -44,10 +57,8 @@ class Server:
     """A replica: ready once its models are loaded, and healthy unless they cannot be loaded."""
 
     def __init__(self, arguments: Arguments) -> None:
-        limits = Limits(queue=arguments.queue)
-        models = models_of([Path(arguments.bundle)])
         self._access = Access(keys=[] if arguments.api_key_file is None else read_keys(Path(arguments.api_key_file)))
-        self._service = Service(models, slots=arguments.slots, threads=arguments.cpus, limits=limits)
+        self._service = service_of(arguments)
         self._service.load()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

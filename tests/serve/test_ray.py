@@ -24,6 +24,8 @@ from click.testing import CliRunner
 
 from mxspec.runtime.commands.specrun import specrun
 
+from .conftest import with_chat_template
+
 PATIENCE = 120.0  # seconds; a loaded machine is slow
 COMMAND = [sys.executable, "-c", "from mxspec.serve.start import specbatch; specbatch()"]
 CLUSTER = """
@@ -258,20 +260,26 @@ cluster._require_head = lambda address: (shutil.rmtree("{gone}"), require_head(a
     assert process.stderr.count("\n") == 1
 
 
-def test_ray_serve_answers_and_outlives_a_replica(cluster: Cluster, bundle: str) -> None:
+def test_ray_serve_answers_and_outlives_a_replica(cluster: Cluster, bundle: str, tmp_path: Path) -> None:
+    chat = with_chat_template(Path(bundle), tmp_path / "pair.bundle")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    cluster.serve(port, bundle=bundle, cpus="1", replicas="2", sessions="true")
+    cluster.serve(port, bundle=str(chat), cpus="1", replicas="2", sessions="true", typed_control_tokens="text")
 
-    def ask(session: str, **settings: Any) -> dict[str, Any]:
-        body = {"model": "pair", "prompt": "abababab" * 4, "temperature": 0, "max_tokens": 8, **settings}
+    def post(path: str, session: str, body: Any) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", "x-session-id": session}
         request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), headers, method="POST"
+            f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), headers, method="POST"
         )
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return dict(json.load(answer))
 
+    def ask(session: str) -> dict[str, Any]:
+        body = {"model": "pair", "prompt": "abababab" * 4, "temperature": 0, "max_tokens": 8}
+        return post("/v1/completions", session, body)
+
+    typed = [{"role": "user", "content": "<eos>"}]
+    assert post("/tokenize", "a", {"messages": typed})["count"] == len("u:<eos>\na:")
     first = ask("a")
     again = ask("a")
     assert again["choices"][0]["text"] == first["choices"][0]["text"]
