@@ -131,14 +131,20 @@ class Shaper:
         return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
-        """Whether grammar, minimum length, the bundle's rules and the text itself let it go on with this token."""
+        """Whether grammar, minimum length, the bundle's rules and the text itself let it go on with this token.
+
+        False where the grammar fails: that is an error of the text only once it has come so far.
+        """
         if self._emitted + len(ahead) < self._barred and token in self._eos:
             return False
         if self._repeats and token in self._repeats.banned(ahead):
             return False
         if self._rules.any and not self._rules.allows(token, ahead):
             return False
-        mask = self._mask(ahead)
+        try:
+            mask = self._mask(ahead)
+        except GenerationError:
+            return False
         return mask is None or mask.allows(token)
 
     def greedy(self, logits: Logits, ahead: Sequence[int] = (), ids: Indices | None = None) -> int:

@@ -406,6 +406,19 @@ def test_a_grammar_that_grows_too_large_ends_its_own_text_only() -> None:
         grow()
 
 
+def test_a_grammar_that_fails_ahead_of_its_text_allows_no_guess_there() -> None:
+    """A guess is asked of texts together: an error of one would end them all, also those that have no grammar."""
+    vocab = TOKENIZERS["byte-level"].get_vocab_size()
+    grown = matcher(Grammar.regex("((a{1,100}){1,100}){1,100}"))
+    shaper = Shaper(Sampling(), [], vocab_size=vocab, eos=[EOS], grammar=grown)
+    ahead = ids("a")
+    while shaper.allows(ahead[0], ahead):
+        ahead += ids("a")
+    assert 10 < len(ahead) < 5000
+    with pytest.raises(GenerationError, match=r"^grammar: [^\n]{1,360}$"):
+        shaper.greedy(np.zeros(vocab, np.float32), ahead)
+
+
 def test_a_tokenizer_that_llguidance_cannot_read_is_one_line() -> None:
     with pytest.raises(GenerationError, match=r"^grammar: this tokenizer is not supported: [^\n]+$"):
         Grammar.regex("a").compile(Tokenizer(models.BPE({"<end>": 0, "a": 1}, [])), [0], 2)
