@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -165,6 +166,8 @@ class Service:
             texts = TokenTexts(engine.tokenizer)
             self.served[model.id] = Served(model, engine, limit, int(time.time()), texts, scorer)
             self.metrics.add_model(self.served[model.id])
+        gc.collect()
+        gc.freeze()  # what stays need not be looked through again and again, for which all texts wait
         if self.state == "loading":
             self.state = "ready"
 

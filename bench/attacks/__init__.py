@@ -1,0 +1,1 @@
+"""Attacks on a server: what is sent, and what is measured beside it."""
