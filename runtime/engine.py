@@ -38,7 +38,7 @@ from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.strategy import choose_strategy
 from mxspec.runtime.scheduling.work import ScheduledText
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
-from mxspec.runtime.text.chat import ChatTemplate
+from mxspec.runtime.text.chat import ChatTemplate, Message, characters
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer, longest_text
 from mxspec.runtime.verifiers.measured import Measured
@@ -189,16 +189,23 @@ class Engine:
 
         Raises ContextLengthError for a text with more bytes than the context can hold, before it is encoded.
         """
-        size = len(text.encode("utf-8", "surrogatepass"))
+        self._check_bytes(len(text))  # each character has a byte
+        self._check_bytes(len(text.encode("utf-8", "surrogatepass")))
+        spelled = (self.tokenizer, text) if template is None else template.spelled(self.tokenizer, text)
+        if rendered:
+            return encode_rendered(*spelled)
+        return encode_prompt(*spelled, self.bundle.manifest.tokenizer.bos_token_id)
+
+    def check_chat(self, messages: Sequence[Message]) -> None:
+        """Raise ContextLengthError for a chat with more text than the context can hold, before it is rendered."""
+        self._check_bytes(characters(messages))
+
+    def _check_bytes(self, size: int) -> None:
         if size > self._prompt_bytes:
             raise ContextLengthError(
                 f"prompt: got {size:,} bytes, expected at most {self._prompt_bytes:,}: "
                 f"the context holds {self.prompt_capacity:,} tokens"
             )
-        spelled = (self.tokenizer, text) if template is None else template.spelled(self.tokenizer, text)
-        if rendered:
-            return encode_rendered(*spelled)
-        return encode_prompt(*spelled, self.bundle.manifest.tokenizer.bos_token_id)
 
     def task(self, name: str) -> str:
         """The prefix of the prompts of a task of the bundle's recipe; raises GenerationError for an unknown name."""
@@ -344,6 +351,7 @@ class Engine:
     def _prompt_ids(self, request: Request) -> Sequence[int]:
         if request.messages is not None:
             template = self.template_for(request.typed_control_tokens)
+            self.check_chat(request.messages)
             text = template.render(
                 request.messages,
                 tools=request.tools,

@@ -128,6 +128,15 @@ class ChatTemplate:
         return typed if self.typed is None else self.typed.mark(typed)
 
 
+def characters(value: object) -> int:
+    """The number of characters of all texts in a value of JSON, keys left out."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(characters, value.values()))
+    return sum(map(characters, value)) if isinstance(value, Sequence) else 0
+
+
 def _up_to_last(messages: Sequence[Message], text: str) -> str:
     """A rendered chat up to the end of what its last message says; raises GenerationError if the chat shows it not."""
     said = messages[-1].get("content")

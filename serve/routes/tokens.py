@@ -42,6 +42,7 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
         if asked.messages is not None:
             chat = ChatRequest(messages=asked.messages).chat()
             template = engine.template_for(service.typed_control_tokens)
+            engine.check_chat(chat)
             text = template.render(chat, add_generation_prompt=asked.add_generation_prompt)
             special = asked.add_special_tokens is True
         else:

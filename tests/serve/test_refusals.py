@@ -13,6 +13,9 @@ import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_params
 
+from mxspec.formats.errors import ContextLengthError
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.serve.schema.chat import REFUSALS, ChatRequest
 from mxspec.serve.schema.completion import REFUSALS as COMPLETION_REFUSALS
 from mxspec.serve.schema.completion import CompletionRequest
@@ -257,6 +260,13 @@ def test_a_prompt_beyond_the_context_says_so_in_its_code(server: Server, path: s
     error = answer.json["error"]
     assert (answer.status, error["param"], error["code"]) == (400, field, "context_length_exceeded")
     assert ("bytes" in error["message"]) == (len(text) > 100)
+
+
+def test_a_chat_beyond_the_context_is_not_rendered(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChatTemplate, "render", lambda *_, **__: pytest.fail("rendered"))
+    parts = [{"type": "text", "text": "x" * 3000}] * 3
+    with Engine(bundle) as engine, pytest.raises(ContextLengthError, match=r"^prompt: got 9,0\d\d bytes, expected at "):
+        engine.generate(messages=[{"role": "user", "content": parts}])
 
 
 @pytest.mark.parametrize(
