@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from mxspec.runtime.text.tokenizer import encode_rendered
+
 PIECE = 1 << 20  # characters to encode at a time, up to the next line end
 
 
 def encode_text(tokenizer: Tokenizer, text: str, vocab_size: int) -> NDArray[np.int32]:
     """Token ids int32[n], without ids that have no logits in the models."""
-    pieces = (tokenizer.encode(piece, add_special_tokens=False).ids for piece in _pieces(text))
+    pieces = (encode_rendered(tokenizer, piece) for piece in _pieces(text))
     ids = np.fromiter(chain.from_iterable(pieces), np.int32)
     return ids[ids < vocab_size]
 

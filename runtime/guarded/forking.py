@@ -35,7 +35,7 @@ class Bounds:
 
 
 def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
-    """Answer each request that comes in a process of its own; `prepare` is given the beginning once.
+    """Answer each request that comes in a process of its own; `prepare` is given the beginning once, and its time.
 
     Standard input is the socket of the owner, whose end ends everything.
     """
@@ -45,10 +45,26 @@ def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
             beginning = read_request(stream)
         if beginning is None:
             return
-        answer = prepare(*beginning[1:])
+        seconds, *arguments = beginning
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # 0 is no limit
+        answer = _prepared(prepare, arguments)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         os.nice(NICENESS)
         limit_stack(bounds.stack_bytes)
         _Forking(control, answer, bounds).run()
+
+
+def _prepared(prepare: Callable[..., Answer], arguments: list[Any]) -> Answer:
+    """The answers of what was prepared; where that failed, each answer is the error."""
+    try:
+        return prepare(*arguments)
+    except Exception as error:
+        failure = error
+
+    def fail(*_: Any) -> str:
+        raise failure
+
+    return fail
 
 
 class _Forking:

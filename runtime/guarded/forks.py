@@ -10,10 +10,18 @@ import select
 import socket
 import subprocess
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from mxspec.runtime.guarded.process import CANNOT_START, HAS_ENDED, ProcessEndedError, result_of, start
+from mxspec.runtime.guarded.process import (
+    CANNOT_START,
+    HAS_ENDED,
+    ProcessEndedError,
+    RefusedError,
+    death,
+    result_of,
+    start,
+)
 from mxspec.runtime.guarded.room import GiveUp, Room, check
 from mxspec.runtime.guarded.wire import read_answer, send_request
 
@@ -23,12 +31,14 @@ TICK_SECONDS = 0.02  # time after which a given-up request is seen
 class Forks:
     """A module that forks a process for each request; safe from any number of threads.
 
-    `beginning` is what the module is told once, when it starts.
+    `beginning` is what the module is told once, when it starts, and `start_seconds` the processor time that it may take
+    to prepare itself (0: any).
     """
 
-    def __init__(self, module: str, *beginning: Any) -> None:
+    def __init__(self, module: str, *beginning: Any, start_seconds: float = 0.0) -> None:
         self._module = module
         self._beginning = beginning
+        self._start_seconds = start_seconds
         self._lock = threading.Lock()
         self._parent: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._owner = 0
@@ -52,7 +62,7 @@ class Forks:
                 answer = None
             if answer is None:
                 check(give_up)
-                raise ProcessEndedError(HAS_ENDED)
+                raise self._failed_start() or ProcessEndedError(HAS_ENDED)
         return result_of(answer)
 
     def close(self) -> None:
@@ -85,8 +95,17 @@ class Forks:
                 raise
         self._owner = os.getpid()
         with ours.makefile("wb") as stream:
-            send_request(stream, 0.0, *self._beginning)
+            send_request(stream, self._start_seconds, *self._beginning)
         return ours
+
+    def _failed_start(self) -> RefusedError | None:
+        """Why the process that forks has ended; None where it goes on, or has ended unasked."""
+        if self._parent is None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            status = self._parent[0].wait(TICK_SECONDS)  # its end of a connection is gone a little before itself
+            return death(status, self._start_seconds)
+        return None
 
     def _end(self) -> None:
         found, self._parent = self._parent, None

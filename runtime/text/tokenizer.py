@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import shorten
+from mxspec.runtime.text.encoding import check_expressions, encoder_of
 from mxspec.runtime.text.growth import check_growth
 from mxspec.runtime.text.panics import guarded
 
@@ -27,15 +28,18 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises BundleError for an invalid file, and where the library panics over it or over a short text.
     """
     with guarded(f"{path}: cannot be read as a tokenizer"):
-        found = json.loads(path.read_bytes())
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text)
         _check_merges(found)
         check_growth(found)
+        check_expressions(found, text, _PROBE)
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()
         tokenizer.no_padding()
     try:
         with guarded(f"{path}: cannot be used as a tokenizer", GenerationError):
-            tokenizer.decode(tokenizer.encode(_PROBE).ids)
+            ids = tokenizer.encode(_PROBE).ids if encoder_of(tokenizer) is None else []  # others are tried already
+            tokenizer.decode(ids)
     except GenerationError:  # a file is valid even if it has no token for this text
         pass
     return tokenizer
@@ -118,6 +122,8 @@ def _encode(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
         raise GenerationError(
             f"prompt: got half a surrogate pair at character {problem.start}, expected text"
         ) from None
+    if (encoder := encoder_of(tokenizer)) is not None:
+        return encoder.encode(text, special=special)
     with guarded("prompt: the tokenizer cannot encode this text", GenerationError):
         if len(text) > LONG:  # of a batch, other threads run meanwhile
             return list(tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)

@@ -15,22 +15,12 @@ from transformers.convert_slow_tokenizer import generate_merges
 
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
+from mxspec.runtime.text.expressions import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
 from mxspec.runtime.text.panics import guarded
 
 PREFIX = "tokenizer.ggml."
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of tokens; 1 is a normal one, 6 a byte
 SPACE = "▁"  # sentencepiece's
-
-_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CASED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def _cased_words(end: str) -> str:
-    """Words that begin with capitals or have none, and what may follow them."""
-    before = r"[^\r\n\p{L}\p{N}]?"
-    return f"{before}{_UPPER}*{_LOWER}+{end}|{before}{_UPPER}+{_LOWER}*{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +34,16 @@ class Cut:
     begins: bool = False  # with the beginning of text, where the file does not say
 
 
-_WORDS = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
 CUTS = {  # by `tokenizer.ggml.pre`; patterns are those of the published tokenizer.json files
     "gpt-2": Cut(),
     "smollm": Cut(digits=True),
     "starcoder": Cut(digits=True),
     "refact": Cut(digits=True),
-    "llama-bpe": Cut(_WORDS + r"\p{N}{1,3}|" + _REST, whole_words=True, begins=True),
-    "dbrx": Cut(_WORDS + r"\p{N}{1,3}|" + _REST),
-    "qwen2": Cut(_WORDS + r"\p{N}|" + _REST, nfc=True),
-    "tekken": Cut(_cased_words("") + r"|\p{N}|" + _CASED_REST, whole_words=True),
-    "gpt-4o": Cut(_cased_words(f"{_CONTRACTIONS}?") + r"|\p{N}{1,3}|" + _CASED_REST),
+    "llama-bpe": Cut(LLAMA_3, whole_words=True, begins=True),
+    "dbrx": Cut(LLAMA_3),
+    "qwen2": Cut(QWEN_2, nfc=True),
+    "tekken": Cut(TEKKEN, whole_words=True),
+    "gpt-4o": Cut(GPT_4O),
 }
 # Keys that are read here or by describe.py, and those that say nothing about text.
 _KNOWN = {

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import RecipeError
 from mxspec.recipes.recipe_text import read_recipe_text
+from mxspec.runtime.text.tokenizer import encode_rendered
 
 WINDOW = 1024  # tokens at most that are read as one text
 _CHARACTERS_A_TOKEN = 16  # more than any text has on average
@@ -65,16 +66,11 @@ def _stretches(tokenizer: Tokenizer, text: str, count: int, length: int, seed: i
     piece, share = length * _CHARACTERS_A_TOKEN, len(text) // count
     if share >= piece:  # one stretch from each of `count` equal parts: the rest need not be encoded
         starts = share * np.arange(count) + rng.integers(0, share - piece + 1, count)
-        found = [_encode(tokenizer, text[start : start + piece])[:length] for start in starts]
+        found = [encode_rendered(tokenizer, text[start : start + piece])[:length] for start in starts]
         if whole := [ids for ids in found if len(ids) == length]:
             return whole
-    ids = _encode(tokenizer, text)
+    ids = encode_rendered(tokenizer, text)
     if len(ids) < length:
         return [ids]
     cuts = np.sort(rng.permutation(len(ids) // length)[:count])
     return [ids[cut * length : (cut + 1) * length] for cut in cuts]
-
-
-def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return ids

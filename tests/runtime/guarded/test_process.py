@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mxspec.runtime.guarded.forks import Forks
-from mxspec.runtime.guarded.process import GuardedProcess, ProcessEndedError, RefusedError
+from mxspec.runtime.guarded.process import GuardedProcess, ProcessEndedError, RefusedError, TooSlowError
 from mxspec.runtime.guarded.room import Room
 
 KEPT = """
@@ -71,3 +71,13 @@ def test_a_process_that_cannot_be_started_says_nothing_of_the_request(
     monkeypatch.setattr("mxspec.runtime.guarded.process.subprocess.Popen", refuse)
     with pytest.raises(ProcessEndedError, match=r"^the process that works on it cannot be started$"):
         ask(signal.SIGSEGV)
+
+
+def test_a_process_has_so_much_time_to_prepare_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = FORKED.replace("lambda: answer", "lambda: [None for _ in iter(int, 1)]")
+    (tmp_path / "slow_child.py").write_text(endless)
+    monkeypatch.syspath_prepend(tmp_path)
+    forks = Forks("slow_child", start_seconds=0.1)
+    with pytest.raises(TooSlowError, match=r"^more than 0\.1 seconds$"):
+        forks.ask(9.0, 0, give_up=lambda: False, room=Room(1))
+    forks.close()

@@ -1,0 +1,70 @@
+"""Tokenizers with expressions of their own: their texts are encoded by processes with limits (encoding_child.py)."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from functools import lru_cache
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from mxspec.formats.errors import GenerationError, UnavailableError
+from mxspec.runtime.guarded.forks import Forks
+from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
+from mxspec.runtime.guarded.room import Room
+from mxspec.runtime.text.expressions import own_expressions
+
+LOAD_SECONDS = 10.0  # of processor time; a tokenizer of 256,000 tokens takes one
+SECONDS, CHARACTER_SECONDS = 0.5, 1e-5  # for any text, and for each character, of which 0.3 to 1 microseconds are usual
+PROCESSES = 4  # texts that are encoded at the same time
+PARTS = ("normalizer", "pre_tokenizer")
+
+
+class GuardedEncoder:
+    """Encodes texts by a tokenizer that is not to be trusted with this process's time; from any number of threads."""
+
+    def __init__(self, tokenizer_json: str) -> None:
+        forks = Forks("mxspec.runtime.text.encoding_child", tokenizer_json, start_seconds=LOAD_SECONDS)
+        self._forks, self._room = forks, Room(PROCESSES)
+        self.close = weakref.finalize(self, forks.close)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Token ids; raises GenerationError, and UnavailableError where a process was ended from outside."""
+        seconds = SECONDS + CHARACTER_SECONDS * len(text)
+        try:
+            answer = self._forks.ask(seconds, text, special, give_up=lambda: False, room=self._room)
+        except ProcessEndedError as error:
+            raise UnavailableError(f"prompt: {error}") from None
+        except RefusedError as error:
+            raise GenerationError(f"prompt: the tokenizer cannot encode this text: {error}") from None
+        return [int(token) for token in answer.split()]
+
+
+@lru_cache(maxsize=8)
+def encoder_of(tokenizer: Tokenizer) -> GuardedEncoder | None:
+    """What encodes for a tokenizer with expressions of its own; None for others, which do it themselves."""
+    steps = (tokenizer.normalizer, tokenizer.pre_tokenizer)
+    found = [json.loads(step.__getstate__()) for step in steps if step is not None]
+    return GuardedEncoder(tokenizer.to_str()) if own_expressions(found) else None
+
+
+def check_expressions(found: Any, tokenizer_json: str, probe: str) -> None:
+    """Try a tokenizer.json with expressions of its own where it can hurt nobody.
+
+    Raises ValueError for one that cannot be used, or not in time, and for expressions in its decoder, which runs amid
+    texts.
+    """
+    if not isinstance(found, dict):
+        return
+    if own := own_expressions(found.get("decoder")):
+        raise ValueError(f"its decoder has the expression {own[0][:80]!r}, expected a text")
+    if not own_expressions([found.get(part) for part in PARTS]):
+        return
+    encoder = GuardedEncoder(tokenizer_json)
+    try:
+        encoder.encode(probe, special=True)
+    except GenerationError as error:
+        raise ValueError(str(error)) from None
+    finally:
+        encoder.close()
