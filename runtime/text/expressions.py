@@ -1,9 +1,9 @@
 """The expressions of published tokenizers, and which ones of a tokenizer.json are none of them.
 
 The engine that searches for them (Oniguruma) tries one way to match after another: `\\w*\\w*\\d` takes a time that
-grows with the cube of a text's length, hours for a few pages, and no other thread of Python runs meanwhile. It gives up
-after ten million tries from one place, which is far too late. Known expressions take a time in proportion to the text;
-those of a tokenizer's own are searched for by a process with a limit (encoding.py).
+grows with the cube of a text's length, minutes for a page, and no other thread of Python runs meanwhile. It gives up
+after ten million tries from one place, which is too late for a text of many places. Known expressions take a time in
+proportion to the text; those of a tokenizer's own are searched for by a process with a limit (encoding.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,38 @@
-"""What bench/ holds is no package: its folder is where these tests import from."""
+"""A published model and its bundle. What bench/ holds is no package: its folder is where these tests import from."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from mxspec.compile.commands.speccompile import main as speccompile
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "published-model"
+COMPILED = (
+    *("--target-format", "mxfp6_e2m3", "--activations", "int8", "--context-length", "1024"),
+    *("--rounding", "nearest", "--rounding-minutes", "0", "--with-baseline"),
+)
+
+
+@pytest.fixture(scope="session")
+def file() -> Path:
+    """The GGUF file; the tests are skipped where it cannot be had."""
+    done = subprocess.run([SCRIPT], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(done.stderr.strip())
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def bundle(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the demo compiles, with half the context."""
+    output = tmp_path_factory.mktemp("real") / "smollm2.bundle"
+    done = CliRunner().invoke(speccompile, [str(file), *COMPILED, "-o", str(output)])
+    assert done.exit_code == 0, done.output
+    return output

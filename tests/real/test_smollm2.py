@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from transformers import AutoTokenizer
 import mxspec
 from mxspec.compile.check.reference import forward, load_reference
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.commands.speccompile import main as speccompile
 from mxspec.evaluate.accuracy.models import BundleModel
 from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.speccheck import main as speccheck
@@ -28,11 +26,6 @@ from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "published-model"
-COMPILED = (
-    *("--target-format", "mxfp6_e2m3", "--activations", "int8", "--context-length", "1024"),
-    *("--rounding", "nearest", "--rounding-minutes", "0", "--with-baseline"),
-)
 # Of llama.cpp, which rounds activations: python bench/published_model.py build/llama_cpp
 PEER_IDS = "d3201f0db1c181842835817a5409e5d88e4baf3d864b8007ec643ee5cc2419ee"
 PEER_PERPLEXITY = 15.9351
@@ -52,27 +45,9 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def file() -> Path:
-    """The GGUF file; the tests are skipped where it cannot be had."""
-    done = subprocess.run([SCRIPT], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(done.stderr.strip())
-    return Path(done.stdout.strip())
-
-
-@pytest.fixture(scope="module")
 def checkpoint(file: Path) -> Iterator[Checkpoint]:
     with Checkpoint(file) as opened:
         yield opened
-
-
-@pytest.fixture(scope="module")
-def bundle(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the demo compiles, with half the context."""
-    output = tmp_path_factory.mktemp("real") / "smollm2.bundle"
-    done = CliRunner().invoke(speccompile, [str(file), *COMPILED, "-o", str(output)])
-    assert done.exit_code == 0, done.output
-    return output
 
 
 @pytest.fixture(scope="module")
