@@ -106,7 +106,7 @@ def test_who_gives_up_does_not_wait(trial: Trial) -> None:
 
 def test_a_quick_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """More slow ones than there are processes: each is soon set aside, and who comes last is next."""
-    monkeypatch.setattr(trial_module, "QUICK_SECONDS", 0.05)
+    monkeypatch.setattr(trial_module, "QUICK_SECONDS", 0.02)
     trial = Trial(TOKENIZER, [EOS], TOKENIZER.get_vocab_size())
     trial.check(Grammar.regex("which starts the process"))
     slow = [Grammar.json_schema({"enum": [f"{n} value {i}" for i in range(20_000)]}) for n in range(30)]
@@ -128,7 +128,7 @@ def test_a_quick_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyP
 
 
 def test_a_quick_grammar_is_compiled_beside_slow_ones(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "QUICK_SECONDS", 0.05)
+    monkeypatch.setattr(trial_module, "QUICK_SECONDS", 0.02)
     slow = Grammar.json_schema({"enum": [f"value {i}" for i in range(20_000)]})
     assert trial.check(slow).slow
     waiting = threading.Thread(target=trial.compile, args=(slow,))
