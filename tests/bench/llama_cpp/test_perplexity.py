@@ -97,11 +97,9 @@ def test_the_distance_that_the_peer_prints(tmp_path: Path, printed: str, code: i
             distance_of_peer(*asked)
         return
     assert distance_of_peer(*asked) == expected
-    assert (tmp_path / "asked").read_text().split()[-3:] == [
-        "--kl-divergence-base",
-        str(tmp_path / "logits"),
-        "--kl-divergence",
-    ]
+    asked_for = (tmp_path / "asked").read_text().split()
+    assert asked_for[asked_for.index("--kl-divergence-base") + 1] == str(tmp_path / "logits")
+    assert "--kl-divergence" in asked_for
 
 
 def test_the_perplexity_that_the_peer_prints(tmp_path: Path) -> None:
