@@ -6,6 +6,7 @@ import asyncio
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,13 +42,14 @@ class Mailbox:
     """Where the engine's thread puts the events of a request, for one reader on any thread or event loop."""
 
     def __init__(self) -> None:
-        self._events: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
+        self._put: queue.SimpleQueue[tuple[Event | BaseException, ...]] = queue.SimpleQueue()
+        self._taken: deque[Event | BaseException] = deque()  # out of it, but not read yet
         self._listener: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._awaited = False  # the listener has found nothing: waking an event loop costs more than the event
 
     def put(self, *events: Event | BaseException) -> None:
-        for event in events:
-            self._events.put(event)
+        """Add events, all at once: each put wakes the reader."""
+        self._put.put(events)
         if self._awaited and self._listener is not None:
             self._awaited = False
             loop, arrived = self._listener
@@ -56,7 +58,9 @@ class Mailbox:
 
     def get(self) -> Event | BaseException:
         """The next event; waits for it."""
-        return self._events.get()
+        while not self._taken:
+            self._taken += self._put.get()
+        return self._taken.popleft()
 
     async def get_async(self) -> Event | BaseException:
         """The next event, without blocking the event loop."""
@@ -65,13 +69,20 @@ class Mailbox:
             self._listener = loop, asyncio.Event()
         _, arrived = self._listener
         while True:
-            with suppress(queue.Empty):
-                return self._events.get_nowait()
+            if self._take():
+                return self._taken.popleft()
             arrived.clear()
             self._awaited = True  # set before the next look, so that an event put from here on wakes the reader
-            with suppress(queue.Empty):
-                return self._events.get_nowait()
+            if self._take():
+                return self._taken.popleft()
             await arrived.wait()
+
+    def _take(self) -> bool:
+        """Whether there is an event to read; does not wait for one."""
+        if not self._taken:
+            with suppress(queue.Empty):
+                self._taken += self._put.get_nowait()
+        return bool(self._taken)
 
 
 class Handle(Iterator[Event]):

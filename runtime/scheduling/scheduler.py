@@ -11,9 +11,7 @@ from __future__ import annotations
 import time
 from collections import abc, deque
 from dataclasses import dataclass, replace
-from itertools import chain
-
-import numpy as np
+from itertools import accumulate, chain
 
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Session
@@ -330,7 +328,8 @@ class Scheduler:
         logits = self._target.run(parts)
         for work in works:
             work.read()
-        return np.split(logits, np.cumsum([sum(part.rows for part in parts) for parts in of_each[:-1]]))
+        counts = [sum(part.rows for part in parts) for parts in of_each]
+        return [logits[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
 
     def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
         """Verify the drafts of each text, and emit the tokens that are kept."""
