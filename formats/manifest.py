@@ -192,9 +192,10 @@ class StatesEntry(Strict):
 class ModelEntry(Strict):
     """One compiled model: its files, the figures a runtime plans with, and its tensors.
 
-    `borrowed` names computed tables that its graph reads in the target's weights file. With an `encoder` the other
-    figures are the decoder's. A draft with a `vocabulary` of its own has a row of logits for each token that it
-    proposes. With `states` the graph gives hidden states, or reads them.
+    `borrowed` names computed tables that its graph reads in the target's weights file; a draft that reads hidden states
+    may read its embedding there, too. With an `encoder` the other figures are the decoder's. A draft with a
+    `vocabulary` of its own has a row of logits for each token that it proposes. With `states` the graph gives hidden
+    states, or reads them.
     """
 
     graph: str
@@ -413,7 +414,8 @@ class Manifest(Strict):
     def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
         """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for a missing one."""
         entry, lender = self.models[model], self.models[LENDER]
-        lent = {tensor.name: tensor for tensor in lender.tensors if not tensor.sources}
+        tables = (tensor for tensor in lender.tensors if entry.states is not None and tensor.format == "fp16")
+        lent = {tensor.name: tensor for tensor in (*tables, *(one for one in lender.tensors if not one.sources))}
         for name in entry.borrowed:
             if model == LENDER or name not in lent:
                 raise ValueError(f"models.{model}: borrows {name!r}, which is not a computed table of the {LENDER}'s")

@@ -53,15 +53,19 @@ class ModelPlan:
         return [spec for spec in self.exported.weights if spec.name not in self.borrowed]
 
     @property
+    def reads_states(self) -> bool:
+        """Whether it is a draft that reads the target's hidden states."""
+        return self.exported.states is not None and self.exported.states.own is not None
+
+    @property
     def taps(self) -> tuple[int, ...]:
         """The layers whose inputs the graph gives as hidden states."""
-        states = self.exported.states
-        return () if states is None or states.own is not None else states.layers
+        return () if self.exported.states is None or self.reads_states else self.exported.states.layers
 
     @property
     def read_bytes(self) -> int:
         """Bytes of the checkpoint that packing will read; a tied head that is stored twice is read twice."""
-        return sum(self.sources[source].bytes for spec in self.exported.weights for source in spec.sources)
+        return sum(self.sources[source].bytes for spec in self.stored for source in spec.sources)
 
     @property
     def weight_count(self) -> int:

@@ -1,4 +1,4 @@
-"""Store computed tables that models share, such as cosines and sines, only once: in the target's file."""
+"""Store tables that models share only once, in the target's file: cosines and sines, and an embedding."""
 
 from __future__ import annotations
 
@@ -13,21 +13,46 @@ from mxspec.compile.planning.plan import ModelPlan
 
 
 def share_tables(plans: Sequence[ModelPlan]) -> list[ModelPlan]:
-    """The plans; all but the first, the target's, borrow the target's tables with the same name and bytes."""
+    """The plans; all but the first, the target's, borrow the target's tables with the same name and bytes.
+
+    A draft that reads the target's hidden states has other names, and may have the target's own embedding.
+    """
     target, *others = plans
     return [target, *(_borrow(plan, target) for plan in others)]
 
 
 def _borrow(plan: ModelPlan, target: ModelPlan) -> ModelPlan:
-    lent = {spec.name: spec for spec in target.exported.weights}
-    names = [spec.name for spec in plan.exported.weights if spec.name in lent and _same(spec, lent[spec.name])]
-    if not names:
+    """Graph and specs of a plan take the target's names of the tables that it borrows."""
+    borrowed: dict[str, int] = {}
+    weights = []
+    for spec in plan.exported.weights:
+        lent = next((other for other in target.exported.weights if _lends(target, other, plan, spec)), None)
+        if lent is not None:
+            plan.exported.model.graph.initializers[spec.name].name = lent.name
+            spec = replace(spec, name=lent.name)
+            borrowed[lent.name] = target.layout.offsets[lent.name]
+        weights.append(spec)
+    if not borrowed:
         return plan
-    plan = replace(plan, borrowed={name: target.layout.offsets[name] for name in names})
+    plan = replace(plan, exported=replace(plan.exported, weights=weights), borrowed=borrowed)
     return replace(plan, layout=lay_out(plan.stored))
+
+
+def _lends(target: ModelPlan, lent: WeightSpec, plan: ModelPlan, spec: WeightSpec) -> bool:
+    if spec.name == lent.name:
+        return _same(spec, lent)
+    return plan.reads_states and (_same(spec, lent) or _same_table(target, lent, plan, spec))
 
 
 def _same(one: WeightSpec, other: WeightSpec) -> bool:
     if one.value is None or other.value is None or one.value.dtype != other.value.dtype:
         return False
     return np.array_equal(one.value, other.value)
+
+
+def _same_table(target: ModelPlan, lent: WeightSpec, plan: ModelPlan, spec: WeightSpec) -> bool:
+    """Whether both are float16 tables of one tensor of the target's checkpoint."""
+    if not spec.kind == lent.kind == "embedding" or spec.shape != lent.shape:
+        return False
+    (of_draft,), (of_target,) = spec.sources, lent.sources
+    return plan.sources[of_draft] is target.sources[of_target]

@@ -41,8 +41,8 @@ def round_model(
     if recipe.rounding == "scale":
         return RoundedModel(RoundingEntry(method="scale"), search=True)
     if plan.rows is not None:
-        reads = plan.exported.states is not None
-        reason = "the draft reads hidden states" if reads else "the draft's head has other rows than the checkpoint's"
+        states, rows = "the draft reads hidden states", "the draft's head has other rows than the checkpoint's"
+        reason = states if plan.reads_states else rows
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, reason)))
     try:
         model = LayeredModel(checkpoint.config, plan.sources)
