@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,9 @@ OPTIONS = (
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",  # the server's page, which would be downloaded
 )
-NATIVE = "-DGGML_NATIVE=ON"
+NATIVE = ["-DGGML_NATIVE=ON"]
+if platform.machine() == "x86_64":  # its kernels for AMX tiles end with signal 11 on a virtual machine that has them
+    NATIVE.append("-DCMAKE_CXX_FLAGS=-mno-amx-int8")
 BUILD_OPTIONS = {"avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON")}
 
 
@@ -29,7 +32,7 @@ def build_peer(folder: Path, isa: str | None, tools: Sequence[str]) -> Path:
     build = folder / (f"build-{isa}" if isa in BUILD_OPTIONS else "build")
     binaries = build / "bin"
     if not all((binaries / tool).exists() for tool in tools):
-        instructions = BUILD_OPTIONS.get(isa or "", (NATIVE,))
+        instructions = BUILD_OPTIONS.get(isa or "", NATIVE)
         subprocess.run(["cmake", "-S", source_of(folder), "-B", build, *OPTIONS, *instructions], check=True)
         jobs = str(len(os.sched_getaffinity(0)))
         subprocess.run(["cmake", "--build", build, "--target", *tools, "--parallel", jobs], check=True)

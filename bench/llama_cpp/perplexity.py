@@ -55,7 +55,6 @@ def distance_of_peer(binaries: Path, model: Path, text: Path, windows: int, thre
 
 def _ask(binaries: Path, model: Path, text: Path, windows: int, threads: int, options: Sequence[str]) -> str:
     asked = ["-f", str(text), "-c", str(WINDOW), "--chunks", str(windows), "-t", str(threads), *options]
-    asked.append("--no-repack")  # its kernels for AMX tiles, which need weights in another order, end with signal 11
     ran = subprocess.run([binaries / "llama-perplexity", "-m", model, *asked], capture_output=True, text=True)
     said = ran.stdout + ran.stderr
     if ran.returncode:
