@@ -22,6 +22,7 @@ from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.guarded.room import GivenUpError
 from mxspec.runtime.request import TypedControlTokens
 from mxspec.serve.engines.flight import AbortReason, Flight
+from mxspec.serve.engines.memory import give_back
 from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import SERVER, ApiError, busy
@@ -30,6 +31,7 @@ from mxspec.serve.http.limits import Limits
 SUFFIX = ".bundle"
 BASELINE = "-fp16"  # ending of the id of a bundle's own fp16 target
 PREPARING = 4  # threads that parse requests, and tokenise
+IDLE_SECONDS = 1.0  # without a request, after which free memory goes back to the system
 
 Result = TypeVar("Result")
 State = Literal["loading", "ready", "draining", "failed"]
@@ -129,6 +131,7 @@ class Service:
         self.served: dict[str, Served] = {}
         self.flights: set[Flight] = set()
         self._room = threading.Lock()  # guards `under_way`: requests are prepared on threads
+        self._idle: asyncio.TimerHandle | None = None
         self._preparers = ThreadPoolExecutor(PREPARING, "mxspec-prepare")
         # Each thread waits for a process that tries a grammar, or for one that is compiled: nobody else waits for it.
         self._triers = ThreadPoolExecutor(self.slots + self.limits.queue, "mxspec-grammar")
@@ -233,6 +236,17 @@ class Service:
             if flight.served is not None:
                 with self._room:
                     flight.served.under_way -= flight.texts
+            self._give_back_once_idle()
+
+    def _give_back_once_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        loop = asyncio.get_running_loop()
+        self._idle = None if self.flights else loop.call_later(IDLE_SECONDS, self._start_giving_back)
+
+    def _start_giving_back(self) -> None:
+        with suppress(RuntimeError):  # closed meanwhile
+            self._preparers.submit(give_back)
 
     def admit(self, flight: Flight, served: Served, texts: int) -> None:
         """Count `texts` more texts as under way until the flight ends, from any thread; raises ApiError 503 or 400."""

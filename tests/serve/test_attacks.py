@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from mxspec.evaluate.bench.memory import anonymous_bytes
+
+from .conftest import Serving
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -24,3 +30,17 @@ def test_grammars_that_hurt(bundle: Path) -> None:
     assert sum(family["refused"] + family["written"] for family in result["families"]) == 22
     assert min(family["refused"] + family["written"] for family in result["families"]) == 2  # of all kinds
     assert all(times["pieces"] and times["good_seconds"] for times in result["times"])
+
+
+def test_the_memory_of_overlong_prompts_is_given_back(bundle: Path, serving: Serving) -> None:
+    with serving(bundle) as server:
+        body = json.dumps({"prompt": "x " * 1_500_000}).encode()
+        server.post("/tokenize", {"prompt": "x"})
+        before = anonymous_bytes(server.process.pid)
+        with ThreadPoolExecutor(8) as clients:
+            answers = list(clients.map(server.post, ["/v1/completions", "/tokenize"] * 8, [body] * 16))
+        assert {answer.status for answer in answers} == {400}
+        deadline = time.monotonic() + 5
+        while anonymous_bytes(server.process.pid) > before + (48 << 20):
+            assert time.monotonic() < deadline, (before, anonymous_bytes(server.process.pid))
+            time.sleep(0.1)
