@@ -93,7 +93,7 @@ def main(
         grammars=len(sent),
         seconds=seconds,
         process_ends=ends,
-        wrong=tuple(wrong_ones(alone.answers + attacked.answers)),
+        wrong=(*alone.errors, *attacked.errors, *wrong_ones(alone.answers + attacked.answers)),
         others=tuple(
             f"{one.family}: {answer.status}: {answer.body[:300]!r}"
             for one, answer in zip(sent, answers, strict=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mxspec.evaluate.bench.serve.clients import hear, of_specserve
 from mxspec.evaluate.bench.serve.server import Address
+from mxspec.formats.errors import MxspecError
 
 PATIENCE = 120.0
 CHAT = "/v1/chat/completions"
@@ -58,6 +59,7 @@ class Beside:
         self._over = threading.Event()
         self.gaps: list[float] = []  # seconds between pieces of a stream
         self.answers: list[Answer] = []  # to good requests
+        self.errors: list[str] = []  # that ended a stream
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -75,8 +77,10 @@ class Beside:
     def _stream(self) -> None:
         writer = of_specserve(self._address)
         while not self._over.is_set():
-            heard = hear(writer, PROMPT, STREAM_TOKENS)
-            self.gaps += [gap for _, gap in heard.gaps]
+            try:
+                self.gaps += [gap for _, gap in hear(writer, PROMPT, STREAM_TOKENS).gaps]
+            except MxspecError as error:
+                self.errors.append(str(error))
 
     def _ask(self) -> None:
         number = 0

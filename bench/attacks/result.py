@@ -40,7 +40,7 @@ class GrammarAttackResult(Result):
     grammars: int
     seconds: float
     process_ends: int
-    wrong: tuple[str, ...]  # answers to good requests that are no good
+    wrong: tuple[str, ...]  # answers to good requests that are no good, and errors that ended a stream
     others: tuple[str, ...]  # answers to hurtful ones that are neither a text nor a refusal
     families: tuple[Family, ...]
     times: tuple[BesideTimes, ...]
