@@ -79,6 +79,9 @@ def head_settings(settings: dict[str, Any], where: str) -> dict[str, Any] | None
         raise CheckpointError(f"{where}: got norm_before_fc and fc_norm, expected one of them")
     if (count := layer.get("num_hidden_layers", 1)) != 1:
         raise UnsupportedModelError(f"{where}: num_hidden_layers: got {shorten(count)}, expected a head of 1 layer")
+    kinds = layer.get("layer_types")
+    if isinstance(kinds, list) and kinds not in ([], ["full_attention"]):
+        raise UnsupportedModelError(f"{where}: layer_types: got {shorten(kinds)}, expected ['full_attention']")
     taps = _taps(ids, leave=leave, where=where)
     kept = {key: value for key, value in layer.items() if key not in ("eagle_config", "speculators_config", LAYERS)}
     vocab_size, hidden_size = layer.get("vocab_size"), layer.get("hidden_size")

@@ -153,6 +153,7 @@ def settings_of(folder: Path, **changed: Any) -> dict[str, Any]:
         ("nested", {"eagle_config": {IDS: [-2, 1, 2]}}, "expected a list of numbers of layers"),
         ("plain", {IDS: []}, "expected a list of numbers of layers"),
         ("plain", {"num_hidden_layers": 2}, "num_hidden_layers: got 2, expected a head of 1 layer"),
+        ("plain", {"layer_types": ["sliding_attention"]}, "layer_types: got ['sliding_attention'], expected ['full_"),
         ("plain", {"draft_vocab_size": "many"}, "draft_vocab_size: got 'many', expected 1 to"),
         ("plain", {"norm_output": 1}, "norm_output: got 1, expected true or false"),
         ("speculators", {"fc_norm": True, "norm_before_fc": True}, "got norm_before_fc and fc_norm, expected one"),
