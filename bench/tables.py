@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))  # bench is not a package
 
 import results  # noqa: E402, F401  # the kinds of results that records may hold
+from attacks import result as attack_result  # noqa: E402, F401
 from llama_cpp import accuracy, result, serving  # noqa: E402, F401
 
 import mxspec.evaluate.accuracy.result  # noqa: E402
@@ -97,6 +98,7 @@ TABLES: dict[str, Table] = {
     "speculative_avx512vbmi": Table(("avx512vbmi/llama_cpp_speculative",)),
     "serving_avx512vbmi": Table(("avx512vbmi/llama_cpp_serving",)),
     "serve_avx512vbmi": Table(("avx512vbmi/serve_grown",)),
+    "serve_grammars_avx512vbmi": Table(("avx512vbmi/serve_grammars",), (0, 1)),
     "serve_load_avx512vbmi": Table(("avx512vbmi/serve_load",)),
     "serve_load_smollm2_avx512vbmi": Table(("avx512vbmi/serve_load_smollm2",)),
     "batch_avx512vnni": Table(("avx512vnni/batch_tinyllama",)),
