@@ -28,7 +28,8 @@ def _borrow(plan: ModelPlan, target: ModelPlan) -> ModelPlan:
     for spec in plan.exported.weights:
         lent = next((other for other in target.exported.weights if _lends(target, other, plan, spec)), None)
         if lent is not None:
-            plan.exported.model.graph.initializers[spec.name].name = lent.name
+            if spec.name != lent.name:  # one of the same name may be in an encoder's graph
+                plan.exported.model.graph.initializers[spec.name].name = lent.name
             spec = replace(spec, name=lent.name)
             borrowed[lent.name] = target.layout.offsets[lent.name]
         weights.append(spec)
