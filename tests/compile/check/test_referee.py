@@ -173,8 +173,8 @@ def plan_once() -> Callable[..., ModelPlan]:
     """`plan_model`, asked once: the graph is read only."""
     made: list[ModelPlan] = []
 
-    def plan(*arguments: Any) -> ModelPlan:
-        made.extend([] if made else [plan_model(*arguments)])
+    def plan(*arguments: Any, **named: Any) -> ModelPlan:
+        made.extend([] if made else [plan_model(*arguments, **named)])
         return made[0]
 
     return plan
@@ -186,8 +186,8 @@ def test_an_exporter_that_is_wrong_by_one_constant(
 ) -> None:
     attribute, change = FAULTS[fault]
 
-    def wrong(*arguments: Any) -> ModelPlan:
-        plan = plan_once(*arguments)
+    def wrong(*arguments: Any, **named: Any) -> ModelPlan:
+        plan = plan_once(*arguments, **named)
         graph = plan.exported.model.clone()
         node = next(node for node in graph.graph if attribute in node.attributes and node.attributes[attribute].value)
         right = node.attributes[attribute]
@@ -213,7 +213,7 @@ def test_longrope_with_the_factors_of_short_texts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_graph_that_cannot_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: Any) -> ModelPlan:
+    def broken(*arguments: Any, **named: Any) -> ModelPlan:
         raise RuntimeError("a tensor\nof another shape")
 
     monkeypatch.setattr(referee, "plan_model", broken)
