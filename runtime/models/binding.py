@@ -52,18 +52,18 @@ class Input:
     def __init__(self, binding: Any, name: str, dtype: type[np.integer[Any]]) -> None:
         self._binding, self._name, self._dtype = binding, name, dtype
         self._made: dict[tuple[int, ...], tuple[NDArray[Any], Any]] = {}
-        self._bound: tuple[int, ...] = ()
+        self._bound: NDArray[Any] | None = None
 
     def of(self, *shape: int) -> NDArray[Any]:
         """The array of that shape, which the next call reads."""
+        if self._bound is not None and self._bound.shape == shape:
+            return self._bound
         made = self._made.pop(shape) if shape in self._made else self._make(shape)
-        array, value = self._made[shape] = made
-        if shape != self._bound:
-            self._binding.bind_ortvalue_input(self._name, value)
-            self._bound = shape
+        self._bound, value = self._made[shape] = made
+        self._binding.bind_ortvalue_input(self._name, value)
         if len(self._made) > KEPT:
             del self._made[next(iter(self._made))]  # the least recently used
-        return array
+        return self._bound
 
     def _make(self, shape: tuple[int, ...]) -> tuple[NDArray[Any], Any]:
         array = np.zeros(shape, self._dtype)
@@ -76,15 +76,13 @@ class Output:
     def __init__(self, binding: Any, name: str, width: int) -> None:
         self._binding, self._name, self._width = binding, name, width
         self._buffer = np.zeros((0, width), np.float32)
-        self._value: Any = None
+        self._bound: Logits | None = None
 
     def of(self, rows: int) -> Logits:
         """float32[rows, width], which the next call writes."""
-        if rows > len(self._buffer):
-            self._buffer = np.zeros((rows, self._width), np.float32)
-            self._value = None
-        view = self._buffer[:rows]
-        if self._value is None or self._value.shape()[0] != rows:
-            self._value = ort.OrtValue.ortvalue_from_numpy(view)
-            self._binding.bind_ortvalue_output(self._name, self._value)
-        return view
+        if self._bound is None or rows != len(self._bound):
+            if rows > len(self._buffer):
+                self._buffer = np.zeros((rows, self._width), np.float32)
+            self._bound = self._buffer[:rows]
+            self._binding.bind_ortvalue_output(self._name, ort.OrtValue.ortvalue_from_numpy(self._bound))
+        return self._bound
