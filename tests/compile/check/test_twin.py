@@ -112,6 +112,7 @@ def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None
             exported=SimpleNamespace(context_length=32),
             shares_table=shares_table,
             rows=None,
+            taps=(1,) if shares_table else (),
         )
         check_twin(plan, large, wanted, recipe)
     assert ran == [(1, 4, 8)] * 2

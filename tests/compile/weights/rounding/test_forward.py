@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.weights.rounding.forward import _decoder_layers
+from mxspec.compile.trace.layers import layers_of
 from mxspec.compile.weights.rounding.text import CalibrationText
 from mxspec.formats.errors import UnsupportedModelError
 from tests.compile.conftest import TINY
@@ -57,4 +57,4 @@ def test_layer_by_layer_gives_what_the_whole_model_gives(
 def test_a_model_without_a_list_of_layers_is_refused(open_tiny: Callable[[str], Opened]) -> None:
     opened = open_tiny("llama")
     with pytest.raises(UnsupportedModelError, match="no list of its 2 decoder layers"):
-        _decoder_layers(nn.ModuleList([nn.Linear(2, 2)]), opened.oracle.config)
+        layers_of(nn.ModuleList([nn.Linear(2, 2)]), opened.oracle.config)
