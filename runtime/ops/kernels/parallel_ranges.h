@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <new>
 
 #include "runtime/ops/kernels/parallel_for.h"
 
@@ -21,7 +22,7 @@ class alignas(64) Share {
     bool empty() const { return first == last; }
   };
 
-  void set(size_t first, size_t last) { left_.store(first | uint64_t{last} << 32, std::memory_order_relaxed); }
+  Share(size_t first, size_t last) : left_(first | uint64_t{last} << 32) {}
   // Half of what is left, or all of it where that is not more than `least`.
   Units take(uint32_t least, bool front) {
     uint64_t left = left_.load(std::memory_order_relaxed);
@@ -36,7 +37,7 @@ class alignas(64) Share {
   }
 
  private:
-  std::atomic<uint64_t> left_{0};  // the first unit, and above it the one after the last
+  std::atomic<uint64_t> left_;  // the first unit, and above it the one after the last
 };
 
 // body(first, last) for parts of [0, count), which are cut at multiples of `unit`; seconds: about how long all takes on
@@ -50,8 +51,9 @@ void parallel_ranges(const ParallelFor& parallel, size_t count, size_t unit, dou
   if (shares == 1) return body(size_t{0}, count);
   const double units_a_share = static_cast<double>(units) / seconds * kShareSeconds / 2;
   const auto least = static_cast<uint32_t>(std::clamp(units_a_share, 1.0, static_cast<double>(units)));
-  Share of_threads[kMostShares];
-  for (size_t i = 0; i < shares; ++i) of_threads[i].set(units * i / shares, units * (i + 1) / shares);
+  alignas(Share) unsigned char memory[kMostShares * sizeof(Share)];  // only what is used of it is touched
+  Share* const of_threads = reinterpret_cast<Share*>(memory);
+  for (size_t i = 0; i < shares; ++i) new (of_threads + i) Share(units * i / shares, units * (i + 1) / shares);
   parallel(shares, [&](size_t thread) {
     for (size_t i = 0; i < shares; ++i) {
       Share& share = of_threads[(thread + i) % shares];
