@@ -9,47 +9,6 @@ from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
 
 
-class FormatResult(Result):
-    """speccheck accuracy in the records of the demo pair's formats."""
-
-    format: str
-    rounding: str
-    tokens: int
-    target_perplexity: float
-    baseline_perplexity: float
-    ratio: float
-    predicted_ratio: float | None = None
-    max_ratio: float
-    mean_kl_divergence: float
-    same_top_share: float
-    passed: bool
-
-    def sheets(self) -> Sequence[Sheet]:
-        columns = (
-            Column("format, rounding"),
-            Column("tokens", ","),
-            Column("perplexity, fp16", ".3f"),
-            Column("packed", ".3f"),
-            Column("ratio", ".4f"),
-            Column("KL (nats)", ".5f"),
-            Column("same top token", ".1%"),
-        )
-        row = (
-            f"{self.format}, {self.rounding}",
-            self.tokens,
-            self.baseline_perplexity,
-            self.target_perplexity,
-            self.ratio,
-            self.mean_kl_divergence,
-            self.same_top_share,
-        )
-        note = (
-            "KL: divergence of the packed distribution of the next token from the fp16 one, a mean over tokens. Same "
-            "top token: how often both find the same token likeliest."
-        )
-        return [Sheet("", columns, (row,), (note,))]
-
-
 class Speed(Value):
     """Weights a second of one instruction set from one source into one format, and the seconds of every trial."""
 

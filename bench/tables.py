@@ -73,13 +73,15 @@ class Picture:
         save(path, found, pictures_of(found.result)[self.name], ("svg",))
 
 
-ACCURACY = ("e3m2", "e2m3", "e3m2_gptq", "e2m3_gptq", "e2m1_gptq", "budget", "e2m3_int8")
+ACCURACY = ("e3m2", "e2m3", "e2m1", "budget")
+ACCURACY_SMOLLM2 = ("e3m2", "e2m3_int16", "e2m3", "e2m1")
 OVER_K = "Speedup over K, measured and by the formula"
 
 # A record that a document shows gets its line here, and `<!-- table: NAME -->` or `<!-- picture: NAME -->` there.
 TABLES: dict[str, Table] = {
-    "accuracy": Table(tuple(f"accuracy_{name}" for name in ACCURACY)),
-    "accuracy_smollm2": Table(tuple(f"accuracy_smollm2_{name}" for name in ("e3m2", "e2m3")), (1,)),
+    "accuracy": Table(tuple(f"accuracy_demo_{name}" for name in ACCURACY), (1,)),
+    "accuracy_smollm2": Table(tuple(f"accuracy_smollm2_{name}" for name in ACCURACY_SMOLLM2), (1,)),
+    "llama_cpp_smollm2_accuracy": Table(("llama_cpp_smollm2_accuracy",)),
     "accuracy_smollm2_own": Table(tuple(f"accuracy_smollm2_own_{name}" for name in ("e3m2", "e2m3")), (1,)),
     "codec": Table(("avx512vnni/codec",)),
     "compile": Table(("compile_7b", "compile_13b", "compile_7b_gptq")),
