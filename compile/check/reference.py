@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -15,11 +14,11 @@ from mxspec.compile.check.readings import Logits, Reading, Text
 from mxspec.compile.checkpoint.architecture import rope_switch
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
-from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.mx_tensor import read_whole
 from mxspec.compile.checkpoint.names import in_text_half
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.silence import silence
-from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, as_float32
+from mxspec.compile.checkpoint.tensor import DTYPE_NAMES
 from mxspec.compile.heads.module import Eagle3Head
 from mxspec.formats.errors import CheckpointError
 from mxspec.runtime.models.states import stand_in_states
@@ -43,7 +42,7 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
     """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
     values = {
-        in_text_half(name): torch.from_numpy(_read_whole(tensor))
+        in_text_half(name): torch.from_numpy(read_whole(tensor))
         for name, tensor in checkpoint.tensors.items()
         if tensor.dtype in DTYPE_NAMES.values()
     }
@@ -60,11 +59,6 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
         except Exception as error:  # theirs have no base
             raise CheckpointError(f"{checkpoint.folder}: transformers cannot load it: {one_line(error)}") from error
     return model.eval()
-
-
-def _read_whole(tensor: Source) -> npt.NDArray[np.float32]:
-    values = tensor.read() if isinstance(tensor, CheckpointTensor) else tensor.read_rows(0, tensor.shape[0])
-    return np.asarray(as_float32(values, tensor.dtype))  # numpy makes a scalar of an array of one number
 
 
 def oracle(model: PreTrainedModel, first_position: int) -> Oracle:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
-from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.architecture import decoder_layers
 from mxspec.compile.checkpoint.mx_tensor import Source
@@ -98,20 +97,21 @@ def target_ids(head: Checkpoint) -> Ids:
     return ids
 
 
+def table_of(checkpoint: Checkpoint, module: nn.Module) -> Source:
+    """The tensor with the weight of a module of `checkpoint.named`, under whatever name."""
+    model = checkpoint.named
+    path = next(path for path, each in model.named_modules() if each is module)
+    return checkpoint.tensors[resolve_names(model, checkpoint.tensors, [f"{path}.weight"]).tensor_of[f"{path}.weight"]]
+
+
 def _take_table(head: Checkpoint, target: Checkpoint, name: str, module: nn.Module | None) -> None:
     """Have the head read the target's table under its own name, if it has none itself."""
     if name in head.tensors or module is None:
         return
-    tensor = target.tensors[_tensor_of(target.named, target.tensors, module)]
+    tensor = table_of(target, module)
     if tensor.shape[-1] != head.config.hidden_size:
         raise PairError(
             f"{head.folder}: has no {name}, and the target's has {tensor.shape[-1]} columns where the head's has "
             f"{head.config.hidden_size}"
         )
     head.tensors[name] = tensor
-
-
-def _tensor_of(model: PreTrainedModel, tensors: Mapping[str, Source], module: nn.Module) -> str:
-    """The tensor with the weight of a module, under whatever name."""
-    path = next(path for path, each in model.named_modules() if each is module)
-    return resolve_names(model, tensors, [f"{path}.weight"]).tensor_of[f"{path}.weight"]

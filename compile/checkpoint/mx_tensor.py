@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
 from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.selected_rows import SelectedRows
-from mxspec.compile.checkpoint.tensor import CheckpointTensor
+from mxspec.compile.checkpoint.tensor import CheckpointTensor, as_float32
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
 from mxspec.formats.weight_format import BLOCK, weight_format
@@ -160,3 +160,9 @@ Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor | SelectedRows
 
 def _where(tensor: ByteRows) -> str:
     return f"tensor {tensor.name!r} of {tensor.shard}"
+
+
+def read_whole(tensor: Source) -> NDArray[np.float32]:
+    """All values of a tensor, in its shape."""
+    values = tensor.read() if isinstance(tensor, CheckpointTensor) else tensor.read_rows(0, tensor.shape[0])
+    return np.asarray(as_float32(values, tensor.dtype))  # numpy makes a scalar of an array of one number

@@ -24,7 +24,7 @@ def openings_of(folder: Path, tokenizer: Tokenizer) -> list[list[int]]:
     """
     lines = WORDS.read_text(encoding="utf-8").splitlines()
     texts = [ids for line in lines if (ids := _encoded(tokenizer, line))] or [[0]]
-    turn = _user_turn(folder, tokenizer)
+    turn = user_turn(folder, tokenizer)
     if not turn:
         return texts
     groups = (texts[first : first + BETWEEN] for first in range(0, len(texts), BETWEEN))
@@ -38,12 +38,17 @@ def _encoded(tokenizer: Tokenizer, line: str) -> list[int]:
         return []
 
 
-def _user_turn(folder: Path, tokenizer: Tokenizer) -> list[int]:
+def user_turn(folder: Path, tokenizer: Tokenizer) -> list[int]:
     """The tokens of a chat up to the first question; none without a template that renders one."""
-    files = [name for name in (TEMPLATE, TOKENIZER_CONFIG) if (folder / name).is_file()]
     try:
-        template = ChatTemplate.read(folder, files, str(folder))
+        template = chat_template(folder)
         text = "" if template is None else template.render([{"role": "user", "content": _MARK}])
         return encode_rendered(tokenizer, text[: max(0, text.find(_MARK))])
     except (BundleError, GenerationError):
         return []
+
+
+def chat_template(folder: Path) -> ChatTemplate | None:
+    """The template of a checkpoint's folder, None without one. Raises BundleError for one that cannot be compiled."""
+    files = [name for name in (TEMPLATE, TOKENIZER_CONFIG) if (folder / name).is_file()]
+    return ChatTemplate.read(folder, files, str(folder))

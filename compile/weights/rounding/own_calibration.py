@@ -1,8 +1,4 @@
-"""A calibration text where the user gives none: the model writes it, before its matrices are rounded.
-
-What writes is the checkpoint in MXINT8 with int8 rows, packed beside the bundle: half the bytes of fp16, and nearer to
-the checkpoint than any format of fewer bits.
-"""
+"""A calibration text where the user gives none: the model writes it, before its matrices are rounded."""
 
 from __future__ import annotations
 
@@ -14,16 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.progress import Stages
+from mxspec.compile.weights.pack_writer import pack_writer
 from mxspec.compile.weights.rounding.text import CalibrationText
-from mxspec.compile.weights.write_model import write_model
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.own_text.openings import openings_of
 from mxspec.runtime.own_text.write import open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
-
-WRITER = {"format": "mxint8", "formats": (), "keep_fp16": (), "budget": None, "max_ratio": None, "activations": "int8"}
 
 
 def write_calibration(
@@ -60,14 +54,9 @@ def _write(
     length: int,
 ) -> NDArray[np.int64]:
     folder = place / f"{plan.name}-writer"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    wanted = recipe.draft if plan.name == "draft" else recipe.target
+    wanted, context = recipe.draft if plan.name == "draft" else recipe.target, plan.exported.context_length
     assert wanted is not None
-    wanted, context = wanted.model_copy(update=WRITER), plan.exported.context_length
-    writer = plan_model(plan.name, checkpoint, wanted, recipe, context, plan.traces, taps=plan.taps)
-    with stages.bytes(f"pack {plan.name} to write", writer.read_bytes) as advance:
-        entry = write_model(writer, folder, advance).entry
+    entry = pack_writer(plan.name, checkpoint, wanted, recipe, context, folder, stages, plan.traces, plan.taps)
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     openings = openings_of(checkpoint.folder, tokenizer)
     session = open_writer(folder, entry, known, count)
