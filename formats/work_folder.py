@@ -4,7 +4,7 @@ DIR.partial/
   lock        held (flock) by the process that works here
   bundle/     what becomes DIR
   *.journal   how far the file of that name in bundle/ is; without one a file is begun anew
-  rounding/   layers that calibrated rounding has done
+  rounding/   what calibrated rounding, or the training of a head, has done
   old/        what DIR was, where the system cannot exchange two names in one step
 """
 

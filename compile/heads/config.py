@@ -21,8 +21,8 @@ MODEL_TYPE = "mxspec_eagle3"
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # the key of the layers in both forms
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 DEFAULT_TAPS = 3
-_PLAIN, _SPECULATORS = "LlamaForCausalLMEagle3", "Eagle3Speculator"
-_NAMES = {_PLAIN, "Eagle3LlamaForCausalLM", _SPECULATORS, "Eagle3DraftModel"}
+_PLAIN, SPECULATORS = "LlamaForCausalLMEagle3", "Eagle3Speculator"
+_NAMES = {_PLAIN, "Eagle3LlamaForCausalLM", SPECULATORS, "Eagle3DraftModel"}
 _OTHER_DRAFTS = ("eagle", "medusa", "speculator", "dflash", "hydra")  # in the names of other trained drafts
 _LAYER_KINDS = ("llama", "qwen3")
 
@@ -89,7 +89,7 @@ def head_settings(settings: dict[str, Any], where: str) -> dict[str, Any] | None
         **kept,
         **flags,
         "model_type": MODEL_TYPE,
-        "architectures": [_PLAIN if leave else _SPECULATORS],
+        "architectures": [_PLAIN if leave else SPECULATORS],
         "num_hidden_layers": 1,
         "tie_word_embeddings": False,
         "qk_norm": layer.get("model_type") == "qwen3",

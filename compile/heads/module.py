@@ -92,24 +92,31 @@ class Eagle3Head(LlamaPreTrainedModel):  # type: ignore[misc]
         return g
 
     def forward(
-        self, input_ids: Tensor, g: Tensor, position_ids: Tensor | None = None, past_key_values: Any = None, **_: Any
+        self,
+        input_ids: Tensor,
+        g: Tensor,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        **_: Any,
     ) -> HeadOutput:
         """What follows each of the tokens int64[1, tokens], read beside g float32[1, tokens, hidden].
 
-        Without a cache every token sees those before it; a cache's own attention does what it does.
+        Without a cache every token sees those before it. With one its own attention does what it does, or tokens see
+        what `attention_mask` float32[tokens, cached] adds nothing to.
         """
         count = input_ids.shape[1]
         if position_ids is None:
             position_ids = torch.arange(count)[None]
-        mask = None
+        mask = attention_mask
         if past_key_values is None:
-            mask = torch.full((count, count), torch.finfo(g.dtype).min).triu(1)[None, None]
+            mask = torch.full((count, count), torch.finfo(g.dtype).min).triu(1)
         embedded = self.embed_tokens(input_ids)
         x = self.layers[0](
             embedded,
             g,
             position_embeddings=self.rotary_emb(embedded, position_ids),
-            attention_mask=mask,
+            attention_mask=None if mask is None else mask[None, None],
             past_key_values=past_key_values,
         )
         normed = self.norm(x)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from mxspec.compile.commands.speccompile import main as speccompile
+from mxspec.compile.commands.specdraft import main as specdraft
 from mxspec.evaluate.bench.cli import main as specbench
 from mxspec.evaluate.speccheck import main as speccheck
 from mxspec.evaluate.tasks.lm_eval_command import main as mxspec_eval
@@ -24,6 +25,7 @@ DOCUMENTS = [
 ]
 COMMANDS: dict[str, click.Command] = {
     "speccompile": speccompile,
+    "specdraft": specdraft,
     "specrun": specrun,
     "speccheck": speccheck,
     "specbench": specbench,

@@ -72,6 +72,7 @@ def test_the_scripts_begin_there() -> None:
     scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {
         "speccompile": "mxspec.compile.start:main",
+        "specdraft": "mxspec.compile.start:specdraft",
         "specrun": "mxspec.runtime.start:main",
         "speccheck": "mxspec.evaluate.start:speccheck",
         "specbench": "mxspec.evaluate.start:specbench",

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.own_text.openings import BETWEEN, WORDS, openings_of
-from mxspec.runtime.own_text.write import SAMPLING, write_texts
+from mxspec.runtime.own_text.write import SAMPLING, continue_texts, sampled, write_texts
 
 LINES = WORDS.read_text().splitlines()
 
@@ -89,3 +89,20 @@ def test_tokens_have_the_models_own_frequencies_but_for_the_tail() -> None:
     assert SAMPLING.top_p == 0.95
     kept = np.array([0.5, 0.3, 0.16, 0, 0]) / 0.96  # the fewest tokens that have at least 0.95
     assert np.abs(share - kept).max() < 5 * np.sqrt(0.25 / 20_000)
+
+
+def test_a_text_ends_where_one_of_the_ends_is_written_whatever_is_beside_it(tiny_bundles: dict[str, Path]) -> None:
+    bundle, openings = Bundle.open(tiny_bundles["near"]), [[5, 6, 7], [9], [11, 12], [3], [4, 8]]
+
+    def texts(slots: int, ends: Sequence[int]) -> list[list[int]]:
+        choices = [sampled([7, number], 24) for number in range(len(openings))]
+        return continue_texts(Session.of(bundle, "target", slots), openings, choices, 24, lambda count: None, ends)
+
+    whole = texts(2, ())
+    assert {len(text) for text in whole} == {24}
+    end = whole[1][6]
+    cut = [
+        text[: text.index(end, len(opening)) + 1 if end in text[len(opening) :] else 24]
+        for text, opening in zip(whole, openings, strict=True)
+    ]
+    assert texts(2, [end]) == texts(5, [end]) == cut

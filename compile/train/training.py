@@ -1,0 +1,155 @@
+"""Train a head, keep the best so far, and go on after a kill with the same numbers."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mxspec.compile.train.acceptance import Acceptance
+from mxspec.compile.train.examples import Examples
+from mxspec.compile.train.head_file import Start
+from mxspec.compile.train.lesson import Lesson
+
+BATCH = 8  # texts of a step
+PASSES = 12  # over all texts, if nothing ends it before
+PATIENCE = 3  # passes without a better head
+SAVE_SECONDS = 120.0
+WARM_UP = 0.04  # of all steps
+CLIP = 0.5  # of the gradient's norm, as in EAGLE's own training
+_BETAS, _DECAY = (0.9, 0.95), 0.01
+
+Report = Callable[[int, float, Acceptance], object]  # passes, loss of a token, held-out acceptance
+
+
+def learning_rate(width: int) -> float:
+    """The largest rate for a head of this width: 1e-3 at 576, 1.5e-4 at 4096."""
+    return min(4e-3, 0.6 / width)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Steps done of all, the best held-out tokens a round so far, and passes since then."""
+
+    steps: int
+    done: int = 0
+    best: float = 0.0
+    without: int = 0
+
+
+class Training:
+    """A head in training; `place` is the file that a killed run goes on from."""
+
+    def __init__(self, start: Start, examples: Examples, place: Path, seed: int) -> None:
+        self._head, self._examples, self._place, self._seed = start.head, examples, place, seed
+        start.head.embed_tokens.requires_grad_(False)
+        start.head.train()
+        self._token_of = torch.from_numpy(start.ids)
+        self._row_of = torch.full((start.head.config.vocab_size,), -1).index_copy_(
+            0, self._token_of, torch.arange(len(start.ids))
+        )
+        self._values = [value for value in start.head.parameters() if value.requires_grad]
+        self._rate = learning_rate(start.head.config.hidden_size)
+        self._optimizer = torch.optim.AdamW(self._values, lr=self._rate, betas=_BETAS, weight_decay=_DECAY)
+        self._best: dict[str, Tensor] = {}
+
+    def run(self, taught: Sequence[int], held_out: Sequence[int], seconds: float, report: Report) -> dict[str, Tensor]:
+        """The best weights by held-out acceptance, after at most about `seconds`."""
+        ends = time.monotonic() + seconds
+        a_pass = math.ceil(len(taught) / BATCH)
+        progress = self._restored() or Progress(self._planned(taught, a_pass, seconds))
+        saved, losses = time.monotonic(), list[float]()
+        while progress.done < progress.steps and progress.without < PATIENCE:
+            if losses and time.monotonic() > ends:
+                break
+            losses.append(self._step(self._batch(taught, progress.done, a_pass), self._rate_at(progress)))
+            progress.done += 1
+            if progress.done % a_pass == 0 or progress.done == progress.steps:
+                self._judge(held_out, progress, math.ceil(progress.done / a_pass), losses, report)
+            if time.monotonic() - saved > SAVE_SECONDS:
+                self._save(progress)
+                saved = time.monotonic()
+        if losses:
+            self._judge(held_out, progress, progress.done // a_pass, losses, report)
+        return self._best
+
+    def _planned(self, taught: Sequence[int], a_pass: int, seconds: float) -> int:
+        """The steps of all passes, or as many as fit into the time by a first step that changes nothing."""
+        began = time.monotonic()
+        self._gradient(taught[:BATCH])
+        self._optimizer.zero_grad()
+        return max(1, min(PASSES * a_pass, int(0.9 * seconds / (time.monotonic() - began))))
+
+    def _batch(self, taught: Sequence[int], step: int, a_pass: int) -> list[int]:
+        number, first = divmod(step, a_pass)
+        order = np.random.default_rng([self._seed, number]).permutation(len(taught))
+        return [taught[i] for i in order[first * BATCH : (first + 1) * BATCH]]
+
+    def _rate_at(self, progress: Progress) -> float:
+        """Rises, then falls as a cosine does."""
+        share = (progress.done + 1) / progress.steps
+        return self._rate * min(1.0, share / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+
+    def _step(self, numbers: Sequence[int], rate: float) -> float:
+        loss = self._gradient(numbers)
+        torch.nn.utils.clip_grad_norm_(self._values, CLIP)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return loss
+
+    def _gradient(self, numbers: Sequence[int]) -> float:
+        """Adds the gradient of the loss of a token; text by text, so that none is padded."""
+        lessons = [Lesson.of(self._examples.read(number), self._row_of) for number in numbers]
+        tokens, total = sum(lesson.counted for lesson in lessons), 0.0
+        for lesson in lessons:
+            loss = lesson.loss(self._head) / tokens
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return total
+
+    def _judge(
+        self, held_out: Sequence[int], progress: Progress, passes: int, losses: list[float], report: Report
+    ) -> None:
+        found = self.acceptance(held_out)
+        tokens = found.tokens(len(found.rates))
+        if better := tokens > progress.best or not self._best:
+            progress.best = tokens
+            self._best = {name: value.detach().clone() for name, value in self._head.state_dict().items()}
+        progress.without = 0 if better else progress.without + 1
+        report(passes, sum(losses) / len(losses), found)
+        losses.clear()
+
+    def acceptance(self, numbers: Sequence[int]) -> Acceptance:
+        """Of the head as it is, on these texts."""
+        lessons = (Lesson.of(self._examples.read(number), self._row_of) for number in numbers)
+        return Acceptance.of([lesson.agreements(self._head, self._token_of) for lesson in lessons])
+
+    def _save(self, progress: Progress) -> None:
+        kept: dict[str, Any] = {
+            "progress": [progress.steps, progress.done, progress.best, progress.without],
+            "head": self._head.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "best": self._best,
+        }
+        beside = self._place.with_suffix(".part")
+        torch.save(kept, beside)
+        os.replace(beside, self._place)
+
+    def _restored(self) -> Progress | None:
+        if not self._place.is_file():
+            return None
+        kept = torch.load(self._place, weights_only=True)
+        self._head.load_state_dict(kept["head"])
+        self._optimizer.load_state_dict(kept["optimizer"])
+        self._best = kept["best"]
+        return Progress(*kept["progress"])
