@@ -117,7 +117,7 @@ class ModelRounder:
             if number in waiting[name]:
                 waiting[name].remove(number)
                 if name not in moments:
-                    moments[name] = Moments(values.shape[-1], self._share)
+                    moments[name] = self._moments(name, values.shape[-1])
                 moments[name].add(values, torch.from_numpy(self._store.inputs(name)[batches[number]].copy()))
             if waiting[name]:
                 return True
@@ -125,6 +125,7 @@ class ModelRounder:
             members = {member: matrices[member] for member in groups[name]}
             done.update(self._round_matrices(members, moments.pop(name), write_back=True))
             self._store.remove_inputs(name)
+            self._store.remove_inputs(_drift(name))
             return False
 
         unfinished = list(range(len(batches)))
@@ -157,9 +158,15 @@ class ModelRounder:
         ):
             of_exact, of_rounded = (self._model.run(index, _tensor(hidden)[None]) for hidden in (exact, rounded))
             if moments is None:
-                moments = Moments(of_rounded.shape[-1], self._share)
+                moments = self._moments("head", of_rounded.shape[-1])
             moments.add(of_rounded, of_exact)
-        return self._round_matrices(matrices, moments, write_back=False)
+        done = self._round_matrices(matrices, moments, write_back=False)
+        self._store.remove_inputs(_drift("head"))
+        return done
+
+    def _moments(self, name: str, k: int) -> Moments:
+        """Moments of the inputs of some matrices; the drift is in a file, so that memory need not hold it too."""
+        return Moments(k, self._share, self._store.create_inputs(_drift(name), (k, k)))
 
     def _embed(self, text: CalibrationText) -> None:
         kept: list[NDArray[np.float32]] = []
@@ -183,6 +190,10 @@ class ModelRounder:
             statistics = round_matrix(source, factor, tiles, weight)
             done[name] = RoundedMatrix(self._store.tiles_path(name), statistics, fallback)
         return done
+
+
+def _drift(name: str) -> str:
+    return f"drift-{name}"
 
 
 def rounding_work(model: LayeredModel, sources: Mapping[str, Source], formats: Mapping[str, str], tokens: int) -> int:

@@ -50,21 +50,21 @@ class Factor:
 class Moments:
     """The sum of x^T x over the rows x of a layer's inputs, float32[k, k].
 
-    `share` of the drift between exact and rounded inputs is made up for.
+    `drift` float32[k, k], zeros, takes the drift between exact and rounded inputs, if exact ones are added; `share` of
+    it is made up for. It may be a mapped file: it is read in order, and as large as the sum.
     """
 
-    def __init__(self, k: int, share: float = 1.0) -> None:
+    def __init__(self, k: int, share: float = 1.0, drift: NDArray[np.float32] | None = None) -> None:
         self._share = share
         self._sum = torch.zeros(k, k)
-        self._drift: torch.Tensor | None = None
+        self._drift = None if drift is None else torch.from_numpy(drift)
 
     def add(self, inputs: torch.Tensor, exact: torch.Tensor | None = None) -> None:
         """Add inputs float32[..., k]; `exact` are the same inputs of a model without rounding."""
         rows = inputs.reshape(-1, self._sum.shape[0])
         self._sum.addmm_(rows.T, rows)
         if exact is not None:
-            if self._drift is None:
-                self._drift = torch.zeros_like(self._sum)
+            assert self._drift is not None, "drift has a place"
             self._drift.addmm_((exact.reshape(rows.shape) - rows).T, rows)
 
     def factor(self, damping: float = DAMPING) -> Factor:

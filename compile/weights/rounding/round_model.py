@@ -73,7 +73,8 @@ def round_model(
 def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
     """What `round_model` keeps on disk until the bundle is whole.
 
-    That is the rounded matrices, what goes into a layer and comes out of it in two streams, and what its matrices read.
+    That is the rounded matrices, what goes into a layer and comes out of it in two streams, what its matrices read, and
+    the drift of one group's inputs.
     """
     matrices = _mx_matrices(plan)
     if recipe.rounding != "gptq" or not matrices:
@@ -82,7 +83,8 @@ def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
     floats = 4 * min(widths) + sum(widths) // plan.exported.layers
     inputs = 4 * recipe.calibration_tokens * floats
     writer = writer_bytes(plan) if recipe.calibrate is None else 0  # is gone before the first input is kept
-    return sum(spec.stored_bytes for spec in matrices) + max(inputs, writer)
+    drift = 4 * max(widths) ** 2
+    return sum(spec.stored_bytes for spec in matrices) + max(inputs + drift, writer)
 
 
 def mx_formats(plan: ModelPlan) -> dict[str, str]:

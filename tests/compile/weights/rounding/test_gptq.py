@@ -136,7 +136,7 @@ def test_a_matrix_is_moved_to_what_its_inputs_would_have_given() -> None:
     values = (rng.standard_normal((9, 70)) * 0.1).astype(np.float32)
     rounded = correlated_inputs(300, 70)
     exact = (rounded + 0.1 * rounded.std() * rng.standard_normal(rounded.shape)).astype(np.float32)
-    moments = Moments(70)
+    moments = Moments(70, drift=np.zeros((70, 70), np.float32))
     for ours, theirs in zip(np.array_split(rounded, 3), np.array_split(exact, 3), strict=True):
         moments.add(torch.from_numpy(ours), torch.from_numpy(theirs))
     moved = moments.factor().shift(values)
