@@ -88,6 +88,8 @@ TABLES: dict[str, Table] = {
     "soak": Table(("soak",)),
     "ops_avx2": Table(("avx2/ops",)),
     "ops_avx512vbmi": Table(("avx512vbmi/ops",)),
+    "floor_avx512vbmi": Table(("avx512vbmi/floor",)),
+    "model_smollm2_avx512vbmi": Table(("avx512vbmi/model_smollm2",)),
     "attention_avx2": Table(("avx2/ops",), (2,)),
     "attention_avx512vbmi": Table(("avx512vbmi/ops",), (2,)),
     "model_avx2": Table(("avx2/model_tinyllama",)),
