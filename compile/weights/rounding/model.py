@@ -118,7 +118,9 @@ class ModelRounder:
                 waiting[name].remove(number)
                 if name not in moments:
                     moments[name] = self._moments(name, values.shape[-1])
-                moments[name].add(values, torch.from_numpy(self._store.inputs(name)[batches[number]].copy()))
+                exact = self._store.inputs(name)[batches[number]]
+                for of_rounded, of_exact in zip(values.reshape(exact.shape), exact, strict=True):
+                    moments[name].add(of_rounded, _tensor(of_exact))  # a window at a time: they may be large
             if waiting[name]:
                 return True
             del waiting[name]

@@ -106,11 +106,11 @@ def test_each_group_of_a_layer_reads_what_the_rounded_ones_before_it_make(
 ) -> None:
     """Seen from outside: transformers' model with the rounded matrices gives what each group's moments are of."""
     opened = open_tiny("llama")
-    rounded_inputs: dict[str, Tensor] = {}
+    rounded_inputs: list[Tensor] = []  # window by window
     add = Moments.add
 
     def noted(self: Moments, inputs: Tensor, exact: Tensor | None = None) -> None:
-        rounded_inputs[f"{len(rounded_inputs)}"] = inputs.clone()
+        rounded_inputs.append(inputs.clone())
         add(self, inputs, exact)
 
     monkeypatch.setattr(Moments, "add", noted)
@@ -122,7 +122,9 @@ def test_each_group_of_a_layer_reads_what_the_rounded_ones_before_it_make(
             part.register_forward_pre_hook(lambda _, arguments: expected.append(arguments[0].clone()))
     with torch.no_grad():
         changed(input_ids=torch.from_numpy(text.windows))
-    for ours, theirs in zip(list(rounded_inputs.values())[: len(expected)], expected, strict=True):
+    count = len(text.windows)
+    of_groups = [torch.stack(rounded_inputs[i * count : (i + 1) * count]) for i in range(len(expected))]
+    for ours, theirs in zip(of_groups, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
