@@ -47,8 +47,8 @@ class Start:
     ids: Ids
 
     def tensors(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The file of these weights; the embedding is the target's, and is left out."""
-        kept = {name: value.half().contiguous() for name, value in weights.items() if name != _EMBEDDING}
+        """The file of these weights; the embedding, which is the target's, is not among them."""
+        kept = {name: value.half().contiguous() for name, value in weights.items()}
         ids = torch.from_numpy(self.ids)
         known = torch.zeros(self.head.config.vocab_size, dtype=torch.bool)
         return kept | {"d2t": ids - torch.arange(len(ids)), "t2d": known.index_fill(0, ids, value=True)}

@@ -148,7 +148,7 @@ def train_head(wanted: Wanted, output: Path, *, resume: bool, force: bool, stage
         _tell(stages, cost)(0, math.nan, training.acceptance(held_out))
         seconds = wanted.hours * 3600 - (time.monotonic() - began)
         best = training.run(taught, held_out, seconds, _tell(stages, cost))
-        start.head.load_state_dict(best)
+        start.head.load_state_dict(best, strict=False)
         found = training.acceptance(held_out)
         target.checkpoint.require_unchanged()
         writer.publish_with(CONFIG, write_files(writer.folder, settings, start, best))

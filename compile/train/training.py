@@ -124,7 +124,7 @@ class Training:
         tokens = found.tokens(len(found.rates))
         if better := tokens > progress.best or not self._best:
             progress.best = tokens
-            self._best = {name: value.detach().clone() for name, value in self._head.state_dict().items()}
+            self._best = {name: value.clone() for name, value in self._weights().items()}
         progress.without = 0 if better else progress.without + 1
         report(passes, sum(losses) / len(losses), found)
         losses.clear()
@@ -134,10 +134,14 @@ class Training:
         lessons = (Lesson.of(self._examples.read(number), self._row_of) for number in numbers)
         return Acceptance.of([lesson.agreements(self._head, self._token_of) for lesson in lessons])
 
+    def _weights(self) -> dict[str, Tensor]:
+        """What is trained: all but the embedding, which is the target's."""
+        return {name: value.detach() for name, value in self._head.named_parameters() if value.requires_grad}
+
     def _save(self, progress: Progress) -> None:
         kept: dict[str, Any] = {
             "progress": [progress.steps, progress.done, progress.best, progress.without],
-            "head": self._head.state_dict(),
+            "head": self._weights(),
             "optimizer": self._optimizer.state_dict(),
             "best": self._best,
         }
@@ -149,7 +153,7 @@ class Training:
         if not self._place.is_file():
             return None
         kept = torch.load(self._place, weights_only=True)
-        self._head.load_state_dict(kept["head"])
+        self._head.load_state_dict(kept["head"], strict=False)
         self._optimizer.load_state_dict(kept["optimizer"])
         self._best = kept["best"]
         return Progress(*kept["progress"])
