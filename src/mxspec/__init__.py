@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mxspec.formats.errors import BundleError, ContextLengthError, GenerationError, MxspecError
+    from mxspec.formats.errors import BundleError, ContextLengthError, GenerationError, MxspecError, UnavailableError
     from mxspec.runtime.engine import Engine
     from mxspec.runtime.events import Finished, Round, Token
     from mxspec.runtime.grammars.grammar import Grammar
@@ -28,6 +28,7 @@ __all__ = [
     "Request",
     "Round",
     "Token",
+    "UnavailableError",
     "__version__",
 ]
 
@@ -45,6 +46,7 @@ _HOMES = {
     "Request": "mxspec.runtime.request",
     "Round": "mxspec.runtime.events",
     "Token": "mxspec.runtime.events",
+    "UnavailableError": "mxspec.formats.errors",
 }
 
 

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mxspec.runtime.drafters.draft import Draft
+from mxspec.runtime.drafters.draft import Draft, Unread
 from mxspec.runtime.drafters.drafter import ProposalKind, Wanted
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.models.draft_tokens import DraftTokens
-from mxspec.runtime.models.session import Part
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling
@@ -216,8 +215,7 @@ def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:
         for want in wanted:
             unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens]
             for _ in range(want.k):
-                row = drafter.session.run([Part(want.slot.index, want.slot.draft_length, unread, 1)])[0]
-                want.slot.draft_length += len(unread)
+                row = drafter.draft.run([Unread(want.slot, unread)])[0]
                 count = len(want.proposal.tokens)
                 want.add_row(row, drafter.name)
                 if len(want.proposal.tokens) == count:
