@@ -114,11 +114,7 @@ def main(
                 work, binaries, pair, held_out, threads, sizes, repetitions, windows, calibrate, CONSOLE.print
             )
         elif accuracy and gguf is not None:
-            packed = {name: packed_again(work, binaries, gguf, name) for name in formats.PEER_FORMATS}
-            whole, held_out = packed_again(work, binaries, gguf, F16), text or held_out_text(work)
-            found = formats.compare(
-                gguf.name, whole, packed, bundles, binaries, held_out, windows, threads, CONSOLE.print
-            )
+            found = compare_formats(gguf, bundles, binaries, work, text or held_out_text(work), windows, threads)
         elif serving:
             if gguf is None:
                 peers, compiled = servers.pair_servers(work, binaries, grown_pair(work, target, draft), threads)
@@ -149,6 +145,15 @@ def random_models(shape_name: str, peer_formats: Sequence[str], ours: Sequence[s
         weight_format, activations = shape.OURS[name]
         compiled[name] = random_bundle(of_shape, work, weight_format, activations=activations)
     return {weights: peer_model(work, of_shape, weights) for weights in peer_formats}, compiled
+
+
+def compare_formats(
+    gguf: Path, bundles: Sequence[Path], binaries: Path, work: Path, text: Path, windows: int, threads: int
+) -> Result:
+    """The peer's formats of a published model and our bundles of it, each beside its 16-bit form."""
+    packed = {name: packed_again(work, binaries, gguf, name) for name in formats.PEER_FORMATS}
+    whole = packed_again(work, binaries, gguf, F16)
+    return formats.compare(gguf.name, whole, packed, bundles, binaries, text, windows, threads, CONSOLE.print)
 
 
 def published_models(gguf: Path, bundles: Sequence[Path], binaries: Path, work: Path) -> Models:

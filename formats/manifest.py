@@ -414,8 +414,8 @@ class Manifest(Strict):
     def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
         """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for a missing one."""
         entry, lender = self.models[model], self.models[LENDER]
-        tables = (tensor for tensor in lender.tensors if entry.states is not None and tensor.format == "fp16")
-        lent = {tensor.name: tensor for tensor in (*tables, *(one for one in lender.tensors if not one.sources))}
+        tables = entry.states is not None  # which may be lent, too
+        lent = {t.name: t for t in lender.tensors if not t.sources or (tables and t.format == "fp16")}
         for name in entry.borrowed:
             if model == LENDER or name not in lent:
                 raise ValueError(f"models.{model}: borrows {name!r}, which is not a computed table of the {LENDER}'s")

@@ -38,8 +38,8 @@ class Checkpoint:
     settings for MX and its ties between tables that differ. An adapter's changes are applied as tensors are read.
     Without safetensors, pickled weights are read if `from_pickle` allows it. `notes` are for the user. A GGUF file, or
     a folder with a GGUF file and no other weights, is read like the checkpoint that it was made from. `offsets` is the
-    d2t of an EAGLE-3 head. Raises
-    CheckpointError for a missing or truncated file, UnsupportedModelError for a configuration that cannot be read.
+    d2t of an EAGLE-3 head. Raises CheckpointError for a missing or truncated file, UnsupportedModelError for a
+    configuration that cannot be read.
     """
 
     def __init__(self, folder: Path, adapter: Path | None = None, *, from_pickle: bool = False) -> None:

@@ -85,12 +85,7 @@ def export_graph(
         head = swap_modules(model, weight_format, activations, call, head_rows)
         notes = replace_rotary_modules(model, context_length)
         specs = _weight_specs(model)
-        if config.is_encoder_decoder:
-            interface: DecoderInterface = SourceDecoderInterface(model, call, shape)
-        elif isinstance(model, Eagle3Head):
-            interface = HeadInterface(model, call, shape)
-        else:
-            interface = DecoderInterface(model, call, shape, taps)
+        interface = _interface(model, call, shape, taps)
         graph, weights = _finish(traces.of(interface, trace), interface, name, dict(specs), stored_once, ())
     encoder = None
     if config.is_encoder_decoder:
@@ -114,6 +109,15 @@ def export_graph(
         states=_states(config, taps),
         encoder=encoder,
     )
+
+
+def _interface(model: PreTrainedModel, call: CallInputs, shape: CacheShape, taps: Sequence[int]) -> DecoderInterface:
+    """What the graph takes and gives beside the caches."""
+    if model.config.is_encoder_decoder:
+        return SourceDecoderInterface(model, call, shape)
+    if isinstance(model, Eagle3Head):
+        return HeadInterface(model, call, shape)
+    return DecoderInterface(model, call, shape, taps)
 
 
 def _finish(

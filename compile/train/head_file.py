@@ -31,11 +31,6 @@ from mxspec.formats.errors import BundleError, PairError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _EMBEDDING = "embed_tokens.weight"
-_LAYER = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
-    "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act", "rope_parameters", "attention_bias",
-    "tie_word_embeddings",
-)  # fmt: skip
 _POSITIONS = 2048  # of a head whose target does not say how many it knows
 
 
@@ -88,7 +83,8 @@ def new_settings(target: Checkpoint, rows: int) -> dict[str, Any]:
 
 def settings_of(head: Eagle3Config, target: Checkpoint) -> dict[str, Any]:
     """The config.json, in the speculators form, of a published head."""
-    layer = {key: getattr(head, key) for key in _LAYER} | {"model_type": "qwen3" if head.qk_norm else "llama"}
+    layer = {key: getattr(head, key) for key in new_settings(target, 1)["transformer_layer_config"]}
+    layer["model_type"] = "qwen3" if head.qk_norm else "llama"
     flags = {name: getattr(head, name) for name in FLAGS}
     return _settings(layer, flags, head.taps or [], head.draft_vocab_size, target)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
-
 from mxspec.evaluate.bench.floor.nodes import Node, attention, gate, norm
 from mxspec.evaluate.bench.floor.result import FloorResult, Step
 from mxspec.evaluate.bench.harness import seconds_of, trials_of
@@ -47,7 +45,7 @@ def _region_name(pause: int) -> str:
 
 def _region(pause: int) -> float:
     runs = RUNS if pause < 1000 else RUNS // 10
-    return float(np.median(time_region(pause * 1e-6, runs)))
+    return median(time_region(pause * 1e-6, runs))
 
 
 def _timer(node: Node) -> Callable[[], float]:

@@ -13,7 +13,7 @@ namespace {
 // Tiles are tasks where the busiest thread then has at most this many eighths of its share. Else the spans of each tile
 // become tasks of their own, so that few heads, or one long sequence among short ones, still fill the threads.
 constexpr size_t kEvenEighths = 9;
-// Below this many multiply-adds (some 10 us) waking another thread costs more than it saves.
+// Below this many multiply-adds (some 5 us) waking another thread costs more than it saves.
 constexpr size_t kSerialWork = 1 << 16;
 constexpr size_t kSerialStores = 16;  // writing fewer tokens to the cache is not worth another thread either
 

@@ -42,7 +42,7 @@ ThreadPool& ThreadPool::shared() {
   return pool;
 }
 
-// Fetches a thread's part of the expected bytes, some of them at a time.
+// What a waiting thread does between two looks: it fetches its part of the expected bytes, some of them at a time.
 class ThreadPool::Fetching {
  public:
   Fetching(const ThreadPool& pool, size_t number) {
@@ -50,8 +50,8 @@ class ThreadPool::Fetching {
     next_ = pool.expected_.load(std::memory_order_relaxed) + count * number / threads;
     left_ = std::min(count / threads, kMostFetched);
   }
-  bool ended() const { return left_ == 0; }
-  void step() {
+  void wait() {
+    if (left_ == 0) return pause();
     const size_t count = std::min(left_, kFetchBytes);
     for (size_t i = 0; i < count; i += kLineBytes) __builtin_prefetch(next_ + i, 0, 2);
     next_ += count;
@@ -122,13 +122,7 @@ void ThreadPool::run(size_t count, void (*body)(void*, size_t), void* user) {
   job_.store(number << (2 * kBits) | count << kBits, std::memory_order_seq_cst);
   job_.notify_all();  // a system call only where somebody sleeps
   drain();
-  for (Fetching fetching(*this, 0); done_.load(std::memory_order_acquire) != count;) {
-    if (fetching.ended()) {
-      pause();
-    } else {
-      fetching.step();
-    }
-  }
+  for (Fetching fetching(*this, 0); done_.load(std::memory_order_acquire) != count;) fetching.wait();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
@@ -163,11 +157,7 @@ void ThreadPool::work(size_t number) {
         job_.wait(word);
         break;
       }
-      if (fetching.ended()) {
-        pause();
-      } else {
-        fetching.step();
-      }
+      fetching.wait();
       word = job_.load(std::memory_order_acquire);
     }
     drain();

@@ -31,12 +31,6 @@ def save_head(
     **settings: Any,
 ) -> Path:
     """A head whose ids are in `eagle_config` for the form "nested", beside it for "plain", and of "speculators"."""
-    generator = torch.Generator().manual_seed(11)
-
-    def random(*shape: int) -> Tensor:
-        values = torch.randn(shape, generator=generator)
-        return (values * 1.5 * shape[-1] ** -0.5 if len(shape) > 1 else 1 + 0.2 * values).half()
-
     layer: dict[str, Any] = {
         "hidden_size": width,
         "intermediate_size": 96,
@@ -64,11 +58,28 @@ def save_head(
         config = layer | top | {"architectures": ["LlamaForCausalLMEagle3"]}
     if ids is not None:
         config |= {"eagle_config": {IDS: ids}} if form == "nested" else {IDS: ids}
+    tensors = _tensors(config, layer, rows=rows, taps=taps, target_width=target_width, own_embedding=own_embedding)
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _tensors(
+    config: dict[str, Any], layer: dict[str, Any], *, rows: int, taps: int, target_width: int, own_embedding: bool
+) -> dict[str, Tensor]:
+    """Random ones, by the names of the form that the config is in."""
+    generator, width = torch.Generator().manual_seed(11), layer["hidden_size"]
+
+    def random(*shape: int) -> Tensor:
+        values = torch.randn(shape, generator=generator)
+        return (values * 1.5 * shape[-1] ** -0.5 if len(shape) > 1 else 1 + 0.2 * values).half()
+
     tensors = {"fc.weight": random(width, taps * target_width), "norm.weight": random(width)}
     tensors["lm_head.weight"] = random(rows, width)
-    if settings.get("norm_before_fc"):
+    if config.get("norm_before_fc"):
         tensors["input_norm.weight"] = random(taps * target_width)
-    if settings.get("fc_norm"):
+    if config.get("fc_norm"):
         tensors |= {f"fc_norm.{i}.weight": random(target_width) for i in range(taps)}
     if own_embedding:
         tensors["embed_tokens.weight"] = random(TARGET_LOGITS, width)
@@ -76,7 +87,7 @@ def save_head(
         kept = torch.randperm(256, generator=generator)[:rows].sort().values
         tensors["d2t"] = kept - torch.arange(rows)
         tensors["t2d"] = torch.zeros(TARGET_LOGITS, dtype=torch.bool).scatter(0, kept, value=True)
-    name = "layers.0" if form == "speculators" else "midlayer"
+    name = "layers.0" if "speculators_config" in config else "midlayer"
     shapes = {
         "self_attn.q_proj": (64, 2 * width),
         "self_attn.k_proj": (32, 2 * width),
@@ -87,13 +98,10 @@ def save_head(
         "mlp.down_proj": (width, 96),
         **dict.fromkeys(("input_layernorm", "hidden_norm", "post_attention_layernorm"), (width,)),
     }
-    if layer_type == "qwen3":
+    if layer["model_type"] == "qwen3":
         shapes |= {"self_attn.q_norm": (16,), "self_attn.k_norm": (16,)}
     for part, shape in shapes.items():
         tensors[f"{name}.{part}.weight"] = random(*shape)
-        if bias and part.startswith("self_attn") and len(shape) > 1:
+        if layer["attention_bias"] and part.startswith("self_attn") and len(shape) > 1:
             tensors[f"{name}.{part}.bias"] = random(shape[0])
-    folder.mkdir(parents=True)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return tensors

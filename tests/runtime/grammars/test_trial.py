@@ -119,8 +119,9 @@ def test_a_quick_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyP
     threads = [threading.Thread(target=ask, args=(grammar,)) for grammar in slow]
     for thread in threads:
         thread.start()
+    before = len(done)  # a busy machine may end some while it starts the others
     trial.check(Grammar.regex("among slow ones"))
-    assert len(done) < 30  # a busy machine may end most of them meanwhile
+    assert len(done) - before < 8
     for thread in threads:
         thread.join()
     assert len(done) == 30
