@@ -1,4 +1,4 @@
-"""Prompts of benchmarks: stretches of a text or of random tokens; for encoders, lines of a text."""
+"""Prompts of benchmarks: stretches of a text or of random tokens, questions; for encoders, lines of a text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from mxspec.evaluate.accuracy.documents import read_lines
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import read_text
-from mxspec.runtime.text.tokenizer import encode_prompt, load_tokenizer
+from mxspec.runtime.text.chat import ChatTemplate
+from mxspec.runtime.text.tokenizer import encode_prompt, encode_rendered, load_tokenizer
 
 PROMPT_TOKENS = 64
 
@@ -42,6 +43,22 @@ def read_prompts(
                 f"{encoder.context_length:,}, the context of the encoder"
             )
     return sources
+
+
+def read_questions(bundle: Path, file: Path) -> list[list[int]]:
+    """The questions in a UTF-8 file, one a line, each as the bundle's chat template shows it to the model.
+
+    Raises MxspecError for a file without a question, and for a bundle without a template.
+    """
+    opened = Bundle.open(bundle)
+    template, tokenizer = ChatTemplate.of(opened), load_tokenizer(opened.tokenizer_path)
+    if template is None:
+        raise MxspecError(f"--questions: {bundle} has no chat template; give --text, which it continues")
+    questions = [line.strip() for line in read_text(file, "--questions").splitlines() if line.strip()]
+    if not questions:
+        raise MxspecError(f"--questions {file}: got no questions, expected one a line")
+    rendered = (template.render([{"role": "user", "content": question}]) for question in questions)
+    return [encode_rendered(tokenizer, text) for text in rendered]
 
 
 def read_tokens(bundle: Path, text_file: Path | None, prompts: int) -> list[int]:

@@ -10,7 +10,7 @@ import click
 from mxspec.evaluate.bench.columns.measure import measure
 from mxspec.evaluate.bench.context import require_context
 from mxspec.evaluate.bench.options import VERIFIERS, repetitions_option
-from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, read_prompts
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, read_prompts, read_questions
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.runtime.cli.command import Command
@@ -21,10 +21,9 @@ from mxspec.runtime.drafters import NAMES
 
 @click.command("columns", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts from."
-)
-@click.option("--prompts", default=4, show_default=True, type=click.IntRange(min=1))
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from.")
+@click.option("--questions", type=click.Path(path_type=Path), help="Questions for a chat model, one a line.")
+@click.option("--prompts", type=click.IntRange(min=1), help="Number of prompts from --text.  [default: 4]")
 @click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
 @click.option(
     "--k",
@@ -44,13 +43,24 @@ from mxspec.runtime.drafters import NAMES
 @repetitions_option(3)
 @run_options
 def bench_columns(
-    bundle: Path, text_file: Path, prompts: int, new_tokens: int, repetitions: int, run: Run, **options: Any
+    bundle: Path,
+    text_file: Path | None,
+    questions: Path | None,
+    prompts: int | None,
+    new_tokens: int,
+    repetitions: int,
+    run: Run,
+    **options: Any,
 ) -> None:
     """Time fp16, the packed target, and the packed target speculating, in one run on one bundle.
 
-    BUNDLE was compiled with --with-baseline. The columns answer the same prompts alternately and go on after an end of
-    text; speeds are compared by pairs.
+    BUNDLE was compiled with --with-baseline. The columns answer the same prompts alternately; speeds are compared by
+    pairs. Answers to --questions end where the model ends them; what continues a --text goes on after an end of text.
     """
+    if (text_file is None) == (questions is None):
+        raise MxspecError("give either --text or --questions, where the prompts come from")
+    if questions is not None and prompts is not None:
+        raise MxspecError("--prompts: given with --questions, which are all asked; give it with --text")
     given = {name: value for name, value in options.items() if value is not None}
     if given["temperature"] == 0 and "verifier" in given:
         raise MxspecError("--verifier: given at temperature 0, which is greedy; give a --temperature above 0")
@@ -58,8 +68,13 @@ def bench_columns(
         engine = columns[-1].engine
         if len(columns) < 3:
             raise BundleError(f"{bundle}: holds no fp16 baseline to compare with: compile it with --with-baseline")
-        require_context(engine.bundle, PROMPT_TOKENS, new_tokens)
-        starts = read_prompts(bundle, text_file, prompts)
-        settings = given | {"max_new_tokens": new_tokens, "ignore_eos": True}
+        if questions is None:
+            require_context(engine.bundle, PROMPT_TOKENS, new_tokens)
+            starts = read_prompts(bundle, text_file, prompts or 4)
+        else:
+            starts = read_questions(bundle, questions)
+            require_context(engine.bundle, max(map(len, starts)), new_tokens)
+        # A second token, so that each answer has a round to time.
+        settings = given | {"max_new_tokens": new_tokens, "min_new_tokens": 2, "ignore_eos": questions is None}
         result = measure(columns, starts, settings, repetitions, progress)
     run.finish(result)

@@ -12,6 +12,8 @@ from mxspec.evaluate.bench import read_ceiling
 from mxspec.evaluate.bench.cli import main
 from mxspec.evaluate.bench.columns.result import ColumnsResult
 from mxspec.evaluate.bench.energy import EnergyMeter
+from mxspec.runtime.engine import Engine
+from tests.serve.conftest import with_chat_template
 
 
 def columns(*arguments: str | Path) -> Result:
@@ -49,16 +51,53 @@ def test_figures_follow_from_trials(demo_with_baseline: Path, text: Path, tmp_pa
     assert all(t.rounds + t.accepted >= t.tokens for t in speculating.trials)
 
 
+def test_questions_are_asked_as_the_template_has_them(demo_with_baseline: Path, tmp_path: Path) -> None:
+    bundle = with_chat_template(demo_with_baseline, tmp_path / "chat.bundle")
+    questions, record = tmp_path / "questions.txt", tmp_path / "record.json"
+    questions.write_text("Where is it?\n\nWhen was it?\n")
+    with Engine(bundle) as engine:
+        expected = [
+            engine.generate(messages=[{"role": "user", "content": each}], max_new_tokens=8, min_new_tokens=2).result()
+            for each in ("Where is it?", "When was it?")
+        ]
+    asked = columns(bundle, "--questions", questions, "--new-tokens", "8", "--repetitions", "1", "--record", record)
+    assert asked.exit_code == 0, asked.output
+    result = ColumnsResult.model_validate(json.loads(record.read_text())["result"])
+    assert result.same_texts == result.prompts == 2
+    for column in result.columns[1:]:
+        assert [trial.tokens + 1 for trial in column.trials] == [len(answer.token_ids) for answer in expected]
+
+
 def test_impossible_measurements_are_refused(
-    demo_bundles: dict[str, Path], demo_with_baseline: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+    demo_bundles: dict[str, Path],
+    demo_with_baseline: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read_ceiling, "PASSES", 1)
+    empty = text.with_name("empty.txt")
+    empty.write_text("\n")
+    chat = with_chat_template(demo_with_baseline, tmp_path / "chat.bundle")
+    done = columns(demo_with_baseline, "--questions", text)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "has no chat template; give --text" in done.stderr
     for arguments, message in (
         ([demo_bundles["real"]], "--with-baseline"),
         ([demo_with_baseline, "--new-tokens", "1000"], "expected at most 960"),
         ([demo_with_baseline, "--verifier", "mrs"], "--verifier: given at temperature 0"),
     ):
         done = columns(*arguments, "--text", text)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert message in done.stderr
+
+    for options, message in (
+        ([], "either --text or --questions"),
+        (["--questions", text, "--text", text], "either --text or --questions"),
+        (["--questions", text, "--prompts", "2"], "--prompts: given with --questions"),
+        (["--questions", empty], "got no questions, expected one a line"),
+    ):
+        done = columns(chat, *options)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert message in done.stderr
 
