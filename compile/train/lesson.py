@@ -56,7 +56,7 @@ class Lesson:
         """The cross-entropy to what the target expects, summed over starts and steps, each step with its weight."""
         total = torch.zeros(())
         for step, logits in enumerate(unroll(head, self.tokens, self.states, STEPS)):
-            said, places = logits[self.first :], slice(self.first + step + 1, len(self.tokens) - 1)
+            said, places = logits[self.first :].float(), slice(self.first + step + 1, len(self.tokens) - 1)
             expected = self.expected[places]
             agreed = (expected * said.gather(1, self.rows[places])).sum(-1)
             total = total + DECAY**step * (expected.sum(-1) * said.logsumexp(-1) - agreed).sum()

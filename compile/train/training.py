@@ -30,6 +30,11 @@ _BETAS, _DECAY = (0.9, 0.95), 0.01
 Report = Callable[[int, float, Acceptance], object]  # passes, loss of a token, held-out acceptance
 
 
+def _fast_products() -> torch.autocast:
+    """Matrix products in bfloat16 where the processor has tiles for them (AMX), 2.5 times as fast; else in float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=bool(torch.cpu.get_capabilities().get("amx_bf16", False)))
+
+
 def learning_rate(width: int) -> float:
     """The largest rate for a head of this width: 1e-3 at 576, 1.5e-4 at 4096."""
     return min(4e-3, 0.6 / width)
@@ -112,7 +117,8 @@ class Training:
         lessons = [Lesson.of(self._examples.read(number), self._row_of) for number in numbers]
         tokens, total = sum(lesson.counted for lesson in lessons), 0.0
         for lesson in lessons:
-            loss = lesson.loss(self._head) / tokens
+            with _fast_products():
+                loss = lesson.loss(self._head) / tokens
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         return total
