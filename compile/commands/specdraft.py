@@ -45,6 +45,14 @@ def main() -> None:
     show_default=True,
     help="Time that it may take; it ends before if the head no longer improves.",
 )
+@click.option(
+    "--format",
+    "weight_format",
+    type=click.Choice(["fp16", "mxfp6_e2m3", "mxfp6_e3m2"]),
+    default="fp16",
+    show_default=True,
+    help="Format of the head's matrices in its file.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of texts and weights.")
 @click.option("--from", "start", type=_FILE, metavar="HEAD", help="Go on from this EAGLE-3 head.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped.")
@@ -58,6 +66,7 @@ def train(
     tokens: int,
     vocabulary: int,
     hours: float,
+    weight_format: str,
     seed: int,
     start: Path | None,
     resume: bool,
@@ -76,7 +85,7 @@ def train(
 
     console = report_console()
     began = time.perf_counter()
-    wanted = Wanted(target, text, prompts, tokens, vocabulary, hours, seed, start)
+    wanted = Wanted(target, text, prompts, tokens, vocabulary, hours, seed, start, weight_format)
     with termination_as_interrupt():
         found = train_head(wanted, output, resume=resume, force=force, stages=Stages(console))
     rates = " ".join(f"{rate:.3f}" for rate in found.rates)

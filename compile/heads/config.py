@@ -83,6 +83,7 @@ def head_settings(settings: dict[str, Any], where: str) -> dict[str, Any] | None
     if isinstance(kinds, list) and kinds not in ([], ["full_attention"]):
         raise UnsupportedModelError(f"{where}: layer_types: got {shorten(kinds)}, expected ['full_attention']")
     taps = _taps(ids, leave=leave, where=where)
+    layer = {"quantization_config": settings.get("quantization_config"), **layer}
     kept = {key: value for key, value in layer.items() if key not in ("eagle_config", "speculators_config", LAYERS)}
     vocab_size, hidden_size = layer.get("vocab_size"), layer.get("hidden_size")
     return {

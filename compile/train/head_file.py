@@ -27,6 +27,7 @@ from mxspec.compile.checkpoint.mx_tensor import read_whole
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.heads.config import FLAGS, LAYERS, SPECULATORS, Eagle3Config, default_taps
 from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.train.mx_matrices import mx_matrices, quantization_config
 from mxspec.formats.errors import BundleError, PairError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -42,11 +43,10 @@ class Start:
     ids: Ids
 
     def tensors(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The file of these weights; the embedding, which is the target's, is not among them."""
-        kept = {name: value.half().contiguous() for name, value in weights.items()}
+        """The file of these weights and the tokens; the embedding, which is the target's, is not among them."""
         ids = torch.from_numpy(self.ids)
         known = torch.zeros(self.head.config.vocab_size, dtype=torch.bool)
-        return kept | {"d2t": ids - torch.arange(len(ids)), "t2d": known.index_fill(0, ids, value=True)}
+        return dict(weights) | {"d2t": ids - torch.arange(len(ids)), "t2d": known.index_fill(0, ids, value=True)}
 
 
 def new_settings(target: Checkpoint, rows: int) -> dict[str, Any]:
@@ -147,8 +147,14 @@ def published_head(folder: Path, target: Checkpoint) -> tuple[dict[str, Any], St
         return settings_of(checkpoint.config, target), Start(head, ids[order])
 
 
-def write_files(folder: Path, settings: Mapping[str, Any], start: Start, weights: Mapping[str, Tensor]) -> str:
-    """Write the tensors; the text of config.json."""
+def write_files(
+    folder: Path, settings: Mapping[str, Any], start: Start, weights: Mapping[str, Tensor], weight_format: str
+) -> str:
+    """Write the tensors, in fp16 or with matrices in an MX format; the text of config.json."""
+    weights = {name: value.half().contiguous() for name, value in weights.items()}
+    if weight_format != "fp16":
+        settings = {**settings, "quantization_config": quantization_config(weights, weight_format)}
+        weights = mx_matrices(weights, weight_format)
     save_file(start.tensors(weights), folder / WEIGHTS, metadata={"format": "pt"})
     return json.dumps(settings, indent=2) + "\n"
 

@@ -56,10 +56,9 @@ class Lesson:
         """The cross-entropy to what the target expects, summed over starts and steps, each step with its weight."""
         total = torch.zeros(())
         for step, logits in enumerate(unroll(head, self.tokens, self.states, STEPS)):
-            said, places = logits[self.first :].float(), slice(self.first + step + 1, len(self.tokens) - 1)
-            expected = self.expected[places]
-            agreed = (expected * said.gather(1, self.rows[places])).sum(-1)
-            total = total + DECAY**step * (expected.sum(-1) * said.logsumexp(-1) - agreed).sum()
+            places = slice(self.first + step + 1, len(self.tokens) - 1)
+            said = logits[self.first :].log_softmax(-1, dtype=torch.float32).gather(1, self.rows[places])
+            total = total - DECAY**step * (self.expected[places] * said).sum()
         return total
 
     @torch.no_grad()

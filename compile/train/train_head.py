@@ -56,7 +56,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to train: `tokens` of text at most, `vocabulary` rows, and about so many `hours`."""
+    """What to train: `tokens` of text at most, `vocabulary` rows, and about so many `hours`; the format of its file."""
 
     target: str
     text: Path | None = None
@@ -66,6 +66,7 @@ class Wanted:
     hours: float = 2.0
     seed: int = 0
     start: Path | None = None
+    weight_format: str = "fp16"
 
 
 class Target:
@@ -151,7 +152,7 @@ def train_head(wanted: Wanted, output: Path, *, resume: bool, force: bool, stage
         start.head.load_state_dict(best, strict=False)
         found = training.acceptance(held_out)
         target.checkpoint.require_unchanged()
-        writer.publish_with(CONFIG, write_files(writer.folder, settings, start, best))
+        writer.publish_with(CONFIG, write_files(writer.folder, settings, start, best, wanted.weight_format))
     return found
 
 
@@ -182,7 +183,7 @@ def _given(wanted: Wanted, target: Target) -> Callable[[Writer], Source]:
 
 def _keep_options(place: Path, wanted: Wanted, target: Target, *, resume: bool) -> None:
     """Write what texts and training depend on; raises RecipeError where an interrupted run had other options."""
-    options = {key: str(value) for key, value in asdict(wanted).items() if key != "hours"}
+    options = {key: str(value) for key, value in asdict(wanted).items() if key not in ("hours", "weight_format")}
     for key, path in (("text", wanted.text), ("prompts", wanted.prompts)):
         if path is not None:
             options[key] = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -19,7 +19,7 @@ from mxspec.compile.train.examples import Examples
 from mxspec.compile.train.head_file import Start
 from mxspec.compile.train.lesson import Lesson
 
-BATCH = 8  # texts of a step
+BATCH = 2  # texts of a step: after as many texts, more steps taught more than larger ones
 PASSES = 12  # over all texts, if nothing ends it before
 PATIENCE = 3  # passes without a better head
 SAVE_SECONDS = 120.0
@@ -63,7 +63,7 @@ class Training:
         )
         self._values = [value for value in start.head.parameters() if value.requires_grad]
         self._rate = learning_rate(start.head.config.hidden_size)
-        self._optimizer = torch.optim.AdamW(self._values, lr=self._rate, betas=_BETAS, weight_decay=_DECAY)
+        self._optimizer = torch.optim.AdamW(self._values, lr=self._rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
         self._best: dict[str, Tensor] = {}
 
     def run(self, taught: Sequence[int], held_out: Sequence[int], seconds: float, report: Report) -> dict[str, Tensor]:
@@ -87,11 +87,14 @@ class Training:
         return self._best
 
     def _planned(self, taught: Sequence[int], a_pass: int, seconds: float) -> int:
-        """The steps of all passes, or as many as fit into the time by a first step that changes nothing."""
-        began = time.monotonic()
-        self._gradient(taught[:BATCH])
+        """The steps of all passes, or as many as fit into the time by the fastest of three that change nothing."""
+        each = []
+        for _ in range(3):
+            began = time.monotonic()
+            self._gradient(taught[:BATCH])
+            each.append(time.monotonic() - began)
         self._optimizer.zero_grad()
-        return max(1, min(PASSES * a_pass, int(0.9 * seconds / (time.monotonic() - began))))
+        return max(1, min(PASSES * a_pass, int(0.9 * seconds / min(each))))
 
     def _batch(self, taught: Sequence[int], step: int, a_pass: int) -> list[int]:
         number, first = divmod(step, a_pass)
@@ -138,7 +141,8 @@ class Training:
     def acceptance(self, numbers: Sequence[int]) -> Acceptance:
         """Of the head as it is, on these texts."""
         lessons = (Lesson.of(self._examples.read(number), self._row_of) for number in numbers)
-        return Acceptance.of([lesson.agreements(self._head, self._token_of) for lesson in lessons])
+        with _fast_products():
+            return Acceptance.of([lesson.agreements(self._head, self._token_of) for lesson in lessons])
 
     def _weights(self) -> dict[str, Tensor]:
         """What is trained: all but the embedding, which is the target's."""

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from rich.console import Console
 
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.mx_tensor import MxTensor, read_whole
 from mxspec.compile.progress import Stages
 from mxspec.compile.train import train_head as steps
 from mxspec.compile.train import training
@@ -84,6 +91,36 @@ def test_the_head_drafts_for_its_target(folder: Path, trained: Noted) -> None:
         drafted = engine.submit(asked(prompt, k=3)).result()
     assert drafted.token_ids == plain.token_ids
     assert drafted.statistics.accepted > 0
+
+
+def test_a_head_in_mxfp6_is_packed_as_it_is(folder: Path, trained: Noted, wanted: Wanted, tmp_path: Path) -> None:
+    """Its values are those that ml_dtypes rounds the fp16 head's to."""
+    train_head(
+        replace(wanted, weight_format="mxfp6_e2m3"), tmp_path / "head", resume=False, force=False, stages=Noted()
+    )
+    with Checkpoint(folder / "head") as fp16, Checkpoint(tmp_path / "head") as packed:
+        assert packed.tensors.keys() == fp16.tensors.keys()
+        for name, tensor in packed.tensors.items():
+            values = read_whole(fp16.tensors[name])
+            if values.ndim == 2 and values.shape[1] % 32 == 0:
+                assert isinstance(tensor, MxTensor)
+                values = rounded(values, ml_dtypes.float6_e2m3fn)
+            np.testing.assert_array_equal(read_whole(tensor), values)
+    shutil.copytree(folder / "target", tmp_path / "target")
+    draft = compiled(tmp_path, tmp_path / "head", with_baseline=False, draft={"format": "mxfp6_e2m3"}).manifest
+    packed_ones = [tensor for tensor in draft.models["draft"].tensors if tensor.format == "mxfp6_e2m3"]
+    assert {tensor.error for tensor in packed_ones} == {0}
+    assert sum(tensor.own_codes for tensor in packed_ones) == len(packed_ones) - 1  # the head's rows are selected
+
+
+def rounded(values: NDArray[np.float32], element: Any) -> NDArray[np.float32]:
+    """Blocks of 32 with the scale of OCP MX, section 6.3."""
+    blocks = values.reshape(len(values), -1, 32)
+    _, exponents = np.frexp(np.abs(blocks).max(axis=-1, keepdims=True))
+    scales = np.exp2(exponents - 1.0 - 2)
+    most = float(ml_dtypes.finfo(element).max)
+    kept = np.clip(blocks / scales, -most, most).astype(element).astype(np.float32) * scales
+    return kept.reshape(values.shape).astype(np.float32)
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(
