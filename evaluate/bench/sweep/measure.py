@@ -63,7 +63,8 @@ def _point(
 ) -> SweepPoint:
     settings: dict[str, Any] = {"temperature": point.temperature, "max_new_tokens": new_tokens, "ignore_eos": True}
     guessing = {"k": point.k, "drafter": point.drafter} | ({"verifier": point.verifier} if point.temperature else {})
-    repeats = point.temperature and (point.k != "auto" or point.verifier == "match")  # where a seed means one text
+    repeatable = point.k != "auto" and engine.drafters[point.drafter].repeatable
+    repeats = point.temperature and (repeatable or point.verifier == "match")  # where a seed means one text
 
     def variant(own: dict[str, Any]) -> Callable[[list[list[int]], int], Answered]:
         def write(prompts: list[list[int]], repetition: int) -> Answered:
