@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from mxspec.formats.errors import BundleError
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout, read_header
 
-_DTYPES: dict[str, np.dtype[Any]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+_DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype("u1"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Write int32 or int64 arrays to a new file; its SHA-256."""
+    """Write uint8, int32 or int64 arrays to a new file; its SHA-256."""
     layout = plan_layout([(name, _NAMES[array.dtype], array.shape) for name, array in arrays.items()])
     with SafetensorsWriter(path, layout) as writer:
         for name, array in arrays.items():

@@ -157,15 +157,19 @@ class EncoderEntry(Strict):
 class VocabularyEntry(Strict):
     """What a draft proposes and reads if it does not simply have the target's tokens: arrays in a safetensors file.
 
-    `reads`: number of ids that the draft knows; `foreign`: they are those of a tokenizer of its own. `shared` is the
-    share of the draft's own tokens that the target has, too. Of `tokens` held-out tokens of a text with this hash,
-    `covered` is the share that the draft can propose, and `lengthened` is how many of its tokens it reads for each.
+    `reads`: number of ids that the draft knows; `foreign`: they are those of a tokenizer of its own; `writes_text`: the
+    draft proposes text that it writes in these. `shared` is the share of the draft's own tokens that the target has,
+    too, and `text_shared` the same of the tokens that the draft makes of a text's held-out end. Of `tokens` held-out
+    tokens of a text with this hash, `covered` is the share that the draft can propose, and `lengthened` is how many of
+    its tokens it reads for each.
     """
 
     file: str
     reads: Positive
     foreign: bool = False
+    writes_text: bool = False
     shared: Annotated[float, Field(ge=0, le=1)] | None = None
+    text_shared: Annotated[float, Field(ge=0, le=1)] | None = None
     text_sha256: Sha256 | None = None
     tokens: Count = 0
     covered: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -405,6 +409,8 @@ class Manifest(Strict):
         name = entry.vocabulary.file
         if model != "draft" or entry.encoder is not None:
             raise ValueError(f"models.{model}: has a vocabulary, which only drafts without an encoder may have")
+        if entry.vocabulary.writes_text and not entry.vocabulary.foreign:
+            raise ValueError(f"models.{model}.vocabulary: writes text in tokens of its own, and has none")
         if name not in self.files:
             raise ValueError(f"models.{model}.vocabulary: file {name!r} is not in files")
         if name in owners:
@@ -440,9 +446,16 @@ class Manifest(Strict):
     def to_json(self) -> str:
         """The text of manifest.json; without newer keys where they say nothing, for readers that do not know them."""
         left_out: dict[str, Any] = {"generation": True} if self.generation == NO_RULES else {}
-        newer = ("vocabulary", "states")
-        plain = {name: {k for k in newer if getattr(entry, k) is None} for name, entry in self.models.items()}
+        plain = {name: _said_nothing(entry) for name, entry in self.models.items()}
         return self.model_dump_json(indent=1, exclude=left_out | {"models": plain}) + "\n"
+
+
+def _said_nothing(entry: ModelEntry) -> dict[str, Any]:
+    """The newer keys of a model that say nothing."""
+    found: dict[str, Any] = {key: True for key in ("vocabulary", "states") if getattr(entry, key) is None}
+    if entry.vocabulary is not None:
+        found["vocabulary"] = {key for key in ("writes_text", "text_shared") if not getattr(entry.vocabulary, key)}
+    return found
 
 
 def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[TensorEntry], tokens: int) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
 
+from tokenizers import Tokenizer
+
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import ContextLengthError, GenerationError, did_you_mean
 from mxspec.formats.manifest import ModelName
@@ -21,6 +23,7 @@ from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.drafters.states_draft import StatesDraft
+from mxspec.runtime.drafters.text_draft import TextDraft
 from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.grammars.trial import Trial
 from mxspec.runtime.handle import Answer, Handle, Mailbox
@@ -87,7 +90,7 @@ class Engine:
         self._prompt_bytes = longest_text(self.tokenizer, self.prompt_capacity)
         entry = manifest.tokenizer
         self.trial = Trial(self.tokenizer, entry.eos_token_ids, entry.vocab_size)  # of requests' grammars
-        drafting = None if self.draft is None else _draft_of(self.draft, self.target)
+        drafting = None if self.draft is None else _draft_of(self.draft, self.target, self.tokenizer)
         self._drafters = drafters_of(self.bundle, drafting, shared_suffixes)
         self._measured = Measured()
         scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner])
@@ -397,7 +400,9 @@ class Engine:
         return Sampling(**{**defaults, **given}).seeded()
 
 
-def _draft_of(draft: Session, target: Session) -> Draft:
+def _draft_of(draft: Session, target: Session, tokenizer: Tokenizer) -> Draft:
+    if draft.texts is not None:
+        return TextDraft(draft, tokenizer)
     return Draft(draft) if draft.read_states is None else StatesDraft(draft, target)
 
 

@@ -19,6 +19,7 @@ from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.drafters.states_draft import StatesDraft
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.text_draft import TextDraft, TextDrafter
 
 
 def drafters_of(bundle: Bundle, draft: Draft | None, shared_suffixes: int) -> dict[str, Drafter]:
@@ -48,18 +49,23 @@ def make_drafters(
         mixed.append(NgramDrafter(ngrams))
         drafters.append(mixed[-1])
     if draft is not None:
-        drafters.append(ModelDrafter(draft))
-        if not isinstance(draft, StatesDraft):
+        drafters.append(_of_model(draft))
+        if not isinstance(draft, StatesDraft | TextDraft):
             drafters.append(HierarchicalDrafter(draft))
-    drafters.append(MixDrafter(mixed, None if draft is None else ModelDrafter(draft)))
+    drafters.append(MixDrafter(mixed, None if draft is None else _of_model(draft)))
     return {drafter.name: drafter for drafter in drafters}
+
+
+def _of_model(draft: Draft) -> ModelDrafter:
+    return TextDrafter(draft) if isinstance(draft, TextDraft) else ModelDrafter(draft)
 
 
 def why_missing(name: str, *, has_draft: bool) -> GenerationError:
     """The error for a drafter that users can ask for and this bundle does not have."""
     if has_draft and name == "hierarchical":
         return GenerationError(
-            f"drafter: got {name!r}, but the bundle's draft reads hidden states, one token after the other; take model"
+            f"drafter: got {name!r}, but the bundle's draft reads hidden states or writes text, one token after the "
+            "other; take model"
         )
     needed = "no n-gram tables; compile it with --ngram TEXT" if name == "ngram" else "no draft; compile it with one"
     return GenerationError(f"drafter: got {name!r}, but the bundle holds {needed}")

@@ -32,9 +32,12 @@ class Stopping:
         """Whether another guess is worth a call of the draft; to be asked before each, whatever call it comes from."""
         if self.stopped or self.want.proposal.errors:
             return False
-        if self.want.worth.all_wanted or not self.want.proposal.tokens:
-            return True
-        return self.survives * self.sureness.mean >= self.want.worth.call
+        return not self.want.proposal.tokens or self.worth_a_call
+
+    @property
+    def worth_a_call(self) -> bool:
+        """Whether a guess after those so far is likely enough to be kept."""
+        return self.want.worth.all_wanted or self.survives * self.sureness.mean >= self.want.worth.call
 
     def pays(self, row: Logits) -> bool:
         """Whether the token that a row gives is worth being scored."""

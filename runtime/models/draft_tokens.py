@@ -1,16 +1,18 @@
 """The tokens of a draft that does not simply have the target's: what it can propose, and how it reads a text.
 
 The draft's head has a row for each token that it proposes, in the order of the target's ids: a head with fewer rows is
-trimmed (FR-Spec, Zhao et al. 2025). If the draft has a tokenizer of its own, only tokens whose bytes both have are
-proposed (token-level intersection, Timor et al. 2025), and each token of the target is read as one or several of the
-draft's. Tokens without a row have probability 0 under the draft, so the verifier needs to know nothing of this.
+trimmed (FR-Spec, Zhao et al. 2025). If the draft has a tokenizer of its own, each token of the target is read as one
+or several of the draft's, and one of two things is proposed (Timor et al. 2025): the tokens whose bytes both have
+(token-level intersection), or what the target's tokenizer makes of the text that the draft writes in its own tokens
+(string-level exact match). Tokens without a row have probability 0 under the draft, and a text is a certain guess, so
+the verifier needs to know nothing of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +24,7 @@ from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import ModelEntry
 
 Arrays = Mapping[str, NDArray[Any]]
+AMID = -1  # a token of the target ends amid one of the draft's
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,9 @@ class DraftTokens:
     `head_ids` int64[rows]: the target's id of each row of logits, rising. `reads`: number of ids that the draft knows.
     With a tokenizer of its own, the target's token i is read as `ids[begins[i] : begins[i + 1]]`, and a text begins
     with the ids `start`.
+
+    A draft that writes text has a row for each of its own ids: `texts` are their bytes, empty for special tokens, and
+    `head_ids` is -1 where the target has no such token.
     """
 
     head_ids: NDArray[np.int64]
@@ -38,6 +44,7 @@ class DraftTokens:
     begins: NDArray[np.int32] | None = None
     ids: NDArray[np.int32] | None = None
     start: tuple[int, ...] = ()
+    texts: tuple[bytes, ...] | None = None
 
     @classmethod
     def of(cls, bundle: Path, entry: ModelEntry, vocab_size: int) -> Self | None:
@@ -53,16 +60,16 @@ class DraftTokens:
     @classmethod
     def from_arrays(cls, arrays: Arrays, rows: int, reads: int, vocab_size: int) -> Self:
         """Checked, for a head of `rows` rows and a target of `vocab_size` ids. Raises BundleError."""
-        own = {"begins", "ids", "start"}
-        if set(arrays) not in ({"head_ids"}, {"head_ids", *own}):
+        own, written = {"begins", "ids", "start"}, {"texts", "text_begins"}
+        if set(arrays) not in ({"head_ids"}, {"head_ids", *own}, {"head_ids", *own, *written}):
             raise BundleError(
-                f"holds {', '.join(sorted(arrays)) or 'nothing'}, expected head_ids, or also {sorted(own)}"
+                f"holds {', '.join(sorted(arrays)) or 'nothing'}, expected head_ids, or also {sorted(own)}, "
+                f"or also {sorted(written)}"
             )
-        head_ids = np.asarray(arrays["head_ids"], np.int64)
-        if len(head_ids) != rows:
-            raise BundleError(f"head_ids has {len(head_ids)} ids for a head of {rows} rows")
-        if rows and (head_ids[0] < 0 or head_ids[-1] >= vocab_size or (np.diff(head_ids) <= 0).any()):
-            raise BundleError(f"head_ids: expected rising ids from 0 to {vocab_size - 1}")
+        texts = _texts(arrays, reads) if "texts" in arrays else None
+        head_ids = _head_ids(arrays, rows if texts is None else min(rows, reads), vocab_size, rising=texts is None)
+        if len(head_ids) < reads and texts is not None:
+            raise BundleError(f"head_ids has {len(head_ids)} ids for {reads} tokens")
         if "begins" not in arrays:
             return cls(head_ids, reads)
         begins, ids, start = (np.asarray(arrays[name], np.int32) for name in ("begins", "ids", "start"))
@@ -71,7 +78,7 @@ class DraftTokens:
         for name, known in (("ids", ids), ("start", start)):
             if len(known) and (known.min() < 0 or known.max() >= reads):
                 raise BundleError(f"{name}: expected ids from 0 to {reads - 1}")
-        return cls(head_ids, reads, begins, ids, tuple(start.tolist()))
+        return cls(head_ids, reads, begins, ids, tuple(start.tolist()), texts)
 
     @property
     def foreign(self) -> bool:
@@ -79,8 +86,10 @@ class DraftTokens:
         return self.begins is not None
 
     @property
-    def rows(self) -> NDArray[np.int64]:
-        """The draft's own id of each row of its head: the rows of its checkpoint's head."""
+    def rows(self) -> NDArray[np.int64] | None:
+        """The draft's own id of each row of its head: the rows of its checkpoint's head; None if these are all."""
+        if self.texts is not None:
+            return None
         if self.begins is None or self.ids is None:
             return self.head_ids
         return self.ids[self.begins[self.head_ids]].astype(np.int64)
@@ -93,12 +102,53 @@ class DraftTokens:
         return own
 
 
+def _head_ids(arrays: Arrays, rows: int, vocab_size: int, *, rising: bool) -> NDArray[np.int64]:
+    """The target's id of each of so many rows; of a draft that writes text they need not rise, and -1 is none."""
+    head_ids = np.asarray(arrays["head_ids"], np.int64)
+    if len(head_ids) != rows:
+        raise BundleError(f"head_ids has {len(head_ids)} ids for a head of {rows} rows")
+    least = 0 if rising else -1
+    if rows and (head_ids.min() < least or head_ids.max() >= vocab_size or (rising and (np.diff(head_ids) <= 0).any())):
+        raise BundleError(f"head_ids: expected {'rising ' if rising else ''}ids from {least} to {vocab_size - 1}")
+    return head_ids
+
+
+def _texts(arrays: Arrays, count: int) -> tuple[bytes, ...]:
+    """The bytes of `count` tokens. Raises BundleError."""
+    begins, texts = np.asarray(arrays["text_begins"], np.int64), np.asarray(arrays["texts"], np.uint8).tobytes()
+    if len(begins) != count + 1 or begins[0] != 0 or begins[-1] != len(texts) or (np.diff(begins) < 0).any():
+        raise BundleError(f"text_begins: expected {count + 1} places that do not fall, from 0 to {len(texts)}")
+    return tuple(texts[begin:end] for begin, end in pairwise(begins.tolist()))
+
+
 class Translation:
-    """Texts of the target's tokens as a draft with its own tokenizer reads them, one in each slot of its caches."""
+    """Texts of the target's tokens as a draft with its own tokenizer reads them, one in each slot of its caches.
+
+    What the draft has written itself need not end where a token of the target ends: such a token has no number of
+    entries, and is read again with those before it, back to a place where both agree.
+    """
 
     def __init__(self, tokens: DraftTokens, slots: int) -> None:
         self._tokens = tokens
-        self._ends: list[list[int]] = [[0] for _ in range(slots)]  # entries in the cache after 0, 1, 2 … tokens
+        # Entries in the cache after 0, 1, 2 … tokens, or AMID.
+        self._ends: list[list[int]] = [[0] for _ in range(slots)]
+
+    def agreed(self, slot: int, length: int) -> int:
+        """The most tokens of the slot, up to `length`, after which a token of the draft ends, too."""
+        ends = self._ends[slot]
+        while ends[length] == AMID:
+            length -= 1
+        return length
+
+    def write(self, slot: int, past: int, ends: Sequence[int | None]) -> int:
+        """Note that the draft has written more tokens after its first `past`: after how many of its own each ends.
+
+        None: amid one, or after more than it has read. Returns the tokens of the slot up to the last that is known.
+        """
+        known = self._ends[slot]
+        del known[past + 1 :]
+        known += [AMID if end is None else known[past] + end for end in ends]
+        return self.agreed(slot, len(known) - 1)
 
     def entries(self, slot: int, past: int, tokens: Sequence[int]) -> int:
         """Number of cache entries that a slot has after `past` tokens and these."""
@@ -120,7 +170,7 @@ class Translation:
         """Give a slot the first `length` tokens of another; the entries of `length` and of `first` tokens."""
         ends = self._ends[source]
         self._ends[destination] = ends[: length + 1]
-        return ends[length], ends[first]
+        return ends[self.agreed(source, length)], ends[self.agreed(source, first)]
 
     def _read(self, past: int, tokens: Sequence[int]) -> list[list[int]]:
         """The draft's ids for each token; the first token of a text also has what a text begins with."""

@@ -35,7 +35,8 @@ class Part:
     """What one text adds to a call: `tokens` after the `past` valid entries of its slot.
 
     Logits are wanted after the last `rows` of them; 0 where a piece of a prompt is only read. A draft that reads hidden
-    states gets float32[tokens, size] `states` beside them: the target's, or its `own` of earlier calls.
+    states gets float32[tokens, size] `states` beside them: the target's, or its `own` of earlier calls. With `written`
+    they are ids of a draft with a tokenizer of its own, as they are.
     """
 
     slot: int
@@ -44,6 +45,7 @@ class Part:
     rows: int
     states: States | None = None
     own: bool = False
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,9 @@ class Session:
         self.entry = entry
         self.real_vocab = real_vocab
         self.slots = slots
-        self.head_ids = None if tokens is None else tokens.head_ids  # the token of each logit, if these are not all
+        # The token of each logit, if these are not all; -1 of a draft that writes text, where the target has no such.
+        self.head_ids = None if tokens is None else tokens.head_ids
+        self.texts = None if tokens is None else tokens.texts
         self._known = entry.vocab_size if tokens is None else tokens.reads
         self.translation = Translation(tokens, slots) if tokens is not None and tokens.foreign else None
         self._wide = np.empty((0, 0), np.float32)
@@ -125,7 +129,8 @@ class Session:
         if len(self._wide) < len(logits):
             self._wide = np.full((len(logits), self.real_vocab), -np.inf, np.float32)
         wide = self._wide[: len(logits)]
-        wide[:, self.head_ids] = logits
+        named = slice(None) if self.texts is None else np.flatnonzero(self.head_ids >= 0)
+        wide[:, self.head_ids[named]] = logits[:, named]
         return wide
 
     def run_head(self, parts: Sequence[Part]) -> Logits:
@@ -171,10 +176,10 @@ class Session:
         if self.head_ids is None and self.real_vocab > self.entry.vocab_size:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
-        return logits[:, : self.real_vocab]
+        return logits[:, : self.real_vocab if self.texts is None else self._known]
 
     def _read(self, part: Part) -> _Read:
-        if self.translation is None:
+        if self.translation is None or part.written:
             count = len(part.tokens)
             return _Read(part.past, part.tokens, range(count - part.rows, count))
         past, tokens, ends = self.translation.read(part.slot, part.past, part.tokens)

@@ -79,12 +79,16 @@ class Distribution:
         index = int(self.weights.argmax())
         return index if self.ids is None else int(self.ids[index])
 
-    def race(self, draws: Draws, place: int) -> int:
+    def race(self, draws: Draws, place: int, noise_of: NDArray[np.int64] | None = None) -> int:
         """The first of exponential clocks whose rates are the weights: a draw by noise that others can share.
 
-        It is argmax(log p + g) with Gumbel noise g = -log of the exponentials (Maddison et al. 2014).
+        It is argmax(log p + g) with Gumbel noise g = -log of the exponentials (Maddison et al. 2014). With `noise_of`
+        int64[vocab] each id has the noise of another, which names the same token elsewhere.
         """
-        clocks = draws.exponentials(place, self.ids, len(self.weights))
+        ids = self.ids
+        if noise_of is not None:
+            ids = noise_of if ids is None else noise_of[ids]
+        clocks = draws.exponentials(place, ids, len(self.weights))
         index = int((self.weights / clocks).argmax())
         return index if self.ids is None else int(self.ids[index])
 

@@ -126,6 +126,10 @@ class Shaper:
         """
         return shape(np.log(expected.weights).astype(np.float32), self._at(temperature), expected.ids)
 
+    def unmasked(self, logits: Logits, temperature: float | None = None) -> Distribution:
+        """A row of a model with tokens of its own after temperature and truncation, and nothing else."""
+        return shape(logits, self._at(temperature))
+
     def _at(self, temperature: float | None) -> Sampling:
         """The settings, at a draft's own temperature where it has one."""
         return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)

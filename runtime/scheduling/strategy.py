@@ -10,6 +10,7 @@ from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.drafters.known import why_missing
+from mxspec.runtime.drafters.text_draft import TextDrafter
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.verifiers.known import MATCH, MRS, VERIFIERS
@@ -97,7 +98,7 @@ def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[V
     if request.lenience < 1:
         return MRS, proposal
     repeats = request.seed is not None and (request.k in (None, "auto") or not drafter.repeatable)
-    if repeats or drafter.cheap:
+    if repeats or drafter.cheap or isinstance(drafter, TextDrafter):
         return MATCH, proposal
     verifier, best = measured.best()
     if request.proposal is None:

@@ -12,7 +12,12 @@ from safetensors.numpy import load_file, save_file
 from mxspec.formats.array_file import map_arrays, write_arrays
 from mxspec.formats.errors import BundleError
 
-ARRAYS = {"a.1": np.arange(7, dtype=np.int32), "b": np.array([1 << 40, -3]), "empty": np.empty(0, np.int32)}
+ARRAYS = {
+    "a.1": np.arange(7, dtype=np.int32),
+    "b": np.array([1 << 40, -3]),
+    "empty": np.empty(0, np.int32),
+    "bytes": np.arange(9, dtype=np.uint8),
+}
 
 
 def test_arrays_are_read_as_written(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class ToySession:
         self.calls: list[list[tuple[int, int, int, int]]] = []  # of each part: slot, past length, tokens, rows
         self.drafter = ModelDrafter(Draft(self))  # type: ignore[arg-type]
         self.head_ids = None if tokens is None else tokens.head_ids
+        self.texts = None if tokens is None else tokens.texts
         self.translation = Translation(tokens, slots) if tokens is not None and tokens.foreign else None
         self._logits = logits
         self._caches = [[STALE] * capacity for _ in range(slots)]
@@ -90,7 +91,7 @@ class ToySession:
 
     def _read(self, part: Part) -> tuple[int, Sequence[int], Sequence[int]]:
         """Entries before a part, the tokens that are read, and the number of these after which each given one ends."""
-        if self.translation is None:
+        if self.translation is None or part.written:
             return part.past, part.tokens, range(1, len(part.tokens) + 1)
         return self.translation.read(part.slot, part.past, part.tokens)
 

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from tokenizers import Tokenizer, decoders, models
 
 from mxspec.runtime.drafters.draft import Draft, Unread
 from mxspec.runtime.drafters.drafter import ProposalKind, Wanted
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.text_draft import TextDraft
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
@@ -127,6 +129,37 @@ def of_own(text: tuple[int, ...]) -> Any:
     return of_kept(words)
 
 
+# A draft that writes text: word 6 is two of its tokens, and it has tokens of several words, one of which ends amid one.
+SPELLED = ("a", "b", "c", "d", "e", "f", "gi", "h")
+OWN_TEXTS = {4: "a", 5: "b", 9: "c", 8: "d", 7: "e", 11: "f", 12: "g", 13: "i", 10: "h", 14: "ab", 15: "hgi", 6: "cg"}
+WRITES = DraftTokens(
+    np.array([SPELLED.index(OWN_TEXTS[own]) if OWN_TEXTS.get(own) in SPELLED else -1 for own in range(16)]),
+    16,
+    FOREIGN.begins,
+    FOREIGN.ids,
+    FOREIGN.start,
+    tuple(OWN_TEXTS.get(own, "").encode() for own in range(16)),
+)
+
+
+def of_text(text: tuple[int, ...]) -> Any:
+    """The draft's logits of its own tokens: those of the words that they begin with, amid a word only of its rest."""
+    assert text[0] == 3
+    spelled = "".join(OWN_TEXTS[own] for own in text[1:])
+    amid, words = spelled.endswith("g"), tuple("abcdefgh".index(letter) for letter in spelled.replace("i", ""))
+    row = after(DRAFT)(words[: len(words) - amid])
+    first = {own: "i" if amid else given[0] for own, given in OWN_TEXTS.items()}
+    own = [row["abcdefgh".index(first[own])] if first.get(own, "i") != "i" else -9.0 for own in range(16)]
+    return np.array([9.0 if amid and token == 13 else logit for token, logit in enumerate(own)], np.float32)
+
+
+def speller() -> Tokenizer:
+    """The target's tokenizer: the longest words that there are."""
+    tokenizer = Tokenizer(models.Unigram([(word, -1.0) for word in SPELLED]))
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
 WAYS = {
     "mrs": Way("mrs", CUT),
     "mrs with penalties": Way("mrs", PENALISED),
@@ -142,12 +175,17 @@ WAYS = {
     "match, other tokens": Way("match", tokens=FOREIGN),
     "mrs, other tokens": Way("mrs", tokens=FOREIGN),
     "mrs, other tokens, drafter hierarchical": Way("mrs", drafter="hierarchical", tokens=FOREIGN),
+    "match, text": Way("match", CUT, k=3, tokens=WRITES),
+    "mrs, text": Way("mrs", PENALISED, k=3, tokens=WRITES),
+    "block, text": Way("block", k=3, tokens=WRITES),
 }
 
 
 def surprise_of(count_texts: CountTexts, way: Way) -> float:
     settings = {field.name: getattr(way.sampling, field.name) for field in fields(Sampling) if field.name != "seed"}
     of_draft = after(DRAFT) if way.tokens is None else of_own if way.tokens.foreign else of_kept
+    if way.tokens is WRITES:
+        of_draft = of_text
     counts = count_texts(
         after(TARGET),
         of_draft,
@@ -156,7 +194,9 @@ def surprise_of(count_texts: CountTexts, way: Way) -> float:
         range(way.samples),
         k=way.k,
         tokens=way.tokens,
-        make=lambda draft: make_drafters(WORDS, Draft(draft))[way.drafter],
+        make=lambda draft: make_drafters(WORDS, TextDraft(draft, speller()) if way.tokens is WRITES else Draft(draft))[
+            way.drafter
+        ],
         verifier=way.verifier,
         proposal=way.proposal,
         draft_temperature=way.draft_temperature,
@@ -198,6 +238,11 @@ def whole_vocabulary_said(patch: MonkeyPatch) -> None:
     patch.setattr(Wanted, "add_row", add_row)
 
 
+def said_to_be_drawn(patch: MonkeyPatch) -> None:
+    """A written text is proposed as if each word had been as likely as another."""
+    patch.setattr(Distribution, "point", lambda token: Distribution.of(np.ones(WORDS)))
+
+
 def block_keyed_by_position(patch: MonkeyPatch) -> None:
     patch.setitem(VERIFIERS, "block", replace(VERIFIERS["block"], fresh=False))
 
@@ -234,6 +279,7 @@ def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:
         (bonus_one_late, "mrs"),
         (stops_after_unlikely_tokens, "block"),
         (whole_vocabulary_said, "mrs, trimmed"),
+        (said_to_be_drawn, "block, text"),
         (block_keyed_by_position, "block, a sure draft of two words"),
     ],
 )
