@@ -97,7 +97,7 @@ def write_bundle(
         stages.note(f"warning: {said}")
 
     chosen, taps = choose_vocabulary(recipe, checkpoints, vocabularies, stages), taps_of(checkpoints)
-    rows: dict[ModelName, Ids] = {} if chosen is None else {"draft": chosen.rows}
+    rows: dict[ModelName, Ids] = {} if chosen is None or chosen.rows is None else {"draft": chosen.rows}
     verdicts = judge_models(models, checkpoints, contexts, stages, taps)
     budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
     plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages, rows, taps))

@@ -39,6 +39,8 @@ Rounding = Literal["auto", "nearest", "scale", "gptq"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 Tied = Literal["once", "twice"]
 TIED: tuple[Tied, ...] = get_args(Tied)
+DraftTokensWay = Literal["tli", "text"]
+DRAFT_TOKENS: tuple[DraftTokensWay, ...] = get_args(DraftTokensWay)
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+(/[\w.-]+)*\.gguf)?")
@@ -136,11 +138,15 @@ class DraftRecipe(TargetRecipe):
 
     With `vocabulary` its head keeps the rows of that many tokens, the most frequent ones of the file `text`, or those
     that the tokenizer ranks first. What the kept tokens cover is measured on the last tenth of `text`.
+
+    `tokens` says what a draft with another tokenizer proposes: the tokens that both have (`tli`), or what the target's
+    tokenizer makes of the text that the draft writes (`text`); by default `tli` if most of its tokens are shared.
     """
 
     format: FormatName = FP16_TILES
     vocabulary: Positive | None = None
     text: str | None = None
+    tokens: DraftTokensWay | None = None
 
     @model_validator(mode="after")
     def _vocabulary_without_a_budget(self) -> Self:

@@ -168,13 +168,17 @@ def _states_line(states: StatesEntry) -> str:
 
 def _vocabulary_line(vocabulary: VocabularyEntry, rows: int) -> str:
     """How many tokens the draft proposes, and what that is of a held-out text."""
-    said = [f"  proposes {rows:,} tokens"]
+    said = ["  writes text" if vocabulary.writes_text else f"  proposes {rows:,} tokens"]
     if vocabulary.shared is not None:
-        said.append(f"of a tokenizer of its own, which shares {vocabulary.shared:.1%} of its tokens with the target's")
+        said.append(
+            f"with a tokenizer of its own, which shares {vocabulary.shared:.1%} of its tokens with the target's"
+        )
+    if vocabulary.text_shared is not None:
+        said.append(f"{vocabulary.text_shared:.1%} of those of a held-out text")
     if vocabulary.covered is not None:
         said.append(f"{vocabulary.covered:.1%} of the {vocabulary.tokens:,} held-out tokens of its text")
     if vocabulary.lengthened is not None:
-        said.append(f"each read as {vocabulary.lengthened:.2f} of its own")
+        said.append(f"each token of the target's read as {vocabulary.lengthened:.2f} of its own")
     return ", ".join(said)
 
 

@@ -18,7 +18,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.find_recipe import read_recipe
-from mxspec.recipes.recipe import ROUNDINGS, TIED, from_here
+from mxspec.recipes.recipe import DRAFT_TOKENS, ROUNDINGS, TIED, from_here
 from mxspec.runtime.cli.command import Command, Group, print_json, report_console
 
 _FORMATS = click.Choice(USER_NAMES)
@@ -86,6 +86,11 @@ for command in (list_recipes, explain, inspect, emit):
     metavar="TEXT",
     help="Text whose most frequent tokens --draft-vocabulary keeps. [those that the tokenizer ranks first]",
 )
+@click.option(
+    "--draft-tokens",
+    type=click.Choice(DRAFT_TOKENS),
+    help="What a draft with another tokenizer proposes: shared tokens (tli), or its text. [by the share of its tokens]",
+)
 @click.option("--keep-fp16", multiple=True, metavar="PATTERN", help="Target parameters to keep in fp16; repeatable.")
 @click.option("--budget", metavar="BITS", help="Choose the target's formats for this average a weight, such as 5.2bpw.")
 @click.option(
@@ -144,6 +149,7 @@ def compile_recipe(
     draft_tied: str | None,
     draft_vocabulary: int | None,
     draft_text: Path | None,
+    draft_tokens: str | None,
     keep_fp16: tuple[str, ...],
     budget: str | None,
     max_ratio: float | None,
@@ -191,6 +197,7 @@ def compile_recipe(
             "tied": draft_tied,
             "vocabulary": draft_vocabulary,
             "text": None if draft_text is None else str(draft_text.absolute()),
+            "tokens": draft_tokens,
         },
     )
     output = output or Path(f"{wanted.name}.bundle")

@@ -1,4 +1,4 @@
-"""Choose what the draft proposes: all tokens, the most frequent ones, or those that it shares with the target."""
+"""Choose what the draft proposes: all tokens, the most frequent ones, those that it shares with the target, or text."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ from mxspec.compile.guesses.encode_text import encode_text
 from mxspec.compile.heads.config import Eagle3Config
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
-from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side
+from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side, writing_arrays
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.errors import PairError, RecipeError
 from mxspec.formats.manifest import ModelName, VocabularyEntry
 from mxspec.recipes.recipe import DraftRecipe, Recipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
+from mxspec.runtime.text.encoding import encoder_of
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 FILE = "draft_tokens.safetensors"
 HELD_OUT = 10  # one in so many tokens of a text, its last ones, measure what the others chose
+MOSTLY_SHARED = 0.9  # share of the draft's tokens from which it proposes those that the target has, too
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class DraftVocabulary:
-    """The rows that the draft's head keeps, int64[rows] in the order of the target's ids, and the bundle's entry."""
+    """The rows that the draft's head keeps, int64[rows] in the order of the target's ids, and the bundle's entry.
 
-    rows: Ids
+    `rows` is None where all are kept, in their order.
+    """
+
+    rows: Ids | None
     arrays: Mapping[str, NDArray[Any]]
     entry: VocabularyEntry
 
@@ -67,6 +72,8 @@ def choose_vocabulary(
         note, different = None, error
     if note is not None:
         stages.note(f"warning: {note}")
+    if different is None and draft.tokens is not None:
+        raise RecipeError(f"draft.tokens: got {draft.tokens!r}, but the draft has the target's tokens; leave it out")
     if different is None and draft.vocabulary is None:
         if draft.text is not None:
             raise RecipeError("draft.text: the draft has the target's tokens and keeps them all; give `vocabulary`")
@@ -81,12 +88,27 @@ def choose_vocabulary(
         pair = _Pair(shared, shared)
     else:
         pair = _match(checkpoints, known, different)
-        stages.note(
-            f"target and draft have different tokenizers: the draft proposes the {len(pair.target):,} tokens that both "
-            f"have, {pair.shared:.1%} of its own, and reads others as several of them"
-        )
     with stages.step("choose the draft's tokens"):
-        return _choose(recipe, draft, pair, checkpoints["target"], known)
+        chosen = _choose(recipe, draft, pair, checkpoints, known)
+    if different is not None:
+        stages.note(_way_note(chosen, pair, given=bool(draft.tokens or draft.vocabulary)))
+    return chosen
+
+
+def _way_note(chosen: DraftVocabulary, pair: _Pair, *, given: bool) -> str:
+    """Which way was chosen for a draft with another tokenizer, and by which figure."""
+    entry = chosen.entry
+    share = f"the target has {entry.shared:.1%} of the draft's tokens"
+    if entry.text_shared is not None:
+        share += f", {entry.text_shared:.1%} of those of the text"
+    way = (
+        "writes text in its own, which the target's tokenizer encodes (--draft-tokens text)"
+        if entry.writes_text
+        else f"proposes the {len(pair.target):,} tokens that both have (--draft-tokens tli)"
+    )
+    return (
+        f"target and draft have different tokenizers: {share}, and it {way}, {'as asked' if given else 'by its share'}"
+    )
 
 
 def _of_head(draft: DraftRecipe, head: Checkpoint, known: int) -> DraftVocabulary:
@@ -94,7 +116,7 @@ def _of_head(draft: DraftRecipe, head: Checkpoint, known: int) -> DraftVocabular
 
     Raises RecipeError for options of other drafts, CheckpointError for an invalid d2t.
     """
-    for key, given in (("vocabulary", draft.vocabulary), ("text", draft.text)):
+    for key, given in (("vocabulary", draft.vocabulary), ("text", draft.text), ("tokens", draft.tokens)):
         if given is not None:
             raise RecipeError(f"draft.{key}: the draft is an EAGLE-3 head, whose checkpoint names its tokens")
     ids = target_ids(head)
@@ -106,11 +128,15 @@ def _of_head(draft: DraftRecipe, head: Checkpoint, known: int) -> DraftVocabular
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The ids of the tokens that both models have, int64[tokens] in the order of the target's; how the draft reads."""
+    """The ids of the tokens that both models have, int64[tokens] in the order of the target's.
+
+    For a draft with another tokenizer also how it reads and writes, and the share of its ordinary tokens among them.
+    """
 
     target: Ids
     draft: Ids
     reading: Mapping[str, NDArray[np.int32]] | None = None
+    writing: Mapping[str, NDArray[Any]] | None = None
     shared: float | None = None
 
 
@@ -143,7 +169,8 @@ def _match(checkpoints: Mapping[ModelName, Checkpoint], known: Mapping[ModelName
     begin = [draft.begin] if draft.begin is not None and start[:1] == [draft.begin] else []
     arrays = reading.arrays(known["target"]) | {"start": np.array(begin, np.int32)}
     of_draft = np.array([matched.draft_of[int(token)] for token in ids], np.int64)
-    return _Pair(ids, of_draft, arrays, matched.shared / len(draft.tokens.ordinary))
+    writing = writing_arrays(target, draft, matched, known["draft"])
+    return _Pair(ids, of_draft, arrays, writing, matched.shared / len(draft.tokens.ordinary))
 
 
 def _side(name: ModelName, checkpoint: Checkpoint, known: int) -> Side:
@@ -152,9 +179,13 @@ def _side(name: ModelName, checkpoint: Checkpoint, known: int) -> Side:
 
 
 def _choose(
-    recipe: Recipe, draft: DraftRecipe, pair: _Pair, target: Checkpoint, known: Mapping[ModelName, int]
+    recipe: Recipe,
+    draft: DraftRecipe,
+    pair: _Pair,
+    checkpoints: Mapping[ModelName, Checkpoint],
+    known: Mapping[ModelName, int],
 ) -> DraftVocabulary:
-    text = frequency_text(recipe)
+    text, target = frequency_text(recipe), checkpoints["target"]
     tokens = None if text is None else encode_text(load_tokenizer(target.tokenizer), text.text, known["target"])
     if tokens is not None and len(tokens) < HELD_OUT:
         raise RecipeError(f"draft.text: got {len(tokens)} tokens, expected some pages of text")
@@ -165,6 +196,10 @@ def _choose(
         _, ends = read_ends(target.folder, known["target"])
         kept = most_frequent(pair.target, counts, ends, draft.vocabulary)
     entry = VocabularyEntry(file=FILE, reads=known["draft"], foreign=pair.reading is not None, shared=pair.shared)
+    if text is not None and pair.writing is not None:
+        own = encode_text(load_tokenizer(checkpoints["draft"].tokenizer), text.text, known["draft"])
+        shared = (pair.writing["head_ids"] >= 0)[own[-max(len(own) // HELD_OUT, 1) :]]
+        entry = entry.model_copy(update={"text_shared": float(shared.mean())})
     if text is not None and tokens is not None:
         held_out = tokens[split:]
         lengths = None if pair.reading is None else np.diff(pair.reading["begins"])[held_out]
@@ -176,8 +211,32 @@ def _choose(
                 "lengthened": None if lengths is None else float(lengths.mean()),
             }
         )
+    if pair.reading is not None and pair.writing is not None and _writes_text(draft, entry, target):
+        entry = entry.model_copy(update={"writes_text": True, "covered": None})
+        return DraftVocabulary(None, {**pair.reading, **pair.writing}, entry)
     arrays = {"head_ids": pair.target[kept].astype(np.int32), **(pair.reading or {})}
     return DraftVocabulary(pair.draft[kept], arrays, entry)
+
+
+def _writes_text(draft: DraftRecipe, entry: VocabularyEntry, target: Checkpoint) -> bool:
+    """Whether a draft with another tokenizer writes text: if asked, or if less of what it writes is shared.
+
+    Raises RecipeError for what does not go with it.
+    """
+    share = entry.shared if entry.text_shared is None else entry.text_shared
+    assert share is not None
+    own = encoder_of(load_tokenizer(target.tokenizer)) is not None
+    if draft.tokens == "text":
+        if draft.vocabulary is not None:
+            raise RecipeError("draft.vocabulary: a draft that writes text keeps its whole head; leave it out")
+        if own:
+            raise RecipeError(
+                "draft.tokens: got 'text', but the target's tokenizer has expressions of its own, which "
+                "take another process to encode; take 'tli'"
+            )
+    return draft.tokens == "text" or (
+        draft.tokens is None and draft.vocabulary is None and not own and share < MOSTLY_SHARED
+    )
 
 
 def frequency_text(recipe: Recipe) -> RecipeText | None:

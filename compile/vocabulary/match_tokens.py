@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,18 @@ class MatchedTokens:
                 special[number] = other
                 taken.add(other)
         return cls(same | special, len(same))
+
+
+def writing_arrays(target: Side, draft: Side, matched: MatchedTokens, known: int) -> dict[str, NDArray[Any]]:
+    """What a draft of `known` ids writes with each, for the bundle's file (docs/bundle.md): bytes, and partners."""
+    partners = np.full(known, -1, np.int32)
+    if target.ends:
+        partners[list(draft.ends)] = target.ends[0]
+    for ours, theirs in matched.draft_of.items():
+        partners[theirs] = ours
+    texts = [draft.tokens.ordinary.get(token, b"") for token in range(known)]
+    begins = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+    return {"head_ids": partners, "texts": np.frombuffer(b"".join(texts), np.uint8), "text_begins": begins}
 
 
 class Reading:

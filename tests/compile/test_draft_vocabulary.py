@@ -209,6 +209,57 @@ def test_it_is_certified(pair: Path, trimmed: Bundle, tmp_path: Path, kind: str)
     assert drafting
 
 
+@pytest.fixture(scope="module")
+def written(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A draft with another tokenizer that writes text."""
+    place = tmp_path_factory.mktemp("written")
+    write_foreign(pair, place / "foreign")
+    return compiled(pair, place / "out.bundle", "--draft-tokens", "text", draft=place / "foreign")
+
+
+def test_a_draft_that_writes_text_changes_none(written: Bundle) -> None:
+    entry = entry_of(written)
+    assert entry.vocabulary is not None
+    assert entry.vocabulary.writes_text
+    assert entry.vocab_size == 280  # the whole head
+    assert assert_lossless(written.path) > 0.2
+    said = speccompile("inspect", written.path)
+    line = "  writes text, with a tokenizer of its own, which shares 97.7% of its tokens with the target's"
+    assert line in (said.stdout + said.stderr).splitlines()
+
+
+def test_a_draft_that_writes_text_is_certified(written: Bundle) -> None:
+    with Engine(written.path, slots=8) as engine:
+        found = certify(engine, None, "quick", seed=1)
+    assert found.passed, found.failures
+
+
+def test_its_rows_are_those_of_its_checkpoint(pair: Path, written: Bundle) -> None:
+    checkpoint = str(written.path.parent / "foreign")
+    for text in (None, TEXT):
+        assert measure_logits(written, "draft", Recipe.of_checkpoints(checkpoint), text, 40).passed
+
+
+def test_the_share_of_its_tokens_decides_what_it_proposes(
+    pair: Path, tmp_path: Path, written: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = written.path.parent / "foreign"
+    wanted: list[Any] = [pair / "target", "--draft", foreign, "-o", tmp_path / "x", "--force"]
+
+    def way(*options: object) -> str:
+        result = speccompile(*wanted, "--k-max", 4, "--context-length", 96, *options)
+        assert result.exit_code == 0, result.output
+        notes = (line for line in result.output.split("target and draft ") if line.startswith("have different"))
+        return " ".join(next(notes).split("\n\n")[0].split())
+
+    tli = "it proposes the 259 tokens that both have (--draft-tokens tli), by its share"
+    text = "it writes text in its own, which the target's tokenizer encodes (--draft-tokens text), by its share"
+    assert f"the target has 97.7% of the draft's tokens, and {tli}" in way()
+    monkeypatch.setattr("mxspec.compile.vocabulary.draft_vocabulary.MOSTLY_SHARED", 0.98)
+    assert f"the target has 97.7% of the draft's tokens, and {text}" in way()
+    assert f"100.0% of those of the text, and {tli}" in way("--draft-text", pair / "text.txt")
+
+
 def test_its_matrices_are_rounded_to_nearest_beside_a_calibrated_target(pair: Path, tmp_path: Path) -> None:
     gptq = ("--rounding", "gptq", "--calibrate", pair / "text.txt", "--draft-format", "mxfp6_e3m2")
     models = compiled(pair, tmp_path / "x.bundle", "--draft-vocabulary", 9, *gptq).manifest.models
@@ -245,8 +296,13 @@ def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
 
     assert "draft.vocabulary: got 1, expected 2 to 259, the tokens that the draft" in refuse("--draft-vocabulary", 1)
     assert "draft.vocabulary: got 260, expected 2 to 259" in refuse("--draft-vocabulary", 260)
+    line = refuse("--draft-tokens", "text")
+    assert line == "error: draft.tokens: got 'text', but the draft has the target's tokens; leave it out"
     line = refuse("--draft-text", pair / "text.txt")
     assert line == "error: draft.text: the draft has the target's tokens and keeps them all; give `vocabulary`"
+    write_foreign(pair, tmp_path / "foreign")
+    line = refuse("--draft-tokens", "text", "--draft-vocabulary", 48, draft=tmp_path / "foreign")
+    assert line == "error: draft.vocabulary: a draft that writes text keeps its whole head; leave it out"
     words = tmp_path / "words"
     shutil.copytree(pair / "draft", words)
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
