@@ -128,6 +128,51 @@ class EditsResult(Result):
         return [Sheet(f"{self.bundle}, {self.threads} threads, drafter {self.drafter}", columns, (*rows, medians))]
 
 
+class OtherTokensRow(Value):
+    """Answers with one bundle's draft, whose tokenizer is not the target's; what it reads is counted in its tokens."""
+
+    bundle: str
+    temperature: float
+    tokens_a_round: float
+    acceptance: float
+    calls_a_round: float
+    read_a_token: float
+    again_a_token: float
+
+
+class OtherTokensResult(Result):
+    """bench/other_tokenizer.py: a pair with two tokenizers, by the way in which the draft's tokens are proposed."""
+
+    k: int
+    prompts: int
+    tokens: int
+    rows: tuple[OtherTokensRow, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("bundle"),
+            Column("temperature"),
+            Column("tokens a round", ".2f"),
+            Column("acceptance", ".3f"),
+            Column("calls of the draft a round", ".2f"),
+            Column("its tokens read for a token", ".2f"),
+            Column("of these read again", ".2f"),
+        )
+        rows = tuple(
+            (
+                row.bundle,
+                f"{row.temperature:g}",
+                row.tokens_a_round,
+                row.acceptance,
+                row.calls_a_round,
+                row.read_a_token,
+                row.again_a_token,
+            )
+            for row in self.rows
+        )
+        return [Sheet(f"{self.prompts} answers of {self.tokens} tokens, K = {self.k}", columns, rows, keys=2)]
+
+
 class ExactRow(Value):
     """All answers of one way: the share that is right to the last character, and speeds."""
 

@@ -1,0 +1,105 @@
+"""What a draft with another tokenizer guesses and reads, by the way in which its tokens become the target's.
+
+    python bench/other_tokenizer.py TLI.bundle TEXT.bundle --text build/held_out.py --record build/records/tokens.json
+
+The bundles are of one pair, compiled with --draft-tokens tli and text. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from results import OtherTokensResult, OtherTokensRow
+
+from mxspec.evaluate.bench.prompts import prompts_of
+from mxspec.evaluate.options import Run, record_options
+from mxspec.formats.errors import MxspecError
+from mxspec.runtime.cli.command import Command
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.slots import Slot
+from mxspec.runtime.sampling.shape import Logits
+
+PROMPT = 96  # tokens
+
+
+class Counted:
+    """Counts the calls of an engine's draft, its own tokens that it reads, and those of them that it reads again."""
+
+    def __init__(self, engine: Engine) -> None:
+        if engine.draft is None or engine.draft.translation is None:
+            raise MxspecError(f"bundle {engine.bundle.path}: expected a draft with another tokenizer")
+        self.calls = self.tokens = self.again = 0
+        self._run, self._entries = engine.draft.run_head, engine.draft.translation.entries
+        engine.draft.run_head = self._run_head  # type: ignore[method-assign]
+        draft: Any = engine.drafters["model"].draft  # type: ignore[attr-defined]
+        if engine.draft.texts is not None:
+            self._rewind = draft.rewind
+            draft.rewind = self._count_again
+
+    def _run_head(self, parts: Sequence[Part]) -> Logits:
+        self.calls += 1
+        for part in parts:
+            read = [] if part.written else part.tokens
+            self.tokens += 1 if part.written else self.needed(part.slot, part.past, read)
+        return self._run(parts)
+
+    def needed(self, slot: int, past: int, tokens: Sequence[int]) -> int:
+        """Number of its own tokens that the draft reads for tokens of a slot."""
+        return self._entries(slot, past, tokens) - self._entries(slot, past, [])
+
+    def _count_again(self, slot: Slot) -> None:
+        before = slot.draft_length
+        self._rewind(slot)
+        self.again += self.needed(slot.index, slot.draft_length, slot.tokens[slot.draft_length : before])
+
+
+def measure(path: Path, text: str, prompts: int, tokens: int, k: int) -> list[OtherTokensRow]:
+    """A row for greedy text, and one for sampled text by sample-and-match."""
+    rows = []
+    with Engine(path, slots=1) as engine:
+        counted = Counted(engine)
+        for temperature in (0.0, 1.0):
+            how: dict[str, Any] = {"temperature": temperature, "max_new_tokens": tokens, "ignore_eos": True, "k": k}
+            if temperature:
+                how |= {"verifier": "match", "seed": 1}
+            counted.calls = counted.tokens = counted.again = 0
+            of_prompts, found = 0, []
+            for number, prompt in enumerate(prompts_of(engine.encode(text), prompts, PROMPT)):
+                answer = engine.generate(prompt, cache_key=f"{temperature} {number}", **how).result()
+                of_prompts += counted.needed(0, 0, prompt)
+                found.append(answer.statistics)
+            emitted, rounds = (sum(getattr(one, name) for one in found) for name in ("emitted", "rounds"))
+            rows.append(
+                OtherTokensRow(
+                    bundle=path.name,
+                    temperature=temperature,
+                    tokens_a_round=emitted / rounds,
+                    acceptance=sum(one.accepted for one in found) / max(sum(one.evaluated for one in found), 1),
+                    calls_a_round=counted.calls / rounds,
+                    read_a_token=(counted.tokens - of_prompts) / emitted,
+                    again_a_token=counted.again / emitted,
+                )
+            )
+    return rows
+
+
+@click.command(cls=Command)
+@click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--text", type=click.Path(path_type=Path, exists=True), required=True, help="Where prompts come from.")
+@click.option("--prompts", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Tokens of an answer.")
+@click.option("-k", type=click.IntRange(min=1), default=4, show_default=True, help="Tokens to draft in a round.")
+@record_options
+def main(bundles: tuple[Path, ...], text: Path, prompts: int, tokens: int, k: int, run: Run) -> None:
+    """Write answers with the drafts of BUNDLES."""
+    read = text.read_text(encoding="utf-8")
+    rows = [row for path in bundles for row in measure(path, read, prompts, tokens, k)]
+    run.finish(OtherTokensResult(k=k, prompts=prompts, tokens=tokens, rows=tuple(rows)))
+
+
+if __name__ == "__main__":
+    main()
