@@ -176,6 +176,13 @@ def bundle(tiny_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
     return with_chat_template(tiny_bundles["near"], tmp_path_factory.mktemp("serve") / "tiny.bundle")
 
 
+@pytest.fixture(scope="module")
+def server(bundle: Path, serving: Serving) -> Iterator[Server]:
+    """Serves `bundle` with the default settings to the tests of a file."""
+    with serving(bundle) as server:
+        yield server
+
+
 def with_chat_template(bundle: Path, folder: Path) -> Path:
     """A copy of a bundle, with the chat template of these tests."""
     shutil.copytree(bundle, folder)

@@ -17,7 +17,7 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from mxspec.evaluate.tasks.lm_eval_model import MxspecLM
 
-from .conftest import Server, Serving
+from .conftest import Server
 
 PAIRS = [
     ("def read", "_lines(path):"),
@@ -26,12 +26,6 @@ PAIRS = [
     ("", "import os"),
     ("import", " sys\n"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server(bundle: Path, serving: Serving) -> Iterator[Server]:
-    with serving(bundle) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

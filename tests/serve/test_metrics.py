@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from .conftest import Server, Serving
+from .conftest import Server
 
 REQUESTS: list[dict[str, Any]] = [
     {"prompt": "a text that ", "max_tokens": 30, "temperature": 0, "mxspec": {"k": 4, "origins": True}},
@@ -20,12 +18,6 @@ REQUESTS: list[dict[str, Any]] = [
     {"prompt": "another", "max_tokens": 9, "temperature": 1, "seed": 1, "n": 3, "mxspec": {"origins": True}},
     {"prompt": "and", "max_tokens": 50, "temperature": 0, "stop": "e", "mxspec": {"origins": True}},
 ]
-
-
-@pytest.fixture(scope="module")
-def server(bundle: Path, serving: Serving) -> Iterator[Server]:
-    with serving(bundle) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

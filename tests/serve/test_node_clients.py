@@ -12,16 +12,10 @@ import pytest
 
 from mxspec.runtime.engine import Engine
 
-from .conftest import PATIENCE, Server, Serving
+from .conftest import PATIENCE, Server
 
 MODULES = Path(__file__).resolve().parents[2] / ".venv" / "node" / "node_modules"
 UNSETTLED = 13  # node's own code: its client's fetch lost a promise, which it did once in some thousand runs
-
-
-@pytest.fixture(scope="module")
-def server(bundle: Path, serving: Serving) -> Iterator[Server]:
-    with serving(bundle) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

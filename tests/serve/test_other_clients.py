@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,12 @@ import pytest
 
 from mxspec.runtime.engine import Engine
 
-from .conftest import Server, Serving
+from .conftest import Server
 
 SAID: Any = [{"role": "user", "content": "say so"}]
 TOKENS = 12
 
 pytestmark = pytest.mark.filterwarnings("default")  # of their own code
-
-
-@pytest.fixture(scope="module")
-def server(bundle: Path, serving: Serving) -> Iterator[Server]:
-    with serving(bundle) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from mxspec.serve.texts.tool_grammar import call_grammar
 from mxspec.serve.texts.tools import CallReader, CallStyle
 from tests.runtime.grammars.test_grammar import EOS, TOKENIZERS
 
-from .conftest import Server, Serving
+from .conftest import Server
 
 SCHEMA = {
     "type": "object",
@@ -28,12 +26,6 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"on": true}}\n</tool_call>'
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": SCHEMA, **more}}
-
-
-@pytest.fixture(scope="module")
-def server(bundle: Path, serving: Serving) -> Iterator[Server]:
-    with serving(bundle) as server:
-        yield server
 
 
 def ask(server: Server, **fields: Any) -> dict[str, Any]:
