@@ -68,14 +68,16 @@ class Training:
 
     def run(self, taught: Sequence[int], held_out: Sequence[int], seconds: float, report: Report) -> dict[str, Tensor]:
         """The best weights by held-out acceptance, after at most about `seconds`."""
-        ends = time.monotonic() + seconds
+        began = time.monotonic()
         a_pass = math.ceil(len(taught) / BATCH)
-        progress = self._restored() or Progress(self._planned(taught, a_pass, seconds))
+        progress = self._restored() or Progress(PASSES * a_pass)
         saved, losses = time.monotonic(), list[float]()
         while progress.done < progress.steps and progress.without < PATIENCE:
-            if losses and time.monotonic() > ends:
+            passed = (time.monotonic() - began) / seconds
+            if losses and passed > 1:
                 break
-            losses.append(self._step(self._batch(taught, progress.done, a_pass), self._rate_at(progress)))
+            rate = self._rate_at(max((progress.done + 1) / progress.steps, passed))
+            losses.append(self._step(self._batch(taught, progress.done, a_pass), rate))
             progress.done += 1
             if progress.done % a_pass == 0 or progress.done == progress.steps:
                 self._judge(held_out, progress, math.ceil(progress.done / a_pass), losses, report)
@@ -86,24 +88,13 @@ class Training:
             self._judge(held_out, progress, progress.done // a_pass, losses, report)
         return self._best
 
-    def _planned(self, taught: Sequence[int], a_pass: int, seconds: float) -> int:
-        """The steps of all passes, or as many as fit into the time by the fastest of three that change nothing."""
-        each = []
-        for _ in range(3):
-            began = time.monotonic()
-            self._gradient(taught[:BATCH])
-            each.append(time.monotonic() - began)
-        self._optimizer.zero_grad()
-        return max(1, min(PASSES * a_pass, int(0.9 * seconds / min(each))))
-
     def _batch(self, taught: Sequence[int], step: int, a_pass: int) -> list[int]:
         number, first = divmod(step, a_pass)
         order = np.random.default_rng([self._seed, number]).permutation(len(taught))
         return [taught[i] for i in order[first * BATCH : (first + 1) * BATCH]]
 
-    def _rate_at(self, progress: Progress) -> float:
-        """Rises, then falls as a cosine does."""
-        share = (progress.done + 1) / progress.steps
+    def _rate_at(self, share: float) -> float:
+        """Rises, then falls as a cosine does; `share` is of all steps or of the time, whichever is further."""
         return self._rate * min(1.0, share / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
 
     def _step(self, numbers: Sequence[int], rate: float) -> float:
