@@ -69,9 +69,16 @@ class FolderWriter:
             )
 
     def publish_with(self, name: str, text: str) -> None:
-        """Write a last file of this text, flush, and rename the folder to its place, over an old one only now."""
+        """Write a last file of this text, flush, and rename the folder to its place, over an old one only now.
+
+        Its files can be read by whoever can read the folder; safetensors makes them for their owner alone.
+        """
         with (self.folder / name).open("xb") as file:
             file.write(text.encode())
+        readable = self.folder.stat().st_mode & 0o666
+        for path in self.folder.iterdir():
+            if path.is_file():
+                path.chmod(readable)
         for path in (*self.folder.iterdir(), self.folder):
             _flush(path)
         self.check_place()

@@ -83,6 +83,11 @@ def test_held_out_acceptance_rises(folder: Path, trained: Noted) -> None:
     assert config["draft_vocab_size"] == 200
 
 
+def test_whoever_can_read_the_folder_can_read_the_head(folder: Path, trained: Noted) -> None:
+    head = folder / "head"
+    assert {file.stat().st_mode & 0o777 for file in head.iterdir()} == {head.stat().st_mode & 0o666}
+
+
 def test_the_head_drafts_for_its_target(folder: Path, trained: Noted) -> None:
     bundle = compiled(folder, folder / "head", with_baseline=False)
     prompt = [*b"<user>why</><assistant>"]
