@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -21,6 +22,7 @@ from mxspec.runtime.drafters.draft import Draft, Unread
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.stopping import Judged, Stopping
+from mxspec.runtime.drafters.sureness import peak_probability
 from mxspec.runtime.models.draft_tokens import Translation
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot
@@ -121,6 +123,7 @@ class _Writing:
     stopping: Stopping
     own: list[int] = field(default_factory=list)  # the draft's tokens, and the bytes that end with each
     own_ends: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)  # of a traced text: the probability of the likeliest of each
     read: int = 0  # number of its own tokens that the draft has read
     text: bytes = b""
     tokens: list[int] = field(default_factory=list)  # the target's, and the bytes that end with each
@@ -145,6 +148,8 @@ class _Writing:
         if not self.stopping.pays(row):
             return
         self.own.append(own)
+        if self.want.traced:
+            self.chances.append(peak_probability(row))
         if text := self.draft.texts[own]:
             self.text += text
             self.tokens, self.ends = self.draft.continuation.after(self._before, self.text)
@@ -162,11 +167,11 @@ class _Writing:
         ends = self.ends[: len(proposal.tokens) - before]
         counts = {end: count for count, end in enumerate(self.own_ends[: self.read], 1)}
         self.draft.keep(self.want.slot, [counts.get(end) for end in ends])
+        spans = [slice(self._own_at(begin), self._own_at(end - 1) + 1) for begin, end in pairwise((0, *ends))]
         if judged := self.stopping.judged:
-            spans = pairwise((0, *ends))
-            judged[:] = [
-                min(judged[self._own_at(begin) : self._own_at(end - 1) + 1], key=_level) for begin, end in spans
-            ]
+            judged[:] = [min(judged[span], key=_level) for span in spans]
+        if self.want.traced and self.want.choice.greedy_text:
+            proposal.confidences.update({place: prod(self.chances[span]) for place, span in enumerate(spans, before)})
         return len(ends)
 
     def _choose(self, row: Logits) -> int:

@@ -78,7 +78,7 @@ def drafter(session: Any) -> TextDrafter:
     return made
 
 
-def wanted(text: list[int], slot: Slot, k: int, worth: float = 0.0, **settings: Any) -> Wanted:
+def wanted(text: list[int], slot: Slot, k: int, worth: float = 0.0, *, traced: bool = False, **settings: Any) -> Wanted:
     sampling = Sampling(**settings)
     return Wanted(
         tokens=text,
@@ -90,6 +90,7 @@ def wanted(text: list[int], slot: Slot, k: int, worth: float = 0.0, **settings: 
         memory=[],
         worth=Worth(row=worth, call=worth + 0.05),
         proposal=Proposal(),
+        traced=traced,
     )
 
 
@@ -206,6 +207,15 @@ def test_it_stops_where_it_is_not_sure(toys: Any) -> None:
         counts[worth] = len(want.proposal.tokens), len(want.memory)
     assert counts[0.0] == (5, 0)
     assert 0 < counts[0.5][0] == counts[0.5][1] < 5  # a level for each proposed token
+
+
+def test_a_trace_has_the_probability_of_what_it_wrote(session: Any) -> None:
+    """Of c and da for cd, of da and bc for ab, and of bc for c; each has a logit of 9, and eight others 0."""
+    want = wanted([4], Slot(0), 3, traced=True)
+    drafter(session).propose([want])
+    said = np.exp(9) / (np.exp(9) + 8)
+    assert list(want.proposal.confidences) == [0, 1, 2]
+    np.testing.assert_allclose(list(want.proposal.confidences.values()), [said**2, said**2, said], rtol=1e-5)
 
 
 def test_a_broken_row_ends_its_own_text_alone(toys: Any) -> None:
