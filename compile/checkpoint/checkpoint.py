@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
@@ -107,6 +108,13 @@ class Checkpoint:
     def named(self) -> PreTrainedModel:
         """transformers' model with names and shapes only; do not change it. Raises UnsupportedModelError."""
         return name_parameters(self.config)
+
+    def fingerprint(self, also: str = "") -> str:
+        """A SHA-256 in hexadecimal that changes when a tensor's file does, or what else is named."""
+        digest = hashlib.sha256(f"{also}\n".encode())
+        for name, tensor in sorted(self.tensors.items()):
+            digest.update(f"{name} {tensor.identity}\n".encode())
+        return digest.hexdigest()
 
     def _untie(self) -> None:
         """Untie the tables in the configuration if the checkpoint has two."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from mxspec.compile.interchange.weights import as_bits
 from mxspec.formats.mx import quantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 
@@ -26,8 +26,7 @@ def mx_matrices(weights: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     for key, value in weights.items():
         if _has_blocks(value):
             codes, scales = quantize(value.float().numpy(), kind.element)
-            bits = np.unpackbits(codes[..., None], axis=-1, count=kind.bits, bitorder="little")
-            rows = np.packbits(bits.reshape(len(codes), -1), axis=1, bitorder="little")
+            rows = as_bits(codes, kind.bits).reshape(len(codes), -1)
             packed |= {key: torch.from_numpy(rows), f"{key}_scale": torch.from_numpy(scales)}
     return packed
 

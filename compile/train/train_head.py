@@ -187,10 +187,7 @@ def _keep_options(place: Path, wanted: Wanted, target: Target, *, resume: bool) 
     for key, path in (("text", wanted.text), ("prompts", wanted.prompts)):
         if path is not None:
             options[key] = hashlib.sha256(path.read_bytes()).hexdigest()
-    digest = hashlib.sha256()
-    for name, tensor in sorted(target.checkpoint.tensors.items()):
-        digest.update(f"{name} {tensor.identity}\n".encode())
-    options["target"] = digest.hexdigest()
+    options["target"] = target.checkpoint.fingerprint()
     file = place / "options.json"
     if not resume:
         place.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,10 @@ from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import own_codes
 from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.progress import Stages
+from mxspec.compile.weights.own_text import OwnText
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING
-from mxspec.compile.weights.rounding.own_calibration import write_calibration, writer_bytes
 from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
@@ -49,7 +49,9 @@ def round_model(
     except UnsupportedModelError as error:
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, str(error))))
     if recipe.calibrate is None:
-        text = write_calibration(plan, checkpoint, known, recipe, place, stages)
+        context = plan.exported.context_length
+        own = OwnText(plan.name, checkpoint, known, context, recipe, plan.traces, plan.taps)
+        text = CalibrationText(own.write(place, stages), None)
     else:
         tokenizer, length = load_tokenizer(checkpoint.tokenizer), plan.exported.context_length
         text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
@@ -82,7 +84,7 @@ def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
     widths = [spec.shape[1] for spec in matrices]
     floats = 4 * min(widths) + sum(widths) // plan.exported.layers
     inputs = 4 * recipe.calibration_tokens * floats
-    writer = writer_bytes(plan) if recipe.calibrate is None else 0  # is gone before the first input is kept
+    writer = plan.weight_count * 9 // 8 if recipe.calibrate is None else 0  # it is gone before an input is kept
     drift = 4 * max(widths) ** 2
     return sum(spec.stored_bytes for spec in matrices) + max(inputs + drift, writer)
 
