@@ -96,9 +96,10 @@ def write_bundle(
     for said in pair_warnings(checkpoints, contexts):
         stages.note(f"warning: {said}")
 
-    chosen, taps = choose_vocabulary(recipe, checkpoints, vocabularies, stages), taps_of(checkpoints)
-    rows: dict[ModelName, Ids] = {} if chosen is None or chosen.rows is None else {"draft": chosen.rows}
+    taps = taps_of(checkpoints)
     verdicts = judge_models(models, checkpoints, contexts, stages, taps)
+    chosen = choose_vocabulary(recipe, checkpoints, vocabularies, contexts, writer.work.rounding, stages)
+    rows: dict[ModelName, Ids] = {} if chosen is None or chosen.rows is None else {"draft": chosen.rows}
     budgets = meet_budgets(models, checkpoints, contexts, recipe, writer, stages)
     plans = share_tables(plan_models(models, checkpoints, contexts, recipe, verdicts, stages, rows, taps))
     known = {

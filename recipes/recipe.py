@@ -136,8 +136,8 @@ class TargetRecipe(Strict):
 class DraftRecipe(TargetRecipe):
     """The draft; by default its matrices stay in fp16.
 
-    With `vocabulary` its head keeps the rows of that many tokens, the most frequent ones of the file `text`, or those
-    that the tokenizer ranks first. What the kept tokens cover is measured on the last tenth of `text`.
+    With `vocabulary` its head keeps the rows of that many tokens, the most frequent ones of the file `text`, or of a
+    text that the target writes. What the kept tokens cover is measured on the last tenth of the text.
 
     `tokens` says what a draft with another tokenizer proposes: the tokens that both have (`tli`), or what the target's
     tokenizer makes of the text that the draft writes (`text`); by default `tli` if most of its tokens are shared.

@@ -84,7 +84,7 @@ for command in (list_recipes, explain, inspect, emit):
     "--draft-text",
     type=click.Path(path_type=Path),
     metavar="TEXT",
-    help="Text whose most frequent tokens --draft-vocabulary keeps. [those that the tokenizer ranks first]",
+    help="Text whose most frequent tokens --draft-vocabulary keeps. [the target writes one]",
 )
 @click.option(
     "--draft-tokens",

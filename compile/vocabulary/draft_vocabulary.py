@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side, writing_arrays
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
+from mxspec.compile.weights.own_text import OwnText
+from mxspec.compile.weights.rounding.speed import seconds_of
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.errors import PairError, RecipeError
 from mxspec.formats.manifest import ModelName, VocabularyEntry
@@ -55,11 +59,14 @@ def choose_vocabulary(
     recipe: Recipe,
     checkpoints: Mapping[ModelName, Checkpoint],
     vocabularies: Mapping[ModelName, Vocabulary],
+    contexts: Mapping[ModelName, int],
+    place: Path,
     stages: Stages,
 ) -> DraftVocabulary | None:
     """The draft's tokens, or None if they are the target's. Raises MxspecError if no token can be proposed.
 
-    `vocabulary` in the draft's recipe is the number of tokens to keep.
+    `vocabulary` in the draft's recipe is the number of tokens to keep. Without a text the target writes one, which is
+    kept below `place`.
     """
     if recipe.draft is None:
         return None
@@ -88,8 +95,12 @@ def choose_vocabulary(
         pair = _Pair(shared, shared)
     else:
         pair = _match(checkpoints, known, different)
+    if draft.vocabulary is not None:
+        _require_possible(pair.target, _ends(checkpoints["target"], known["target"]), draft.vocabulary)
+    own = OwnText("target", checkpoints["target"], known["target"], contexts["target"], recipe)
+    text = _frequency_text(recipe, own, place, stages)
     with stages.step("choose the draft's tokens"):
-        chosen = _choose(recipe, draft, pair, checkpoints, known)
+        chosen = _choose(draft, pair, text, checkpoints, known)
     if different is not None:
         stages.note(_way_note(chosen, pair, given=bool(draft.tokens or draft.vocabulary)))
     return chosen
@@ -144,6 +155,8 @@ def _check_support(draft: DraftRecipe, target: Checkpoint, *, trimmed: bool) -> 
     """Raise RecipeError for what a draft with few or other tokens does not go with."""
     if target.config.is_encoder_decoder:
         raise RecipeError("draft.vocabulary: models with an encoder do not support it; leave it out")
+    if draft.tokens == "text" and draft.vocabulary is not None:
+        raise RecipeError("draft.vocabulary: a draft that writes text keeps its whole head; leave it out")
     what = "draft.vocabulary" if trimmed else "a draft with another tokenizer"
     if draft.has_budget:
         raise RecipeError(f"{what}: does not go with draft.budget or draft.max_ratio; give draft.format")
@@ -178,34 +191,69 @@ def _side(name: ModelName, checkpoint: Checkpoint, known: int) -> Side:
     return Side(TokenBytes.read(checkpoint.tokenizer, name, known), ends, begin)
 
 
+@dataclass(frozen=True, slots=True)
+class _FrequencyText:
+    """Token ids of a text by the target's tokenizer, and the file that it came from, None if the target wrote it."""
+
+    ids: NDArray[np.integer[Any]]
+    file: RecipeText | None
+
+    @property
+    def split(self) -> int:
+        """Number of tokens before those that are held out."""
+        return len(self.ids) - len(self.ids) // HELD_OUT
+
+
+def _frequency_text(recipe: Recipe, own: OwnText, place: Path, stages: Stages) -> _FrequencyText | None:
+    """The text that says which tokens are frequent: the user's, or the target's own if tokens are to be chosen.
+
+    The target writes none that would take longer than `rounding_minutes`: None, and a note says so.
+    """
+    assert recipe.draft is not None
+    if (path := recipe.draft_text()) is not None:
+        file = read_recipe_text("draft.text", path)
+        ids = encode_text(load_tokenizer(own.checkpoint.tokenizer), file.text, own.known)
+        if len(ids) < HELD_OUT:
+            raise RecipeError(f"draft.text: got {len(ids)} tokens, expected some pages of text")
+        return _FrequencyText(ids, file)
+    if recipe.draft.vocabulary is None:
+        return None
+    weights = sum(math.prod(tensor.shape) for tensor in own.checkpoint.tensors.values())
+    minutes = seconds_of(recipe.calibration_tokens * weights) / 60
+    if minutes > recipe.rounding_minutes:
+        stages.note(
+            f"the draft proposes the tokens with the lowest ids: having the target write a text takes about "
+            f"{math.ceil(minutes)} minutes here, more than --rounding-minutes {recipe.rounding_minutes:g}; "
+            "give --draft-text"
+        )
+        return None
+    stages.note("the target writes a text, whose most frequent tokens the draft proposes; --draft-text takes yours")
+    return _FrequencyText(own.write(place, stages).reshape(-1), None)
+
+
 def _choose(
-    recipe: Recipe,
     draft: DraftRecipe,
     pair: _Pair,
+    text: _FrequencyText | None,
     checkpoints: Mapping[ModelName, Checkpoint],
     known: Mapping[ModelName, int],
 ) -> DraftVocabulary:
-    text, target = frequency_text(recipe), checkpoints["target"]
-    tokens = None if text is None else encode_text(load_tokenizer(target.tokenizer), text.text, known["target"])
-    if tokens is not None and len(tokens) < HELD_OUT:
-        raise RecipeError(f"draft.text: got {len(tokens)} tokens, expected some pages of text")
-    split = 0 if tokens is None else len(tokens) - len(tokens) // HELD_OUT
+    target = checkpoints["target"]
     kept = np.arange(len(pair.target))
     if draft.vocabulary is not None:
-        counts = np.bincount(() if tokens is None else tokens[:split], minlength=known["target"])
-        _, ends = read_ends(target.folder, known["target"])
-        kept = most_frequent(pair.target, counts, ends, draft.vocabulary)
+        counts = np.bincount(() if text is None else text.ids[: text.split], minlength=known["target"])
+        kept = most_frequent(pair.target, counts, _ends(target, known["target"]), draft.vocabulary)
     entry = VocabularyEntry(file=FILE, reads=known["draft"], foreign=pair.reading is not None, shared=pair.shared)
-    if text is not None and pair.writing is not None:
-        own = encode_text(load_tokenizer(checkpoints["draft"].tokenizer), text.text, known["draft"])
+    if text is not None and text.file is not None and pair.writing is not None:
+        own = encode_text(load_tokenizer(checkpoints["draft"].tokenizer), text.file.text, known["draft"])
         shared = (pair.writing["head_ids"] >= 0)[own[-max(len(own) // HELD_OUT, 1) :]]
         entry = entry.model_copy(update={"text_shared": float(shared.mean())})
-    if text is not None and tokens is not None:
-        held_out = tokens[split:]
+    if text is not None:
+        held_out = text.ids[text.split :]
         lengths = None if pair.reading is None else np.diff(pair.reading["begins"])[held_out]
         entry = entry.model_copy(
             update={
-                "text_sha256": text.sha256,
+                "text_sha256": None if text.file is None else text.file.sha256,
                 "tokens": len(held_out),
                 "covered": float(np.isin(held_out, pair.target[kept]).mean()),
                 "lengthened": None if lengths is None else float(lengths.mean()),
@@ -226,23 +274,14 @@ def _writes_text(draft: DraftRecipe, entry: VocabularyEntry, target: Checkpoint)
     share = entry.shared if entry.text_shared is None else entry.text_shared
     assert share is not None
     own = encoder_of(load_tokenizer(target.tokenizer)) is not None
-    if draft.tokens == "text":
-        if draft.vocabulary is not None:
-            raise RecipeError("draft.vocabulary: a draft that writes text keeps its whole head; leave it out")
-        if own:
-            raise RecipeError(
-                "draft.tokens: got 'text', but the target's tokenizer has expressions of its own, which "
-                "take another process to encode; take 'tli'"
-            )
+    if draft.tokens == "text" and own:
+        raise RecipeError(
+            "draft.tokens: got 'text', but the target's tokenizer has expressions of its own, which "
+            "take another process to encode; take 'tli'"
+        )
     return draft.tokens == "text" or (
         draft.tokens is None and draft.vocabulary is None and not own and share < MOSTLY_SHARED
     )
-
-
-def frequency_text(recipe: Recipe) -> RecipeText | None:
-    """The text that says which tokens are frequent; without one the tokenizer's own order does."""
-    path = recipe.draft_text()
-    return None if path is None else read_recipe_text("draft.text", path)
 
 
 def most_frequent(ids: Ids, counts: NDArray[np.int64], always: tuple[int, ...], wanted: int) -> Ids:
@@ -250,11 +289,19 @@ def most_frequent(ids: Ids, counts: NDArray[np.int64], always: tuple[int, ...], 
 
     Of equally frequent tokens those with lower ids are kept: the earlier merges of BPE. Raises RecipeError.
     """
+    _require_possible(ids, always, wanted)
     forced = np.isin(ids, always)
-    least, most = max(int(forced.sum()), 1), len(ids)
+    order = np.lexsort((ids, -counts[ids], ~forced))
+    return np.sort(order[:wanted])
+
+
+def _require_possible(ids: Ids, always: tuple[int, ...], wanted: int) -> None:
+    least, most = max(int(np.isin(ids, always).sum()), 1), len(ids)
     if not least <= wanted <= most:
         raise RecipeError(
             f"draft.vocabulary: got {wanted}, expected {least} to {most}, the tokens that the draft can propose"
         )
-    order = np.lexsort((ids, -counts[ids], ~forced))
-    return np.sort(order[:wanted])
+
+
+def _ends(target: Checkpoint, known: int) -> tuple[int, ...]:
+    return read_ends(target.folder, known)[1]

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file as load_numpy
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from mxspec.compile.weights.own_text import OwnText
 from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.lossless.certificate import certify
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
-from mxspec.formats.manifest import Manifest, ModelEntry
+from mxspec.formats.manifest import Manifest, ModelEntry, VocabularyEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.engine import Engine
@@ -126,6 +128,45 @@ def test_a_trimmed_head_keeps_the_rows_of_frequent_tokens(pair: Path, trimmed: B
     assert vocabulary.tokens == len(ids) // 10
     assert vocabulary.covered == 1.0
     assert entry_of(trimmed).vocab_size == KEPT
+
+
+def head_ids(bundle: Bundle) -> list[int]:
+    vocabulary = entry_of(bundle).vocabulary
+    assert vocabulary is not None
+    ids: list[int] = load_numpy(bundle.path / vocabulary.file)["head_ids"].tolist()
+    return ids
+
+
+def test_without_a_text_the_target_writes_one(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    wrapped = OwnText.write
+
+    def write(self: OwnText, *arguments: Any) -> Any:
+        written.append(wrapped(self, *arguments))
+        return written[-1]
+
+    monkeypatch.setattr(OwnText, "write", write)
+    bundle = compiled(pair, tmp_path / "own.bundle", "--draft-vocabulary", KEPT, "--calibration-tokens", 2000)
+    (first, *others) = (windows.reshape(-1) for windows in written)
+    assert all(np.array_equal(first, other) for other in others)  # that calibrates rounding
+    vocabulary = entry_of(bundle).vocabulary
+    assert vocabulary is not None
+    held_out = first[-(len(first) // 10) :]
+    assert (vocabulary.text_sha256, vocabulary.tokens) == (None, len(held_out))
+    frequent = [EOS, END, *(token for token, _ in Counter(first[: -len(held_out)].tolist()).most_common())]
+    assert len(frequent) > KEPT
+    counts = Counter(first[: -len(held_out)].tolist())
+    kept = set(head_ids(bundle))
+    assert min(counts[token] for token in kept - {EOS, END}) >= max(counts[token] for token in set(counts) - kept)
+    assert vocabulary.covered == pytest.approx(np.isin(held_out, list(kept)).mean())
+    assert_lossless(bundle.path)
+
+
+def test_without_time_for_a_text_the_lowest_ids_are_kept(pair: Path, tmp_path: Path) -> None:
+    bundle = compiled(pair, tmp_path / "low.bundle", "--draft-vocabulary", KEPT, "--rounding-minutes", 0)
+    lowest = [token for token in range(VOCAB) if token not in (EOS, END)]
+    assert head_ids(bundle) == sorted([EOS, END, *lowest[: KEPT - 2]])
+    assert entry_of(bundle).vocabulary == VocabularyEntry(file="draft_tokens.safetensors", reads=VOCAB)
 
 
 def test_a_trimmed_draft_changes_no_text(trimmed: Bundle) -> None:
