@@ -27,18 +27,27 @@ PROMPT = 96  # tokens
 
 
 class Counted:
-    """Counts the calls of an engine's draft, its own tokens that it reads, and those of them that it reads again."""
+    """Counts the calls of an engine's draft, its own tokens that it reads, and those of them that it reads again.
+
+    Again: it has written and read them, and they are what the text says, but no token of the target ends with them.
+    """
 
     def __init__(self, engine: Engine) -> None:
         if engine.draft is None or engine.draft.translation is None:
             raise MxspecError(f"bundle {engine.bundle.path}: expected a draft with another tokenizer")
         self.calls = self.tokens = self.again = 0
+        self._own: list[int] = []  # that the draft has read of what it wrote in a round, after so many tokens
+        self._after = 0
         self._run, self._entries = engine.draft.run_head, engine.draft.translation.entries
         engine.draft.run_head = self._run_head  # type: ignore[method-assign]
         draft: Any = engine.drafters["model"].draft  # type: ignore[attr-defined]
         if engine.draft.texts is not None:
-            self._rewind = draft.rewind
-            draft.rewind = self._count_again
+            self._draft, self._rewind, self._keep, self._write = draft, draft.rewind, draft.keep, draft.write
+            draft.rewind, draft.keep, draft.write = self._count_again, self._note_place, self._note_own
+
+    def begin(self) -> None:
+        """Another text begins."""
+        self._own = []
 
     def _run_head(self, parts: Sequence[Part]) -> Logits:
         self.calls += 1
@@ -51,10 +60,27 @@ class Counted:
         """Number of its own tokens that the draft reads for tokens of a slot."""
         return self._entries(slot, past, tokens) - self._entries(slot, past, [])
 
+    def _note_own(self, written: Sequence[tuple[Slot, Sequence[int]]]) -> Logits:
+        self._own = list(written[0][1])
+        logits: Logits = self._write(written)
+        return logits
+
+    def _note_place(self, slot: Slot, ends: Sequence[int | None]) -> None:
+        self._after = slot.draft_length
+        self._keep(slot, ends)
+
     def _count_again(self, slot: Slot) -> None:
-        before = slot.draft_length
         self._rewind(slot)
-        self.again += self.needed(slot.index, slot.draft_length, slot.tokens[slot.draft_length : before])
+        if not self._own:
+            return
+        text, true = b"".join(map(self._draft.continuation.bytes_of, slot.tokens[self._after :])), 0
+        for own in self._own:
+            if not text.startswith(self._draft.texts[own]):
+                break
+            text, true = text.removeprefix(self._draft.texts[own]), true + 1
+        kept = self._entries(slot.index, slot.draft_length, []) - self._entries(slot.index, self._after, [])
+        self.again += true - kept
+        self._own = []
 
 
 def measure(path: Path, text: str, prompts: int, tokens: int, k: int) -> list[OtherTokensRow]:
@@ -69,6 +95,7 @@ def measure(path: Path, text: str, prompts: int, tokens: int, k: int) -> list[Ot
             counted.calls = counted.tokens = counted.again = 0
             of_prompts, found = 0, []
             for number, prompt in enumerate(prompts_of(engine.encode(text), prompts, PROMPT)):
+                counted.begin()
                 answer = engine.generate(prompt, cache_key=f"{temperature} {number}", **how).result()
                 of_prompts += counted.needed(0, 0, prompt)
                 found.append(answer.statistics)

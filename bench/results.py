@@ -155,8 +155,8 @@ class OtherTokensResult(Result):
             Column("tokens a round", ".2f"),
             Column("acceptance", ".3f"),
             Column("calls of the draft a round", ".2f"),
-            Column("its tokens read for a token", ".2f"),
-            Column("of these read again", ".2f"),
+            Column("tokens of its own read a token", ".2f"),
+            Column("of these read again", ".3f"),
         )
         rows = tuple(
             (

@@ -110,6 +110,8 @@ TABLES: dict[str, Table] = {
     "columns_avx512vbmi": Table(("avx512vbmi/columns_grown",)),
     "columns_smollm2_avx512vbmi": Table(("avx512vbmi/columns_smollm2",)),
     "columns_sampled_avx512vbmi": Table(("avx512vbmi/columns_grown_sampled",)),
+    "other_tokenizer_smollm2": Table(("other_tokenizer_smollm2",)),
+    "other_tokenizer_demo": Table(("other_tokenizer_demo",)),
     "exact_answers_avx512vbmi": Table(("avx512vbmi/exact_answers",)),
     "speculate_demo_avx2": Table(("avx2/speculate_demo",)),
     "speculate_grown_avx512vbmi": Table(("avx512vbmi/speculate_grown",)),

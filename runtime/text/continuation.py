@@ -28,7 +28,7 @@ class Continuation:
                 "bundle with --draft-tokens tli"
             )
         self._tokenizer = tokenizer
-        self._bytes_of = cache(detokenizer(tokenizer).bytes_of)
+        self.bytes_of = cache(detokenizer(tokenizer).bytes_of)
 
     def after(self, before: Sequence[int], text: bytes) -> tuple[list[int], list[int]]:
         """Tokens of `text` after the tokens `before`, and the number of its bytes that end with each of them.
@@ -37,7 +37,7 @@ class Continuation:
         character that is not complete is left out; nothing comes back for a text that the tokenizer changes.
         """
         for window in (before[-WINDOW:], ()):
-            found = self._encode(b"".join(map(self._bytes_of, window)).lstrip(_LEADING), text)
+            found = self._encode(b"".join(map(self.bytes_of, window)).lstrip(_LEADING), text)
             if found is not None:
                 return found
         return [], []
@@ -50,7 +50,7 @@ class Continuation:
                 ids = self._tokenizer.encode(whole.decode(), add_special_tokens=False).ids
         except GenerationError:
             return None
-        pieces = [self._bytes_of(token) for token in ids]
+        pieces = [self.bytes_of(token) for token in ids]
         joined = b"".join(pieces)
         put_before = len(joined) - len(whole)  # some tokenizers put a space in front of every text
         ends = [end - put_before - len(before) for end in accumulate(map(len, pieces), initial=0)]

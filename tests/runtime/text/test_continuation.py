@@ -48,7 +48,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 def test_it_goes_on_as_the_whole_text_does(tokenizer: Tokenizer) -> None:
     """After every token; the bytes that are left are those of the tokens that follow."""
     ids, continuation = tokenizer.encode(TEXT).ids, Continuation(tokenizer)
-    sizes = [len(continuation._bytes_of(token)) for token in ids]
+    sizes = [len(continuation.bytes_of(token)) for token in ids]
     begin = sum(sizes) - len(TEXT.encode())  # a space that the tokenizer has put in front of the text
     whole = b" " * begin + TEXT.encode()
     for place in range(1, len(ids)):
@@ -76,7 +76,7 @@ def test_a_word_that_would_have_been_cut_otherwise_goes_on_by_its_bytes(tokenize
             if begun != whole[: len(begun)]:
                 rest = word[place:].encode()
                 found, ends = continuation.after(begun, rest)
-                assert b"".join(map(continuation._bytes_of, found)) == rest[: ends[-1] if ends else 0]
+                assert b"".join(map(continuation.bytes_of, found)) == rest[: ends[-1] if ends else 0]
                 others += bool(found)
     assert others
 
