@@ -351,3 +351,9 @@ def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
     line = refuse(draft=words)
     assert "target and draft have different tokenizers" in line
     assert line.endswith("the tokens of the draft's tokenizer (WordLevel) are not bytes of the text")
+    tokenizer = Tokenizer(models.BPE({f"w{i}": i for i in range(VOCAB)}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(words / "tokenizer.json"))
+    for way in ((), ("--draft-tokens", "text")):
+        line = refuse(*way, draft=words)
+        assert line.endswith("nor can they be mapped: no token of the one has the bytes of a token of the other")
