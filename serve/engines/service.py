@@ -20,9 +20,9 @@ from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.guarded.room import GivenUpError
+from mxspec.runtime.memory import give_back
 from mxspec.runtime.request import TypedControlTokens
 from mxspec.serve.engines.flight import AbortReason, Flight
-from mxspec.serve.engines.memory import give_back
 from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import SERVER, ApiError, busy

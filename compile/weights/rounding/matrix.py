@@ -19,7 +19,7 @@ from mxspec.formats.errors import CheckpointError
 from mxspec.formats.tiles import PackStatistics, pack_values, unpack_values
 from mxspec.formats.weight_format import TILE_ROWS
 
-PIECE_BYTES = 32 << 20  # of float32 values rounded at a time; their copies take eight times as much
+PIECE_BYTES = 16 << 20  # of float32 values rounded at a time; their copies take eight times as much
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,13 +135,28 @@ def test_windows_run_in_as_many_batches_as_memory_asks_for(
     """Sums of moments in another order move a rounding here and there, no more."""
     opened = open_tiny("llama")
     whole = round_all(opened, text, tmp_path / "whole")
-    monkeypatch.setattr("mxspec.compile.weights.rounding.model.BATCH_BYTES", 4 * windows * text.windows.shape[1] * 96)
+    window = 16 * text.windows.shape[1] * 96
+    monkeypatch.setattr("mxspec.compile.weights.rounding.model.PASS_BYTES", 4 * 96**2 + windows * window)
     parts = round_all(opened, text, tmp_path / "parts")
     for name, matrix in whole.items():
         one, other = (np.concatenate(list(each[name].pieces())) for each in (whole, parts))
         assert np.mean(one != other) < 0.02
         assert parts[name].fallback is None
         assert parts[name].statistics.relative_error == pytest.approx(matrix.statistics.relative_error, rel=0.01)
+
+
+@pytest.mark.parametrize(("width", "inner", "most"), [(576, 1536, 26), (2048, 5632, 5), (4096, 11008, 1)])
+def test_a_batch_leaves_room_for_the_moments(width: int, inner: int, most: int) -> None:
+    """SmolLM2-135M, TinyLlama and Llama-2-7B: the larger the moments, the fewer windows run through a layer at once."""
+
+    class OneLayer:
+        def matrices(self, index: int) -> dict[str, torch.nn.Linear]:
+            return {"down": torch.nn.Linear(inner, width, bias=False, device="meta")}
+
+    inputs = np.broadcast_to(np.float32(0), (64, 1024, width))
+    rounder = ModelRounder(OneLayer(), {}, {}, None)  # type: ignore[arg-type]
+    batches = rounder._batches(0, inputs)
+    assert [len(inputs[batch]) for batch in batches[:-1]] == [most] * (len(batches) - 1)
 
 
 def test_inputs_that_cannot_be_factored_fall_back_to_nearest(

@@ -1,4 +1,4 @@
-"""Memory that the allocator keeps for the next request goes back to the system while a server is idle."""
+"""Memory that the allocator keeps for later goes back to the system: from an idle server, and between heavy steps."""
 
 from __future__ import annotations
 
