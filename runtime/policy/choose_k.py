@@ -10,19 +10,20 @@ K is chosen from past rounds only, before the round draws a random number, so it
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import math
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import groupby
+from operator import itemgetter
+from time import perf_counter
 
 from mxspec.runtime.events import Round
-from mxspec.runtime.policy.costs import Costs
+from mxspec.runtime.policy.costs import RECENT, Costs
 from mxspec.runtime.policy.tries import Tries
 from mxspec.runtime.policy.worth import Worth, worth_of_first_row, worth_of_row
 
-Ks = NDArray[np.int64]  # [candidates, texts]
+Ks = list[int]  # the K of each text
 
 FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the approximate cost of the others
 FIRST_ROUNDS = 2  # rounds with each of these K, after one that is not counted
@@ -31,7 +32,10 @@ FORGET = 0.98  # weight of the past acceptance after each round,
 LEAST_WEIGHT = 0.01  # down to this number of evaluated tokens; then anything new decides
 PRIOR = (3.0, 4.0)  # accepted and evaluated tokens that are assumed at first
 PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance stands for
-KEEP_STEPS = 4  # steps that keep a choice: choosing in each step would cost a small model some percent of the time
+KEEP_STEPS = 4  # steps that keep a choice at least,
+CHOOSING_BUDGET = 0.01  # and more where choosing would take more than this share of the time,
+MOST_KEPT = 32  # up to this number,
+MOVED = 0.1  # but no longer once a text's acceptance has changed by this
 TRY_EVERY = 32  # steps until another K is tried: costs are not smooth, and change with the text's length
 WORTH_TRYING, RARELY = 0.8, 100  # a K with less than this share of the best expected speed is tried after RARELY steps
 TRIED_ROUNDS = 4  # rounds of a try to draft again after steps of plain decoding
@@ -123,15 +127,21 @@ class KByLoad:
     _seen: dict[int, int] = field(default_factory=dict)  # by tokens of a call, the last step with such a call
     _first: dict[int, int] = field(default_factory=dict)  # by tokens of a call, how often it was a first try
     _choice: list[int] = field(default_factory=list)
+    _chosen: int = 0  # the step of the last choice,
+    _chosen_for: list[float] = field(default_factory=list)  # and the acceptance of each text then
     _stands_until: int = 0
+    _choosing: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # seconds of the last choices
 
     def choose(self, loads: Sequence[Load]) -> list[int]:
         """K of each text for the next step."""
         if not any(load.k is None for load in loads):
             return [min(load.k or 0, load.room) for load in loads]
-        if self._steps >= self._stands_until or len(loads) != len(self._choice):
+        if not self._stands(loads):
+            began = perf_counter()
             self._choice, steps = self._choose(loads)
-            self._stands_until = self._steps + steps
+            self._chosen, self._stands_until = self._steps, self._steps + steps
+            self._chosen_for = [load.acceptance for load in loads]
+            self._choosing.append(perf_counter() - began)
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
     def worth(self, drafter: str, texts: int) -> Worth:
@@ -149,63 +159,110 @@ class KByLoad:
             self.draft[drafter].add(texts, seconds)
         self._plain_steps = 0 if cost.drafted else self._plain_steps + 1
 
-    def _choose(self, loads: Sequence[Load]) -> tuple[list[int], int]:
+    def _stands(self, loads: Sequence[Load]) -> bool:
+        """Whether the last choice still holds."""
+        if self._steps >= self._stands_until or len(loads) != len(self._choice):
+            return False
+        if self._steps < self._chosen + KEEP_STEPS:
+            return True
+        return all(abs(load.acceptance - then) < MOVED for load, then in zip(loads, self._chosen_for, strict=True))
+
+    def _choose(self, loads: Sequence[Load]) -> tuple[Ks, int]:
         """K of each text, and the number of steps that keep this choice."""
-        uniform = _uniform(loads, self.most)
         for k in FIRST_TRIES:
-            ks = uniform[min(k, self.most)]
-            tokens = int(ks.sum()) + len(loads)
+            ks = _uniform(loads, min(k, self.most))
+            tokens = sum(ks) + len(loads)
             if self.score.count(tokens) < FIRST_ROUNDS and self._first.get(tokens, 0) < MOST_FIRST_ROUNDS:
                 self._first[tokens] = self._first.get(tokens, 0) + 1
-                return ks.tolist(), 1
-        candidates = _by_worth(loads, self.most)
-        best = candidates[self._speeds(candidates, loads).argmax()]  # the first of equals
-        free = np.array([load.k is None for load in loads])
-        deepest = int(best[free].max())
+                return ks, 1
+        best = self._best(loads)
+        deepest = max(k for k, load in zip(best, loads, strict=True) if load.k is None)
         if deepest > 0:
             self._tries.paid()
             if self._steps - self._tried >= TRY_EVERY:
                 self._tried = self._steps
-                others = [k for k in (0, deepest - 1, deepest + 1) if k <= self.most]
-                return self._other_than(best, uniform[others], loads).tolist(), 1
-        elif self._tries.due(self._plain_steps) and self._may_ever_pay(uniform, loads):
-            tries = uniform[1:]
-            choice = tries[self._speeds(tries, loads).argmax()]
-            rounds = -(-TRIED_ROUNDS // int(free.sum()))
+                others = [_uniform(loads, k) for k in (0, deepest - 1, deepest + 1) if k <= self.most]
+                return self._other_than(best, others, loads), 1
+        elif self._tries.due(self._plain_steps) and self._may_ever_pay(loads):
+            choice = max(self._drafting(loads), key=lambda ks: self._speed(ks, loads))
+            rounds = -(-TRIED_ROUNDS // sum(load.k is None for load in loads))
             self._tries.tried(rounds * self._steps_lost(choice, loads))
-            return choice.tolist(), rounds
-        return best.tolist(), KEEP_STEPS
+            return choice, rounds
+        return best, self._steps_kept(len(loads))
 
-    def _speeds(self, candidates: Ks, loads: Sequence[Load]) -> NDArray[np.float64]:
-        """Expected tokens a second of each candidate int[candidates, texts]."""
-        expected = np.array([[expected_tokens(load.acceptance, k) for k in range(self.most + 1)] for load in loads])
-        gained = expected[np.arange(len(loads)), candidates].sum(axis=1)
-        seconds = _each(self.score.seconds, candidates.sum(axis=1) + len(loads))
+    def _steps_kept(self, texts: int) -> int:
+        """Steps that keep a choice, so that choosing takes a small share of their time."""
+        step = self.score.seconds(texts)
+        if not self._choosing or step <= 0:
+            return KEEP_STEPS
+        choosing = sorted(self._choosing)[len(self._choosing) // 2]
+        return min(max(KEEP_STEPS, math.ceil(choosing / (CHOOSING_BUDGET * step))), MOST_KEPT)
+
+    def _best(self, loads: Sequence[Load]) -> Ks:
+        """The K of each text with the most expected tokens a second: tokens join by falling worth while this rises.
+
+        It is in plain Python and adds up, because arrays for every candidate cost a small model as much as a step.
+        """
+        ks = [min(load.k or 0, load.room) for load in loads]
+        gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, ks, strict=True))
+        calls = {
+            drafter: _Calls(
+                self.draft[drafter], [k for k, load in zip(ks, loads, strict=True) if load.drafter == drafter]
+            )
+            for drafter in {load.drafter for load in loads}
+        }
+        drafted = sum(ks)
+        best, fastest = list(ks), _rate(gained, self.score.seconds(drafted + len(ks)) + _total(calls))
+        worth = sorted(
+            (-(load.acceptance**place), place, text)
+            for text, load in enumerate(loads)
+            if load.k is None
+            for place in range(1, min(load.room, self.most) + 1)
+        )
+        for lost, group in groupby(worth, key=itemgetter(0)):  # tokens of the same worth join together
+            for _, place, text in group:
+                ks[text] = place
+                calls[loads[text].drafter].join(place)
+                gained -= lost
+                drafted += 1
+            rate = _rate(gained, self.score.seconds(drafted + len(ks)) + _total(calls))
+            if rate > fastest:
+                best, fastest = list(ks), rate
+        return best
+
+    def _speed(self, ks: Ks, loads: Sequence[Load]) -> float:
+        """Expected tokens a second with these K."""
+        gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, ks, strict=True))
+        seconds = self.score.seconds(sum(ks) + len(ks))
         for drafter in {load.drafter for load in loads}:
-            own = candidates[:, [load.drafter == drafter for load in loads]]
-            for position in range(int(own.max())):
-                drafting = (own > position).sum(axis=1)
-                seconds += np.where(drafting > 0, _each(self.draft[drafter].seconds, drafting), 0.0)
-        speeds: NDArray[np.float64] = np.divide(gained, seconds, out=np.zeros_like(gained), where=seconds > 0)
-        return speeds
+            own = [k for k, load in zip(ks, loads, strict=True) if load.drafter == drafter]
+            seconds += _Calls(self.draft[drafter], own).seconds
+        return _rate(gained, seconds)
 
-    def _steps_lost(self, choice: NDArray[np.int64], loads: Sequence[Load]) -> float:
+    def _steps_lost(self, choice: Ks, loads: Sequence[Load]) -> float:
         """The expected loss of a step with this choice, in the time of plain steps."""
-        plain, drafting = self._speeds(np.vstack([np.zeros_like(choice), choice]), loads)
-        gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, choice.tolist(), strict=True))
+        plain, drafting = self._speed([0] * len(choice), loads), self._speed(choice, loads)
+        gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, choice, strict=True))
         return max(gained / len(loads) * (plain / drafting - 1), 0.0) if drafting > 0 else 0.0
 
-    def _may_ever_pay(self, uniform: Ks, loads: Sequence[Load]) -> bool:
-        """Whether some K would be faster than 0 if all drafts were kept, or its cost is unknown."""
-        plain, *drafting = self._speeds(uniform, [replace(load, acceptance=1.0) for load in loads])
-        tokens = uniform[1:].sum(axis=1) + len(loads)
-        unknown = any(self.score.count(size) == 0 for size in tokens.tolist())
-        return unknown or bool(max(drafting) > plain)
+    def _drafting(self, loads: Sequence[Load]) -> list[Ks]:
+        """Every choice of the same K above 0 for all texts."""
+        return [_uniform(loads, k) for k in range(1, self.most + 1)]
 
-    def _other_than(self, best: NDArray[np.int64], others: Ks, loads: Sequence[Load]) -> NDArray[np.int64]:
+    def _may_ever_pay(self, loads: Sequence[Load]) -> bool:
+        """Whether some K would be faster than 0 if all drafts were kept, or its cost is unknown."""
+        kept = [replace(load, acceptance=1.0) for load in loads]
+        drafting = self._drafting(loads)
+        if any(self.score.count(sum(ks) + len(ks)) == 0 for ks in drafting):
+            return True
+        plain = self._speed(_uniform(loads, 0), kept)
+        return any(self._speed(ks, kept) > plain for ks in drafting)
+
+    def _other_than(self, best: Ks, others: Sequence[Ks], loads: Sequence[Load]) -> Ks:
         """The least recently seen of the best K's neighbours and plain decoding, if it may pay."""
-        speed, *speeds = self._speeds(np.vstack([best, others]), loads)
-        unseen = [self._unseen(int(ks.sum()) + len(loads)) for ks in others]
+        speed = self._speed(best, loads)
+        unseen = [self._unseen(sum(ks) + len(ks)) for ks in others]
+        speeds = [self._speed(ks, loads) for ks in others]
         may_pay = [
             (steps, rate, index)
             for index, (steps, rate) in enumerate(zip(unseen, speeds, strict=True))
@@ -219,31 +276,36 @@ class KByLoad:
         return RARELY if seen is None else self._steps - seen
 
 
-def _within(ks: Ks, loads: Sequence[Load]) -> Ks:
-    """int[candidates, texts] with the fixed K of texts that have one, and each K within the text's room."""
-    for text, load in enumerate(loads):
-        if load.k is not None:
-            ks[:, text] = load.k
-    return np.minimum(ks, [load.room for load in loads])
+class _Calls:
+    """The calls of one drafter in a step: a call for each position, with all texts that draft so far."""
+
+    def __init__(self, costs: Costs, ks: Sequence[int]) -> None:
+        self._costs = costs
+        self._texts = [sum(k > place for k in ks) for place in range(max(ks, default=0))]  # by position
+        self.seconds = sum(costs.seconds(texts) for texts in self._texts)
+
+    def join(self, place: int) -> None:
+        """Let one more text draft its `place`-th token, from 1."""
+        if place > len(self._texts):
+            self._texts.append(1)
+            self.seconds += self._costs.seconds(1)
+            return
+        texts = self._texts[place - 1]
+        self._texts[place - 1] = texts + 1
+        self.seconds += self._costs.seconds(texts + 1) - self._costs.seconds(texts)
 
 
-def _uniform(loads: Sequence[Load], most: int) -> Ks:
-    """The same K for all texts: candidate k drafts k tokens."""
-    return _within(np.repeat(np.arange(most + 1)[:, None], len(loads), axis=1), loads)
+def _total(calls: Mapping[str, _Calls]) -> float:
+    return sum(each.seconds for each in calls.values())
 
 
-def _by_worth(loads: Sequence[Load], most: int) -> Ks:
-    """One candidate for each total number of drafted tokens from 0 on; the most valuable tokens come first."""
-    worth = np.array([load.acceptance for load in loads])[:, None] ** np.arange(1, most + 1)  # [texts, position]
-    thresholds = np.unique(worth[[load.k is None for load in loads]])[::-1]
-    reached = (worth >= thresholds[:, None, None]).sum(axis=2)
-    return _within(np.vstack([np.zeros((1, len(loads)), np.int64), reached]), loads)
+def _rate(tokens: float, seconds: float) -> float:
+    return tokens / seconds if seconds > 0 else 0.0
 
 
-def _each(seconds: Callable[[int], float], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds of calls of these sizes."""
-    distinct, where = np.unique(sizes, return_inverse=True)
-    return np.array([seconds(size) for size in distinct.tolist()])[where]
+def _uniform(loads: Sequence[Load], k: int) -> Ks:
+    """The same K for all texts, but for those with a fixed one, and each within its text's room."""
+    return [min(k if load.k is None else load.k, load.room) for load in loads]
 
 
 def expected_tokens(acceptance: float, k: int) -> float:

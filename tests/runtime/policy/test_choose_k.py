@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import pytest
 from scipy.optimize import isotonic_regression
 
 from mxspec.runtime.events import Round
-from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load, StepCost, expected_tokens
+from mxspec.runtime.policy.choose_k import KEEP_STEPS, Acceptance, KByLoad, Load, StepCost, expected_tokens
 from mxspec.runtime.policy.costs import FORGET, Costs, interpolate
 
 MOST = 8
@@ -89,6 +90,46 @@ def test_nearly_as_fast_as_the_best_k_and_never_slower_than_plain(pair: Pair, te
     found = speed(Texts(KByLoad(MOST), pair, texts).run(2000), texts)
     assert found >= 0.94 * best
     assert found >= 0.97 * pair.tokens_per_second(0, texts)
+
+
+@pytest.mark.parametrize("pair", [CHEAP, HOPELESS], ids=["cheap", "none"])
+def test_choosing_takes_a_small_share_of_a_small_models_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which each choice takes 0.4 steps; the demo's target took 0.6 ms, a choice 0.5 ms."""
+    clock = itertools.count(0, 0.4)
+    monkeypatch.setattr("mxspec.runtime.policy.choose_k.perf_counter", clock.__next__)
+    rounds = Texts(KByLoad(MOST), pair).run(1000)
+    chosen = (next(clock) - 0.4) / 2
+    assert chosen < 0.04 * sum(r.seconds for r in rounds)  # 0.1 where a choice stands for four steps
+
+
+def test_a_choice_falls_when_a_text_becomes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a choice takes, so that it stands for 32 steps."""
+    monkeypatch.setattr("mxspec.runtime.policy.choose_k.perf_counter", itertools.count(0, 0.4).__next__)
+    auto = KByLoad(MOST)
+    texts = Texts(auto, CHEAP)
+    texts.run(300)
+    for _ in range(KEEP_STEPS):
+        auto.choose([Load(0.8, MOST)])
+        auto.observe(StepCost(1, 1.0))
+    assert max(auto.choose([Load(0.02, MOST)])) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_k_promises_more(seed: int) -> None:
+    """Of a text, beside one with a fixed K and a drafter of its own; costs are any that rise."""
+    rng, auto = random.Random(seed), KByLoad(MOST)
+    score = list(itertools.accumulate(0.5 + rng.random() for _ in range(MOST + 5)))
+    draft, other = 0.5 * rng.random(), 0.5 * rng.random()
+    auto.score.remember(list(enumerate(score)))
+    auto.draft["model"].remember([(1, draft)])
+    auto.draft["other"].remember([(1, other)])
+    free, fixed = Load(rng.random() ** 0.3, rng.randrange(3, MOST + 1)), Load(rng.random(), 4, k=2, drafter="other")
+
+    def speed(k: int) -> float:
+        gained = sum(free.acceptance**i for i in range(k + 1)) + sum(fixed.acceptance**i for i in range(3))
+        return gained / (score[k + 4] + k * draft + 2 * other)
+
+    assert auto._best([free, fixed]) == [max(range(free.room + 1), key=speed), 2]
 
 
 def test_the_more_texts_the_less_each_drafts() -> None:
