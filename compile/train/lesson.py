@@ -11,7 +11,8 @@ from mxspec.compile.heads.module import Eagle3Head
 from mxspec.compile.train.examples import Example
 from mxspec.compile.train.unroll import unroll
 
-STEPS = 4  # the first with the target's states, and 3 with the head's own
+STEPS = 4  # that are measured: the first with the target's states, and 3 with the head's own
+TAUGHT = 3  # of them; guesses of later steps then agree as often, and a fourth costs a third more time
 DECAY = 0.8  # of a step's weight in the loss over that of the step before: a later guess is needed less often
 SHORTEST = STEPS + 2  # tokens of a text with all steps
 
@@ -55,7 +56,7 @@ class Lesson:
     def loss(self, head: Eagle3Head) -> Tensor:
         """The cross-entropy to what the target expects, summed over starts and steps, each step with its weight."""
         total = torch.zeros(())
-        for step, logits in enumerate(unroll(head, self.tokens, self.states, STEPS)):
+        for step, logits in enumerate(unroll(head, self.tokens, self.states, TAUGHT)):
             places = slice(self.first + step + 1, len(self.tokens) - 1)
             said = logits[self.first :].log_softmax(-1, dtype=torch.float32).gather(1, self.rows[places])
             total = total - DECAY**step * (self.expected[places] * said).sum()

@@ -146,7 +146,8 @@ def train_head(wanted: Wanted, output: Path, *, resume: bool, force: bool, stage
         training = Training(start, examples, place / "training.pt", wanted.seed)
         stages.note(f"{len(taught)} texts to train on, {len(held_out)} held out; {_covers(start.ids, counts)}")
         cost = _step_cost(start, target)
-        _tell(stages, cost)(0, math.nan, training.acceptance(held_out))
+        if not training.begun:
+            _tell(stages, cost)(0, math.nan, training.acceptance(held_out))
         seconds = wanted.hours * 3600 - (time.monotonic() - began)
         best = training.run(taught, held_out, seconds, _tell(stages, cost))
         start.head.load_state_dict(best, strict=False)

@@ -66,6 +66,11 @@ class Training:
         self._optimizer = torch.optim.AdamW(self._values, lr=self._rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
         self._best: dict[str, Tensor] = {}
 
+    @property
+    def begun(self) -> bool:
+        """Whether an interrupted run has kept what it had reached."""
+        return self._place.is_file()
+
     def run(self, taught: Sequence[int], held_out: Sequence[int], seconds: float, report: Report) -> dict[str, Tensor]:
         """The best weights by held-out acceptance, after at most about `seconds`."""
         began = time.monotonic()
@@ -151,7 +156,7 @@ class Training:
         os.replace(beside, self._place)
 
     def _restored(self) -> Progress | None:
-        if not self._place.is_file():
+        if not self.begun:
             return None
         kept = torch.load(self._place, weights_only=True)
         self._head.load_state_dict(kept["head"], strict=False)

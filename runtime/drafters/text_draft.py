@@ -31,9 +31,8 @@ from mxspec.runtime.sampling.shape import Logits, argmax_tokens
 from mxspec.runtime.text.continuation import WINDOW, Continuation
 
 MOST_STEPS = 4  # tokens that a draft writes for each that is wanted, at most
-# A round ends with the last token that is wanted, though more text may change it: of four guesses of a draft that is
-# always right, 3.75 to 3.97 are kept (Python and English, SmolLM2 and the demo pair). Writing on would keep all four,
-# and take another 0.9 to 1.1 calls of the draft.
+# A round ends with the last token that is wanted, though more text may change it: writing on until it is sure would
+# keep a little more, and take about one more call of the draft.
 
 
 class TextDraft(Draft):
