@@ -18,11 +18,13 @@ from mxspec.compile.train.acceptance import Acceptance
 from mxspec.compile.train.examples import Examples
 from mxspec.compile.train.head_file import Start
 from mxspec.compile.train.lesson import Lesson
+from mxspec.runtime.memory import trim
 
 BATCH = 2  # texts of a step: after as many texts, more steps taught more than larger ones
 PASSES = 12  # over all texts, if nothing ends it before
 PATIENCE = 3  # passes without a better head
 SAVE_SECONDS = 120.0
+TRIM_STEPS = 8  # after which free memory is given back: texts of many lengths leave gaps that the allocator keeps
 WARM_UP = 0.04  # of all steps
 CLIP = 0.5  # of the gradient's norm, as in EAGLE's own training
 _BETAS, _DECAY = (0.9, 0.95), 0.01
@@ -84,6 +86,8 @@ class Training:
             rate = self._rate_at(max((progress.done + 1) / progress.steps, passed))
             losses.append(self._step(self._batch(taught, progress.done, a_pass), rate))
             progress.done += 1
+            if progress.done % TRIM_STEPS == 0:
+                trim()
             if progress.done % a_pass == 0 or progress.done == progress.steps:
                 self._judge(held_out, progress, math.ceil(progress.done / a_pass), losses, report)
             if time.monotonic() - saved > SAVE_SECONDS:

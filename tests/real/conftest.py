@@ -14,9 +14,11 @@ from mxspec.compile.commands.speccompile import main as speccompile
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "published-model"
+HEAD = Path(__file__).parents[2] / "recipes" / "smollm2" / "draft"
 COMPILED = (
     *("--target-format", "mxfp6_e2m3", "--activations", "int8", "--context-length", "1024"),
     *("--rounding", "nearest", "--rounding-minutes", "0", "--with-baseline"),
+    *("--draft", str(HEAD), "--draft-format", "mxfp6_e2m3", "--draft-activations", "int8"),
 )
 
 

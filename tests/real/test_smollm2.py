@@ -97,9 +97,16 @@ def test_drafters_and_batches_change_nothing(engine: mxspec.Engine) -> None:
     plain = [request(question, k=0) for question in QUESTIONS[:5]]
     together = ids_of(engine, plain)
     assert [ids_of(engine, [alone])[0] for alone in plain] == together
-    for drafter in ("suffix", "lookup", "mix"):
+    for drafter in ("model", "suffix", "lookup", "mix"):
         drafted = [request(question, k=4, drafter=drafter) for question in QUESTIONS[:5]]
         assert ids_of(engine, drafted) == together, drafter
+
+
+def test_the_trained_head_is_often_right(engine: mxspec.Engine) -> None:
+    """Greedy answers to questions that nothing was trained on; a head that reads the wrong states is never right."""
+    drafted = [request(question, k=2, drafter="model", max_new_tokens=96) for question in QUESTIONS]
+    counted = [answer.statistics for answer in engine.run(drafted)]
+    assert sum(each.accepted for each in counted) > 0.3 * sum(each.evaluated for each in counted)
 
 
 def test_a_seed_means_one_text_at_every_k(engine: mxspec.Engine) -> None:
