@@ -109,6 +109,8 @@ TABLES: dict[str, Table] = {
     "head_avx512vbmi": Table(("avx512vbmi/head_qwen2_5_0_5b",)),
     "columns_avx512vbmi": Table(("avx512vbmi/columns_grown",)),
     "columns_smollm2_avx512vbmi": Table(("avx512vbmi/columns_smollm2",)),
+    "columns_smollm2_head_avx512vbmi": Table(("avx512vbmi/columns_smollm2_head",)),
+    "columns_smollm2_head_sampled_avx512vbmi": Table(("avx512vbmi/columns_smollm2_head_sampled",)),
     "columns_sampled_avx512vbmi": Table(("avx512vbmi/columns_grown_sampled",)),
     "other_tokenizer_smollm2": Table(("other_tokenizer_smollm2",)),
     "other_tokenizer_demo": Table(("other_tokenizer_demo",)),
