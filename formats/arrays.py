@@ -1,4 +1,4 @@
-"""Checks of arrays at the border to native code: dtype, shape, layout."""
+"""Arrays at the border to native code and files: checks of dtype, shape and layout, and codes as a stream of bits."""
 
 from __future__ import annotations
 
@@ -77,3 +77,16 @@ def check_threads(threads: int | None) -> int:
     if threads is not None and threads < 1:
         raise ValueError(f"threads: got {threads}, expected at least 1")
     return all_threads() if threads is None else threads
+
+
+def as_bits(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Pack codes from the low bits of bytes into a stream of bits: lowest bits first, zeros after the last code."""
+    if bits == 8:
+        return codes
+    in_group = 8 // np.gcd(bits, 8)  # codes that fill whole bytes: 2 of 4 bits a byte, 4 of 6 bits three
+    padded = np.zeros(-(-codes.size // in_group) * in_group, np.uint32)
+    padded[: codes.size] = codes.reshape(-1)
+    groups = padded.reshape(-1, in_group)
+    words = np.bitwise_or.reduce(groups << (bits * np.arange(in_group, dtype=np.uint32)), axis=1)
+    stream = words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, : bits * in_group // 8]
+    return np.ascontiguousarray(stream).reshape(-1)[: -(-codes.size * bits // 8)]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.compile.interchange.types import ELEMENT_TYPES, Scales
+from mxspec.formats.arrays import as_bits
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import TensorEntry
 from mxspec.formats.safetensors_file import Layout, SafetensorsWriter
@@ -71,19 +72,6 @@ def _write_matrix(
         writer.begin(f"{tensor.name}.scales")
         for piece in found:
             writer.append(piece.data)
-
-
-def as_bits(codes: Bytes, bits: int) -> Bytes:
-    """Pack codes from the low bits of bytes into a stream of bits: lowest bits first, zeros after the last code."""
-    if bits == 8:
-        return codes
-    in_group = 8 // np.gcd(bits, 8)  # codes that fill whole bytes: 2 of 4 bits a byte, 4 of 6 bits three
-    padded = np.zeros(-(-codes.size // in_group) * in_group, np.uint32)
-    padded[: codes.size] = codes.reshape(-1)
-    groups = padded.reshape(-1, in_group)
-    words = np.bitwise_or.reduce(groups << (bits * np.arange(in_group, dtype=np.uint32)), axis=1)
-    stream = words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, : bits * in_group // 8]
-    return np.ascontiguousarray(stream).reshape(-1)[: -(-codes.size * bits // 8)]
 
 
 def convert_scales(

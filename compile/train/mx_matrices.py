@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mxspec.compile.interchange.weights import as_bits
+from mxspec.formats.arrays import as_bits
 from mxspec.formats.mx import quantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 

@@ -75,8 +75,8 @@ class ColumnsResult(Result):
     @property
     def speedup(self) -> float:
         """Speed with speculation over the packed target's without: median over pairs of answers."""
-        plain, last = ([trial.tokens_per_second for trial in column.trials] for column in self.columns[-2:])
-        return median_ratio(last, plain)
+        plain, *last = ([trial.tokens_per_second for trial in column.trials] for column in self.columns[-2:])
+        return median_ratio(last[0], plain) if last else 1.0
 
     def sheets(self) -> Sequence[Sheet]:
         columns = (

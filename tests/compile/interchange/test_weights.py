@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 from mxspec.compile.interchange import weights
-from mxspec.compile.interchange.weights import as_bits, convert_scales
+from mxspec.compile.interchange.weights import convert_scales
+from mxspec.formats.arrays import as_bits
 from mxspec.formats.errors import MxspecError
 
 ZEROS = np.zeros((1, 64), np.uint8)
