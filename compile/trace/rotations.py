@@ -27,18 +27,24 @@ class Rotation:
     """How a model rotates, and how its tables of `rotary` columns repeat the `rotary` / 2 different ones.
 
     With `pairs` each even entry of a head rotates with the next, else entry i with entry i + `rotary` / 2. With
-    `neighbours` each column of a table is followed by its copy, else the second half of the columns repeats the first.
+    `neighbours` each column of a table is followed by its copy, else the second half of the columns repeats the first;
+    without `repeats` tables have the different columns alone.
     """
 
     pairs: bool
     neighbours: bool
+    repeats: bool = True
 
     def double(self, half: Tensor) -> Tensor:
         """The table in the model's form, from one column a pair."""
+        if not self.repeats:
+            return half
         return torch.repeat_interleave(half, 2, dim=-1) if self.neighbours else torch.cat((half, half), dim=-1)
 
     def halve(self, table: Tensor) -> Tensor:
         """One column a pair, from the model's form. Raises UnsupportedModelError if copies of a column differ."""
+        if not self.repeats:
+            return table.contiguous()
         half = table[..., ::2] if self.neighbours else table[..., : table.shape[-1] // 2]
         if not torch.equal(self.double(half), table):
             raise UnsupportedModelError(
@@ -51,6 +57,7 @@ _WAYS = (
     Rotation(pairs=False, neighbours=False),  # most models
     Rotation(pairs=True, neighbours=True),  # Cohere
     Rotation(pairs=True, neighbours=False),  # GLM
+    Rotation(pairs=False, neighbours=False, repeats=False),  # gpt-oss
 )
 
 
