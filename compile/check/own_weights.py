@@ -32,6 +32,7 @@ from mxspec.compile.check.reference import (
     pad_of,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.names import is_computed, resolve_names, tied_names
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.planning.plan import head_parameters
@@ -205,11 +206,13 @@ def _stored_values(path: Path, tensor: TensorEntry) -> Values:
 
 def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, values: Values) -> None:
     """Assign rows of `values` to each parameter, transposed if that is nearer to its values (transformers' Conv1D)."""
-    begin = 0
+    begin, experts = 0, expert_matrices(model)
     for name in names:
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)
         before = getattr(module, attribute)
+        if name in experts:
+            values = experts[name].as_parameter(values)
         found = list(_orientations(values, begin, before.numpy()))
         if not found:
             raise CheckpointError(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.check.readings import Logits, Reading, Text
 from mxspec.compile.checkpoint.architecture import rope_switch
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.checkpoint.expert_tensors import StackedTensor
+from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.mx_tensor import read_whole
-from mxspec.compile.checkpoint.names import in_text_half
+from mxspec.compile.checkpoint.names import in_text_half, rename
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.silence import silence
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES
@@ -41,11 +44,7 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
     tensors to parameters and ties them. Raises CheckpointError if transformers cannot load the checkpoint.
     """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
-    values = {
-        in_text_half(name): torch.from_numpy(read_whole(tensor))
-        for name, tensor in checkpoint.tensors.items()
-        if tensor.dtype in DTYPE_NAMES.values()
-    }
+    values = {name: torch.from_numpy(value) for name, value in _values(checkpoint)}
     with silence():
         try:
             model: PreTrainedModel = type(checkpoint.named).from_pretrained(
@@ -59,6 +58,24 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
         except Exception as error:  # theirs have no base
             raise CheckpointError(f"{checkpoint.folder}: transformers cannot load it: {one_line(error)}") from error
     return model.eval()
+
+
+def _values(checkpoint: Checkpoint) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The checkpoint's tensors with the names and shapes that transformers loads."""
+    model = checkpoint.named
+    matrices = expert_matrices(model)
+    found, _ = rename(model, list(checkpoint.tensors)) if matrices else ({}, {})
+    parameter_of = {tensor: parameter for parameter, tensor in found.items()}
+    for name, tensor in checkpoint.tensors.items():
+        if tensor.dtype not in DTYPE_NAMES.values():
+            continue
+        if isinstance(tensor, StackedTensor):
+            for part in tensor.parts:
+                yield in_text_half(part.name), read_whole(part)
+            continue
+        matrix = matrices.get(parameter_of.get(name, ""))
+        values = read_whole(tensor)
+        yield in_text_half(name), values if matrix is None else matrix.as_parameter(values)
 
 
 def oracle(model: PreTrainedModel, first_position: int) -> Oracle:

@@ -15,12 +15,13 @@ from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_FILES, merge_adapter
 from mxspec.compile.checkpoint.config import CONFIG, load_config, read_settings
+from mxspec.compile.checkpoint.experts import has_experts, join_experts
 from mxspec.compile.checkpoint.fetch import DESCRIPTIONS
 from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf, shards_of
 from mxspec.compile.checkpoint.head import name_head_tensors
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES, make_tokenizer
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, rows_of_blocks
 from mxspec.compile.checkpoint.names import UNTIED, name_parameters
 from mxspec.compile.checkpoint.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open_shard
@@ -75,6 +76,8 @@ class Checkpoint:
             self.tensors, self.offsets = name_head_tensors(self.tensors)
         if layout is not None:
             self.tensors = _join_codes(self.tensors, layout)
+        if has_experts(self.tensors):
+            self.tensors = join_experts(name_parameters(self.config), self.tensors)
         self._untie()
         if adapter is not None:
             self.tensors = merge_adapter(self.tensors, self.named, adapter, self._files, from_pickle)
@@ -150,17 +153,20 @@ def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, So
     """Join codes and scales into matrices. Raises CheckpointError if one of the two is missing."""
     joined = dict(tensors)
     for name, codes in tensors.items():
-        module, _, leaf = name.rpartition(".")
-        if leaf != layout.codes or not isinstance(codes, CheckpointTensor) or codes.dtype in DTYPE_NAMES.values():
+        found = layout.tensors_of(name)
+        if found is None or not isinstance(codes, CheckpointTensor) or codes.dtype in DTYPE_NAMES.values():
             continue
         where = f"tensor {name!r} of {codes.shard}"
-        scales, format_name = joined.pop(f"{module}.weight_scale", None), layout.format_of(module)
+        module = found.weight.rpartition(".")[0]
+        scales, format_name = joined.pop(found.scales, None), layout.format_of(module)
         if not isinstance(scales, CheckpointTensor):
-            raise CheckpointError(f"{where} holds codes, but there is no tensor {module + '.weight_scale'!r}")
+            raise CheckpointError(f"{where} holds codes, but there is no tensor {found.scales!r}")
         if format_name is None:
             raise CheckpointError(f"{where} is {codes.dtype}, but quantization_config says that {module} is not MX")
         del joined[name]
-        if f"{module}.weight" in joined:
-            raise CheckpointError(f"{where} holds codes of {module + '.weight'!r}, which exists as well")
-        joined[f"{module}.weight"] = MxTensor(codes, scales, format_name, layout.unpack[format_name])
+        if found.weight in joined:
+            raise CheckpointError(f"{where} holds codes of {found.weight!r}, which exists as well")
+        if layout.in_blocks:
+            codes, scales = rows_of_blocks(codes, scales)
+        joined[found.weight] = MxTensor(codes, scales, format_name, layout.unpack[format_name])
     return joined

@@ -1,4 +1,4 @@
-"""Read the settings of MX checkpoints: `quantization_config` of compressed-tensors or of Quark.
+"""Read the settings of MX checkpoints: `quantization_config` of compressed-tensors, of Quark or of gpt-oss.
 
 An unknown setting is refused by its key, because ignoring it would give wrong weights.
 """
@@ -55,6 +55,9 @@ _GROUP_WEIGHTS: Allowed = {
     "observer": (),
     "observer_kwargs": (),
 }
+
+# gpt-oss's keys: Mxfp4Config in transformers' utils/quantization_config.py.
+_BLOCKS: Allowed = {"quant_method": (), "modules_to_not_convert": (), "dequantize": ()}
 
 # Quark's keys: to_dict of QConfig, QLayerConfig and QTensorConfig in quark/torch/quantization/config/config.py, and
 # "export" from quark/torch/export/api.py (JsonExporterConfig), of amd-quark 0.9 to 0.13.
@@ -113,20 +116,39 @@ _PLANES, _LITTLE_ENDIAN = ("0.9",), ("0.10", "0.11", "0.12", "0.13")
 
 
 @dataclass(frozen=True, slots=True)
+class MxTensors:
+    """The names of the two tensors of an MX matrix, and of the weight that they are."""
+
+    codes: str
+    scales: str
+    weight: str
+
+
+@dataclass(frozen=True, slots=True)
 class MxLayout:
     """How a checkpoint stores codes: the name of a module's `codes`, next to its `weight_scale`, and the order of bits.
 
     `rules` map shell patterns of module names to formats, None for a module that is not MX; the first match counts.
-    `unpack` has the order of bits of each format in the rules.
+    `unpack` has the order of bits of each format in the rules. With `in_blocks` any weight may be codes, NAME_blocks
+    and NAME_scales, whose last two and last axes are the blocks of a row and their bytes.
     """
 
     codes: str
     rules: tuple[tuple[str, str | None], ...]
     unpack: Mapping[str, Unpack]
+    in_blocks: bool = False
 
     def format_of(self, module: str) -> str | None:
         """The format of a module's codes, or None if the module is not MX."""
         return next((name for pattern, name in self.rules if fnmatchcase(module, pattern)), None)
+
+    def tensors_of(self, name: str) -> MxTensors | None:
+        """The tensors of a matrix, by the name of its codes; None for a tensor of another kind."""
+        module, _, leaf = name.rpartition(".")
+        if not self.in_blocks:
+            return MxTensors(name, f"{module}.weight_scale", f"{module}.weight") if leaf == self.codes else None
+        weight = name.removesuffix(self.codes)
+        return None if weight == name else MxTensors(name, f"{weight}_scales", weight)
 
 
 def take_layout(config: PreTrainedConfig, path: Path) -> MxLayout | None:
@@ -146,7 +168,7 @@ def take_layout(config: PreTrainedConfig, path: Path) -> MxLayout | None:
 
 
 def _read(found: object) -> MxLayout:
-    readers = {"compressed-tensors": _read_compressed, "quark": _read_quark}
+    readers = {"compressed-tensors": _read_compressed, "quark": _read_quark, "mxfp4": _read_blocks}
     method = found.get("quant_method") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(method, str) or method not in readers:
         expected = f"{' or '.join(readers)}, with MX weights; give the checkpoint as it was before"
@@ -162,6 +184,11 @@ def _read_compressed(found: dict[str, Any]) -> MxLayout:
         _check(group.get("weights"), f"{where}weights.", _GROUP_WEIGHTS)
         _check_activations(group, "input_activations", "dynamic", where)
     return MxLayout("weight_packed", (("*", "mxfp4_e2m1"),), {"mxfp4_e2m1": unpack_nibbles})
+
+
+def _read_blocks(found: dict[str, Any]) -> MxLayout:
+    _check(found, "", _BLOCKS)
+    return MxLayout("_blocks", (("*", "mxfp4_e2m1"),), {"mxfp4_e2m1": unpack_nibbles}, in_blocks=True)
 
 
 def _read_quark(found: dict[str, Any]) -> MxLayout:

@@ -1,6 +1,6 @@
-"""A matrix that is MX in the checkpoint: codes and scales, in the layouts of two tools.
+"""A matrix that is MX in the checkpoint: codes and scales, in the layouts of two tools and of gpt-oss.
 
-Both store one uint8 row of codes and one uint8 row of E8M0 scales for each output; a scale s means 2^(s - 127), and
+All store one uint8 row of codes and one uint8 row of E8M0 scales for each output; a scale s means 2^(s - 127), and
 codes have the bits of OCP MX, sign first. They differ in names, and in the order of bits:
 
     nibbles         byte  b: code 2b in bits 0..3, code 2b+1 in bits 4..7
@@ -13,6 +13,7 @@ The FP6 codes 1, 2, 3, 4 are the bytes 81 30 10 in little endian, and 00 12 34 i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.compile.checkpoint.expert_tensors import StackedTensor, TransposedExperts
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
 from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.selected_rows import SelectedRows
@@ -28,7 +30,7 @@ from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 
-ByteRows = CheckpointTensor | GgufField  # rows of bytes
+ByteRows = CheckpointTensor | GgufField | StackedTensor  # rows of bytes
 Unpack = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # rows of bytes to rows of codes
 
 
@@ -155,7 +157,22 @@ class MxTensor:
         )
 
 
-Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor | SelectedRows
+Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor | SelectedRows | StackedTensor | TransposedExperts
+
+
+def rows_of_blocks(codes: CheckpointTensor, scales: CheckpointTensor) -> tuple[CheckpointTensor, CheckpointTensor]:
+    """Codes [..., rows, blocks, bytes of a block] and scales [..., rows, blocks] as two matrices of rows.
+
+    Raises CheckpointError if the shapes do not belong together.
+    """
+    if len(codes.shape) < 3 or codes.shape[-1] != BLOCK // 2 or scales.shape != codes.shape[:-1] or 0 in codes.shape:
+        raise CheckpointError(
+            f"{_where(codes)} has shape {list(codes.shape)} and its scales {list(scales.shape)}, expected "
+            f"[..., rows, blocks, {BLOCK // 2}] and [..., rows, blocks]"
+        )
+    blocks = codes.shape[-2]
+    rows = math.prod(codes.shape[:-2])
+    return codes.reshaped(rows, blocks * codes.shape[-1]), scales.reshaped(rows, blocks)
 
 
 def _where(tensor: ByteRows) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,20 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    rename_source_key,
+)
 
 from mxspec.compile.checkpoint.config import one_line
 from mxspec.compile.heads import module as _heads  # noqa: F401 (transformers' automatic classes learn of them)
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 UNTIED = "untied_parameters"  # a key that mxspec adds to a configuration: parameters that are not tied after all
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _TEXT_HALF = "language_model."  # in the names of a checkpoint that holds more: language_model.model.x, or the reverse
 
 
@@ -94,19 +102,12 @@ def tied_names(model: PreTrainedModel) -> dict[str, set[str]]:
 def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Tensors by the parameter they are, and tensors that would first be merged or split by the parameter they go into.
 
-    The order of rules is that of transformers.core_model_loading.convert_and_load_state_dict_in_model (5.23).
+    Raises CheckpointError for two tensors that are one parameter.
     """
-    rules = get_model_conversion_mapping(model)
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    state = model.state_dict()
-    prefix = model.base_model_prefix
     found: dict[str, str] = {}
     computed: dict[str, str] = {}
-    for tensor in tensors:
-        name, converter = rename_source_key(in_text_half(tensor), renamings, converters, prefix, state)
-        if name not in state and tensor in state:
-            name, converter = rename_source_key(tensor, [], [], prefix, state)
+    state = model.state_dict()
+    for tensor, name, converter in _renamed(model, tensors):
         if converter is not None:
             computed[name] = tensor
         elif name in found:
@@ -114,6 +115,62 @@ def rename(model: PreTrainedModel, tensors: list[str]) -> tuple[dict[str, str], 
         elif name in state:
             found[name] = tensor
     return found, computed
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPart:
+    """A checkpoint's matrix of one expert, which is the `part`th of those that are stacked for an expert."""
+
+    expert: int
+    part: int
+    parts: int
+    tensor: str
+
+
+def expert_parts(model: PreTrainedModel, tensors: list[str]) -> dict[str, list[ExpertPart]]:
+    """The matrices that transformers stacks to one parameter for all experts of a layer, by that parameter."""
+    found: dict[str, list[ExpertPart]] = defaultdict(list)
+    for tensor, name, converter in _renamed(model, tensors):
+        number = _EXPERT.search(tensor)
+        if converter is not None and number is not None and _stacks_experts(converter.rule):
+            parts = len(converter.rule.source_patterns)
+            found[name].append(ExpertPart(int(number.group(1)), converter.part, parts, tensor))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Converter:
+    """A rule of transformers for computing a parameter, and the index of the pattern that a tensor matched."""
+
+    rule: WeightConverter
+    part: int
+
+
+def _renamed(model: PreTrainedModel, tensors: list[str]) -> Iterator[tuple[str, str, _Converter | None]]:
+    """Each tensor, the name that transformers gives it, and the converter that would change it.
+
+    The order of rules is that of transformers.core_model_loading.convert_and_load_state_dict_in_model (5.23).
+    """
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    of_pattern = {
+        pattern: _Converter(rule, part) for rule in converters for part, pattern in enumerate(rule.source_patterns)
+    }
+    state = model.state_dict()
+    prefix = model.base_model_prefix
+    for tensor in tensors:
+        name, pattern = rename_source_key(in_text_half(tensor), renamings, converters, prefix, state)
+        if name not in state and tensor in state:
+            name, pattern = rename_source_key(tensor, [], [], prefix, state)
+        yield tensor, name, None if pattern is None else of_pattern[pattern]
+
+
+def _stacks_experts(rule: WeightConverter) -> bool:
+    """Whether a rule only stacks the experts' matrices, of several for each expert one below the other."""
+    operations = [(type(each), each.dim) for each in rule.operations if isinstance(each, MergeModulelist | Concatenate)]
+    stack, join = (MergeModulelist, 0), (Concatenate, 1)
+    return len(operations) == len(rule.operations) and operations in ([stack], [stack, join])
 
 
 def in_text_half(tensor: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,11 @@ class FileTensor:
     def identity(self) -> tuple[int, ...]:
         """Changes when its shard does."""
         return identity_of(self.descriptor)
+
+    def reshaped(self, *shape: int) -> Self:
+        """The same values in another shape."""
+        assert math.prod(shape) == math.prod(self.shape), f"{self.name}: {shape} for {self.shape}"
+        return replace(self, stored=replace(self.stored, shape=shape))
 
     def read_bytes(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
         """Rows [begin, end) along the first axis as uint8[rows, bytes of a row], whatever their type is."""

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.mx_tensor import MxTensor
 from mxspec.compile.checkpoint.names import rename, tied_names
 from mxspec.compile.passes.embeddings import StoredOnce
@@ -51,7 +52,8 @@ def choose_formats(model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[st
     would round its codes a second time.
     """
     names = tied_names(model)
-    matrices = sorted(name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.ndim == 2)
+    named = model.named_parameters(remove_duplicate=False)
+    matrices = sorted({name for name, parameter in named if parameter.ndim == 2} | expert_matrices(model).keys())
     rules = [(pattern, FP16_TILES) for pattern in wanted.keep_fp16] + list(wanted.formats)
     for index, (pattern, _) in enumerate(rules):
         if not any(fnmatchcase(name, pattern) for name in matrices):

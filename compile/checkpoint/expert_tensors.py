@@ -1,0 +1,140 @@
+"""Matrices of all experts of a layer as one tall matrix: expert after expert, a row for each output."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxspec.compile.checkpoint.tensor import CheckpointTensor
+
+
+@dataclass(frozen=True)
+class StackedTensor:
+    """Matrices [rows, k] of one type, one below the other: those of one expert after those of another.
+
+    The parts are sources of mx_tensor.py, or the bytes of codes or scales.
+    """
+
+    parts: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """The names of the first and the last part."""
+        return f"{self.parts[0].name} … {self.parts[-1].name}"
+
+    @property
+    def shard(self) -> str:
+        """The file that holds the first part."""
+        return str(self.parts[0].shard)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All rows, and k."""
+        return self._ends[-1], *self.parts[0].shape[1:]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all parts in the checkpoint."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def dtype(self) -> str:
+        """The type of what is read."""
+        return str(self.parts[0].dtype)
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Changes when a file of a part does."""
+        return tuple(number for identity in sorted({part.identity for part in self.parts}) for number in identity)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(itertools.accumulate(int(part.shape[0]) for part in self.parts))
+
+    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
+        """Rows [begin, end), in the parts' own type."""
+        return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
+
+    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
+        """Rows [begin, end) as uint8[rows, bytes of a row]."""
+        return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
+
+    def read_columns(self, begin: int, end: int) -> NoReturn:
+        """Experts are never stored transposed one by one."""
+        raise AssertionError(f"columns of {self.name}")
+
+    def _read(self, begin: int, end: int, read: Callable[[Any, int, int], NDArray[Any]]) -> NDArray[Any]:
+        pieces = []
+        while begin < end:
+            index = bisect_right(self._ends, begin)
+            start = self._ends[index] - self.parts[index].shape[0]
+            last = min(end, self._ends[index])
+            pieces.append(read(self.parts[index], begin - start, last - start))
+            begin = last
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TransposedExperts:
+    """A tensor [experts, k, rows] as a tall matrix [experts * rows, k]; the last expert that was read is kept."""
+
+    base: CheckpointTensor
+    kept: dict[int, NDArray[Any]]
+
+    @property
+    def name(self) -> str:
+        """Name in the checkpoint."""
+        return self.base.name
+
+    @property
+    def shard(self) -> str:
+        """File that holds it."""
+        return self.base.shard
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All rows, and k."""
+        experts, k, rows = self.base.shape
+        return experts * rows, k
+
+    @property
+    def bytes(self) -> int:
+        """Size in the checkpoint."""
+        return self.base.bytes
+
+    @property
+    def dtype(self) -> str:
+        """The type of what is read."""
+        return self.base.dtype
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Changes when the file does."""
+        return self.base.identity
+
+    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
+        """Rows [begin, end) of the tall matrix."""
+        rows = self.base.shape[2]
+        pieces = []
+        for expert in range(begin // rows, -(-end // rows)):
+            first = max(begin - expert * rows, 0)
+            pieces.append(self._expert(expert)[first : min(end - expert * rows, rows)])
+        return np.concatenate(pieces)
+
+    def read_columns(self, begin: int, end: int) -> NoReturn:
+        """The tall matrix is not transposed."""
+        raise AssertionError(f"columns of {self.name}")
+
+    def _expert(self, expert: int) -> NDArray[Any]:
+        """The matrix [rows, k] of one expert."""
+        if expert not in self.kept:
+            self.kept.clear()
+            self.kept[expert] = np.ascontiguousarray(self.base.read_rows(expert, expert + 1)[0].T)
+        return self.kept[expert]

@@ -1,0 +1,155 @@
+"""The weights of a mixture of experts: a layer's matrices of all experts become one tall matrix.
+
+transformers stores them as one parameter of three dimensions, [experts, rows, k], or transposed, [experts, k, rows].
+A checkpoint has that, or a matrix for each expert, or two (gate and up) that are stacked. In each case the source of
+the parameter is a matrix [experts * rows, k], from which any rows can be read: it is packed like any other matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedModel
+
+from mxspec.compile.checkpoint.expert_tensors import StackedTensor, TransposedExperts
+from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.names import ExpertPart, expert_parts, rename
+from mxspec.compile.checkpoint.tensor import CheckpointTensor
+from mxspec.formats.errors import CheckpointError
+
+GATE_UP, DOWN = "gate_up_proj", "down_proj"  # transformers' names of an experts module's parameters
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMatrix:
+    """A parameter with matrices [rows, k] of all experts of a layer, stored [experts, k, rows] if `transposed`."""
+
+    experts: int
+    rows: int
+    k: int
+    transposed: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the tall matrix."""
+        return self.experts * self.rows, self.k
+
+    @property
+    def parameter_shape(self) -> tuple[int, int, int]:
+        """The shape of transformers' parameter."""
+        return (self.experts, self.k, self.rows) if self.transposed else (self.experts, self.rows, self.k)
+
+    def as_parameter(self, tall: NDArray[Any]) -> NDArray[Any]:
+        """A tall matrix in the shape of the parameter."""
+        values = tall.reshape(self.experts, self.rows, self.k)
+        return np.ascontiguousarray(values.transpose(0, 2, 1)) if self.transposed else values
+
+
+def experts_modules(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
+    """The modules with the experts of a layer, by transformers' interface for them, with their paths."""
+    for path, module in model.named_modules():
+        if all(hasattr(module, name) for name in ("is_transposed", "has_gate", "has_bias", "_apply_gate")):
+            yield path, module
+
+
+def expert_matrices(model: PreTrainedModel) -> dict[str, ExpertMatrix]:
+    """The parameters with matrices of several experts, by name."""
+    found = {}
+    for path, module in experts_modules(model):
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.ndim == 3:
+                experts, *sides = parameter.shape
+                rows, k = reversed(sides) if module.is_transposed else sides
+                found[f"{path}.{name}"] = ExpertMatrix(experts, rows, k, bool(module.is_transposed))
+    return found
+
+
+def has_experts(tensors: Mapping[str, Source]) -> bool:
+    """Whether a checkpoint may be a mixture of experts; only then its names are worth the time."""
+    return any(".experts." in name or len(tensor.shape) == 3 for name, tensor in tensors.items())
+
+
+def join_experts(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[str, Source]:
+    """The tensors, with one tall matrix for each parameter of several experts.
+
+    Raises CheckpointError for an expert that is missing or there twice, and for a tensor of another shape.
+    """
+    matrices, joined = expert_matrices(model), dict(tensors)
+    if not matrices:
+        return joined
+    names = list(tensors)
+    for parameter, parts in expert_parts(model, names).items():
+        if parameter in matrices:
+            for part in parts:
+                del joined[part.tensor]
+            joined[parameter] = _stack(parameter, matrices[parameter], parts, tensors)
+    found, _ = rename(model, list(joined))
+    for parameter, matrix in matrices.items():
+        tensor = joined.get(found.get(parameter, ""))
+        if isinstance(tensor, CheckpointTensor):
+            joined[found[parameter]] = _tall(tensor, parameter, matrix)
+    return joined
+
+
+def separate(tensor: Source) -> Sequence[Source]:
+    """The checkpoint's own tensors of which a tall matrix consists."""
+    return tensor.parts if isinstance(tensor, StackedTensor) else (tensor,)
+
+
+def _tall(tensor: CheckpointTensor, parameter: str, matrix: ExpertMatrix) -> Source:
+    if tensor.shape != matrix.parameter_shape:
+        raise CheckpointError(
+            f"tensor {tensor.name!r} of {tensor.shard} has shape {list(tensor.shape)}, but {parameter} is "
+            f"{list(matrix.parameter_shape)}: config.json belongs to another checkpoint"
+        )
+    return TransposedExperts(tensor, {}) if matrix.transposed else tensor.reshaped(*matrix.shape)
+
+
+def _stack(
+    parameter: str, matrix: ExpertMatrix, parts: Sequence[ExpertPart], tensors: Mapping[str, Source]
+) -> StackedTensor | MxTensor:
+    found: dict[tuple[int, int], str] = {}
+    for part in parts:
+        twin = found.setdefault((part.expert, part.part), part.tensor)
+        if twin != part.tensor:
+            raise CheckpointError(f"tensors {twin!r} and {part.tensor!r} are both of expert {part.expert}")
+    wanted = [(expert, part) for expert in range(matrix.experts) for part in range(parts[0].parts)]
+    if missing := [place for place in wanted if place not in found]:
+        raise CheckpointError(
+            f"the checkpoint has no tensor for expert {missing[0][0]} of {parameter}, one of {len(missing)} that are "
+            f"missing; config.json says {matrix.experts} experts"
+        )
+    if strange := sorted(found.keys() - set(wanted)):
+        raise CheckpointError(
+            f"tensor {found[strange[0]]!r} is of expert {strange[0][0]}, but config.json says {matrix.experts} experts"
+        )
+    sources = [tensors[found[place]] for place in wanted]
+    rows = matrix.rows // parts[0].parts
+    for source in sources:
+        if source.shape != (rows, matrix.k):
+            raise CheckpointError(
+                f"tensor {source.name!r} of {source.shard} has shape {list(source.shape)}, expected "
+                f"{[rows, matrix.k]} by config.json, which belongs to another checkpoint"
+            )
+    if all(isinstance(source, MxTensor) for source in sources):
+        return _stack_codes([source for source in sources if isinstance(source, MxTensor)])
+    kinds = {source.dtype for source in sources}
+    if len(kinds) > 1:
+        raise CheckpointError(
+            f"the experts of {parameter} are stored as {' and '.join(sorted(kinds))}, expected one type"
+        )
+    return StackedTensor(tuple(sources))
+
+
+def _stack_codes(sources: Sequence[MxTensor]) -> MxTensor | StackedTensor:
+    """One matrix of the codes, if all have one layout."""
+    first = sources[0]
+    if any((source.format, source.unpack) != (first.format, first.unpack) for source in sources):
+        return StackedTensor(tuple(sources))
+    codes, scales = (StackedTensor(tuple(parts)) for parts in zip(*((s.codes, s.scales) for s in sources), strict=True))
+    return MxTensor(codes, scales, first.format, first.unpack)
