@@ -32,6 +32,7 @@ LAYERS = 2  # at least; as many as it takes to have one of each kind
 VOCABULARY = 512
 FEED_FORWARD = 512
 HIDDEN = 256  # approximate; a multiple of the heads
+EXPERTS = 8  # at least; more where more are chosen
 HEADS = 8  # where a head's size is the width of the hidden states by the number of heads
 WINDOW = 24  # tokens
 WINDOWS = ("sliding_window", "window_size")  # keys of configs
@@ -39,7 +40,9 @@ _LAYER = re.compile(r"\.\d+\.")
 _FEED_FORWARD_KEYS = (
     *("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner"),
     *("d_ff", "encoder_ffn_dim", "decoder_ffn_dim"),
+    *("moe_intermediate_size", "shared_expert_intermediate_size"),
 )
+_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _DECODER_LAYERS = ("num_decoder_layers", "decoder_layers")  # keys of encoder-decoders
 _NOISE = 1_048_573  # random values made once and repeated; a prime, so that no two rows or heads are the same
 
@@ -131,7 +134,20 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
         for key in keys:
             if isinstance(value := getattr(config, key, None), int):
                 setattr(small, key, min(size, value))
+    _shrink_experts(small, config)
     return _narrow(small)
+
+
+def _shrink_experts(small: PreTrainedConfig, config: PreTrainedConfig) -> None:
+    """Keep few experts of a mixture, but always some that no row chooses; one layer before them where there are any."""
+    chosen = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", None) or 1
+    groups = getattr(config, "n_group", None) or 1
+    kept = groups * -(-max(EXPERTS, 2 * chosen) // groups)
+    for key in _EXPERT_KEYS:
+        if isinstance(experts := getattr(config, key, None), int) and experts > kept:
+            setattr(small, key, kept)
+    if getattr(config, "first_k_dense_replace", 0):
+        small.first_k_dense_replace = 1
 
 
 def _shrink_decoder(small: PreTrainedConfig, config: PreTrainedConfig) -> None:

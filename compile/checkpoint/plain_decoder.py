@@ -16,12 +16,7 @@ ONLY_PLAIN = "such models are not supported, only plain decoders and encoder-dec
 # Settings by which transformers' configurations show their kind: a value above the number means that kind.
 _SIGNS = (
     ("a decoder that wants another model's states", ("add_cross_attention",), 0),
-    (
-        "a mixture of experts",
-        ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"),
-        1,
-    ),
-    ("a mixture of experts", ("enable_moe_block",), 0),
+    ("a mixture of experts beside plain layers", ("enable_moe_block",), 0),
     ("a model of several residual streams", ("altup_num_inputs",), 1),
     ("a model with an embedding for each layer", ("hidden_size_per_layer_input",), 0),
     ("a model whose layers share keys and values", ("num_kv_shared_layers",), 0),
@@ -90,6 +85,8 @@ def _other_kind(config: PreTrainedConfig) -> str | None:
             value = getattr(config, setting, None)
             if isinstance(value, int | float) and value > most:
                 return f"{kind} ({setting}: {value})"
+    if config.is_encoder_decoder and (experts := getattr(config, "num_experts", 0)):
+        return f"a mixture of experts with an encoder (num_experts: {experts})"
     written = getattr(config, "decoder_vocab_size", None)
     if written is not None and written != config.vocab_size:
         return f"a model that writes with another vocabulary than it reads (decoder_vocab_size: {written})"

@@ -39,6 +39,7 @@ _SCORES = ("alibi_slopes?", "sinks?", "distance_bias?")
 _PRESENT = ("output", "present_key", "present_value")
 
 PACKED_MATMUL = Operator("PackedMatMul", ("A", "B", "bias?"))
+PACKED_EXPERTS = Operator("PackedExperts", ("x", "chosen", "weights", "gate_up", "down", "gate_up_bias?", "down_bias?"))
 PACKED_GATHER = Operator("PackedGather", ("ids", "B"))
 ATTENTION = Operator("Attention", ("query", "key", "value", *_CACHE, *_SCORES), _PRESENT)
 CROSS_ATTENTION = Operator("CrossAttention", ("query", *_CACHE[:3], "encoder_lengths", "new_lengths"))

@@ -17,6 +17,7 @@ from mxspec.compile.passes.qkv import FuseQkv
 from mxspec.compile.passes.reshapes import MakeReshapesConstant
 from mxspec.compile.passes.residuals import FuseResiduals
 from mxspec.compile.passes.rotations import JoinPartialRotations
+from mxspec.compile.passes.routers import PackRouters
 from mxspec.compile.passes.sweep import Stamp, Sweep
 from mxspec.compile.passes.transposes import CancelTransposes
 from mxspec.compile.passes.values import TakeValuesOut
@@ -39,6 +40,7 @@ def list_passes(
         FuseRmsNorms(),
         CancelTransposes(),
         DropFlattenings(),
+        PackRouters(specs),
         FuseProjections(specs),
         JoinPartialRotations(),
         FuseQkv(),

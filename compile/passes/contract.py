@@ -7,11 +7,13 @@ from collections import Counter
 import onnx_ir as ir
 
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.graph.operators import PACKED_EXPERTS
 from mxspec.compile.passes.embeddings import is_rearranged
+from mxspec.compile.passes.nodes import is_node_of
 from mxspec.formats.errors import UnsupportedModelError
 
 # These make a row's bits depend on its batch, or hide a weight from the packer: no bundle's graph may have one.
-_FORBIDDEN = {"ReduceMean", "ReduceSum", "Cos", "Sin", "MatMul", "Gemm", "Einsum", "Softmax", "CumSum", "Conv"}
+_FORBIDDEN = {"ReduceMean", "ReduceSum", "Cos", "Sin", "MatMul", "Gemm", "Einsum", "CumSum", "Conv"}
 
 
 def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: list[str]) -> None:
@@ -33,12 +35,17 @@ def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: 
         raise UnsupportedModelError(f"{architecture}: its graph does not use {', '.join(map(str, unused))}")
 
 
+def _reads_little(node: ir.Node) -> bool:
+    """Whether a node reads a parameter that is no matrix: a factor, a term, or the biases of experts."""
+    return node.op_type in ("Mul", "Add") or is_node_of(PACKED_EXPERTS, node) or is_rearranged(node)
+
+
 def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec]:
     """The specs of the initializers without a value; raises UnsupportedModelError for a matrix that is not packed."""
     values = [value for value in model.graph.initializers.values() if value.const_value is None]
     weights = [specs[str(value.name)] for value in values]
     for spec, value in zip(weights, values, strict=True):
-        small = all(use.node.op_type in ("Mul", "Add") or is_rearranged(use.node) for use in value.uses())
+        small = spec.shape[:1] == (1,) or all(_reads_little(use.node) for use in value.uses())
         if spec.kind == "float32" and len(spec.shape) > 1 and not small:
             raise UnsupportedModelError(
                 f"{spec.name} {list(spec.shape)} is neither a linear layer nor an embedding: it would stay unpacked"

@@ -32,7 +32,8 @@ from mxspec.compile.trace.encoder import EncoderInterface, SourceCall
 from mxspec.compile.trace.families import family_of
 from mxspec.compile.trace.head import HeadInterface
 from mxspec.compile.trace.interface import CacheShape, GraphInterface
-from mxspec.compile.trace.modules import PackedLinear, swap_modules
+from mxspec.compile.trace.modules import swap_modules
+from mxspec.compile.trace.packed import PackedModule
 from mxspec.compile.trace.rotary import replace_rotary_modules
 from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
 from mxspec.compile.trace.trace import trace
@@ -170,9 +171,9 @@ def _weight_specs(model: PreTrainedModel) -> dict[str, WeightSpec]:
         source = sources.setdefault(id(parameter), name)
         specs[name] = WeightSpec(name, "float32", "float32", tuple(parameter.shape), (source,))
     for path, module in model.named_modules():
-        if isinstance(module, PackedLinear):
-            matmul, name = module.source, f"{path}.weight"
+        for leaf, packed in module.sources.items() if isinstance(module, PackedModule) else ():
+            name = f"{path}.{leaf}"
             specs[name] = WeightSpec(
-                name, "matmul", matmul.format, (matmul.n, matmul.k), (matmul.parameter,), matmul.transpose
+                name, "matmul", packed.format, (packed.n, packed.k), (packed.parameter,), packed.transpose
             )
     return specs

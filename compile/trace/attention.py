@@ -20,7 +20,10 @@ from mxspec.compile.trace.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError
 
 # Further arguments that transformers may pass to an attention function, without effect here.
-_HARMLESS = {"position_ids", "use_cache", "output_attentions", "cache_position", "is_causal", "past_key_values"}
+_HARMLESS = {
+    *("position_ids", "cache_position", "is_causal", "past_key_values"),
+    *("use_cache", "output_attentions", "output_router_logits"),
+}
 Attributes = dict[str, Any]  # of a node
 
 

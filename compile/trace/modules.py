@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,46 +12,36 @@ from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
+from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, expert_matrices, experts_modules
 from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.trace.attention import CallInputs
+from mxspec.compile.trace.experts import PackedExperts
+from mxspec.compile.trace.packed import MatmulSource, PackedModule
 from mxspec.formats.errors import UnsupportedModelError
-from mxspec.formats.weight_format import Activations, packed_shape, weight_format
+from mxspec.formats.weight_format import Activations, weight_format
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulSource:
-    """The source of a PackedLinear's weight, its stored format, and the type of its product's activations."""
+class PackedLinear(PackedModule):
+    """A linear layer that emits mxspec::PackedMatMul; its weight is the uint8 tile initializer."""
 
-    parameter: str
-    format: str
-    n: int
-    k: int
-    transpose: bool
-    activations: Activations = "int16"
+    weight: Tensor
+
+    def __init__(self, source: MatmulSource, bias: nn.Parameter | None) -> None:
+        super().__init__({"weight": source})
+        self.source = source
+        self.in_features, self.out_features = source.k, source.n
+        self.bias = bias
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the PackedMatMul node; int16 activations are the default and need none."""
-        asked = {} if self.activations == "int16" else {"activations": self.activations}
-        return {"K": self.k, "N": self.n, "format": self.format, **asked}
-
-
-class PackedLinear(nn.Module):
-    """A linear layer that emits mxspec::PackedMatMul; its weight is the uint8 tile initializer."""
-
-    def __init__(self, source: MatmulSource, bias: nn.Parameter | None) -> None:
-        super().__init__()
-        self.source = source
-        self.in_features, self.out_features = source.k, source.n
-        shape = packed_shape(source.format, source.n, source.k)
-        self.weight = nn.Buffer(torch.empty(shape, dtype=torch.uint8, device="meta"))
-        self.bias = bias
+        """The attributes of the PackedMatMul node."""
+        return self.source.attributes
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.onnx.ops.symbolic(
             PACKED_MATMUL.qualified,
             (x, self.weight) if self.bias is None else (x, self.weight, self.bias),
-            self.source.attributes,
+            self.attributes,
             dtype=torch.float32,
             shape=(*x.shape[:-1], self.source.n),
             version=1,
@@ -91,7 +81,7 @@ def swap_modules(
     call: CallInputs,
     head_rows: int | None = None,
 ) -> PackedHead:
-    """Replace linear layers, the LM head and GELUs of several operators by mxspec's modules; return the head.
+    """Replace linear layers, experts, the LM head and GELUs of several operators by mxspec's modules; return the head.
 
     A tied head is stored packed, with the embedding's values. With `head_rows` the head has that many rows, selected
     from those of its parameter, which goes by the head's own name. Raises UnsupportedModelError without a plain head.
@@ -109,6 +99,7 @@ def swap_modules(
             model.set_submodule(path, packed_head if module is head else PackedLinear(source, module.bias))
         elif isinstance(module, NewGELUActivation | FastGELUActivation):
             model.set_submodule(path, TanhGelu())
+    _swap_experts(model, format_of, activations)
     if packed_head is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no linear LM head: not a causal language model")
     return packed_head
@@ -128,6 +119,34 @@ def _source(
 ) -> MatmulSource:
     transpose = isinstance(layer, Conv1D)
     k, n = layer.weight.shape if transpose else layer.weight.shape[::-1]
+    return _packed(parameter, n, k, format_of, activations, transpose=transpose)
+
+
+def _packed(
+    parameter: str,
+    n: int,
+    k: int,
+    format_of: Callable[[str], str],
+    activations: Activations,
+    *,
+    transpose: bool = False,
+) -> MatmulSource:
     format_name = format_of(parameter)
     taken = activations if activations in weight_format(format_name).activations else "int16"
     return MatmulSource(parameter, format_name, n, k, transpose, taken)
+
+
+def _swap_experts(model: PreTrainedModel, format_of: Callable[[str], str], activations: Activations) -> None:
+    """Replace the modules of a mixture's experts."""
+    matrices = expert_matrices(model)
+    for path, module in list(experts_modules(model)):
+        gate_up, down = (f"{path}.{name}" for name in (GATE_UP, DOWN))
+        if not {gate_up, down} <= matrices.keys():
+            raise UnsupportedModelError(
+                f"{type(module).__name__}: experts without {GATE_UP} and {DOWN} are not supported"
+            )
+        sources = {
+            leaf: _packed(f"{path}.{leaf}", *matrices[f"{path}.{leaf}"].shape, format_of, activations)
+            for leaf in (GATE_UP, DOWN)
+        }
+        model.set_submodule(path, PackedExperts(module, sources, matrices[gate_up].experts))

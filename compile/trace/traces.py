@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import onnx_ir as ir
+from torch import Tensor
 
-from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.trace.interface import GraphInterface
-from mxspec.compile.trace.modules import PackedLinear
+from mxspec.compile.trace.packed import PackedModule
 
 
 class Traces:
@@ -28,15 +29,19 @@ class Traces:
 
 
 def _set_formats(graph: ir.Model, interface: GraphInterface) -> None:
-    products = {
-        f"{path}.weight": module for path, module in interface.model.named_modules() if isinstance(module, PackedLinear)
-    }
+    """Give products and experts the formats of the interface's modules."""
+    weights: dict[str, Tensor] = {}
+    attributes: dict[str, dict[str, Any]] = {}  # by the name of a node's first packed weight
+    for path, module in interface.model.named_modules():
+        for name in module.sources if isinstance(module, PackedModule) else ():
+            weights[f"{path}.{name}"] = getattr(module, name)
+            attributes[f"{path}.{name}"] = module.attributes
     for node in graph.graph:
-        if node.op_type == PACKED_MATMUL.name:
-            weight = node.inputs[1]
-            assert weight is not None
-            product = products[str(weight.name)]
-            weight.shape = ir.Shape(product.weight.shape)
-            attributes = ir.convenience.convert_attributes(product.source.attributes)
-            node.attributes.clear()
-            node.attributes.update({attribute.name: attribute for attribute in attributes})
+        packed = [value for value in node.inputs if value is not None and value.name in weights]
+        if not packed:
+            continue
+        for value in packed:
+            value.shape = ir.Shape(weights[str(value.name)].shape)
+        given = ir.convenience.convert_attributes(attributes[str(packed[0].name)])
+        node.attributes.clear()
+        node.attributes.update({attribute.name: attribute for attribute in given})

@@ -130,7 +130,6 @@ def test_an_unknown_model_type(tmp_path: Path) -> None:
         ("vit", "a model of images"),
         ("wav2vec2", "a model of sound"),
         ("llama4", "a model with layers of chunked_attention"),
-        ("mixtral", "a mixture of experts"),
         ("encodec", "no language model"),
     ],
 )
