@@ -67,6 +67,9 @@ void multiply(const MatmulShape& shape, const MatmulKind& kind, const MatmulOper
 // Quantises or copies the rows of a group.
 void prepare_rows(const MatmulCall& call, size_t group);
 
+// The prepared rows times the row tiles [first, last).
+void multiply_tiles(const MatmulCall& call, size_t first, size_t last);
+
 // Writes again the outputs of the row tiles [first, last) in the rows that are not ordinary.
 void overwrite_special_rows(const MatmulCall& call, size_t first, size_t last);
 
