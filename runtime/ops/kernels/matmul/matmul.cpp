@@ -1,14 +1,11 @@
 #include "runtime/ops/kernels/matmul/matmul.h"
 
 #include "runtime/ops/kernels/matmul/matmul_call.h"
-#include "runtime/ops/kernels/parallel_ranges.h"
 
 namespace mxspec {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// What one core about does, to tell small work from large; nothing else depends on them.
-constexpr double kBytesPerSecond = 20e9, kMultipliesPerSecond = 200e9, kValuesPerSecond = 4e9;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -28,6 +25,14 @@ struct ScratchPlan {
 
 bool has_byte_kernels(const MatmulKernels& kernels, const MatmulKind& kind, int bits) {
   return kind.activations == Activations::kInt8 && kernels.int8.of(bits).most_rows != 0;
+}
+
+// About how long one core needs for all row tiles: it only tells small work from large.
+double seconds_to_multiply(const MatmulCall& call) {
+  constexpr double kBytesPerSecond = 20e9, kMultipliesPerSecond = 200e9;
+  const MatmulShape& shape = call.shape;
+  return static_cast<double>(shape.row_tiles() * call.row_tile_bytes()) / kBytesPerSecond +
+         static_cast<double>(shape.n) * static_cast<double>(shape.m * shape.k_blocks() * kBlock) / kMultipliesPerSecond;
 }
 
 size_t rows_of_group(size_t m, size_t most_rows, size_t group_rows) { return m <= most_rows ? m : group_rows; }
@@ -55,26 +60,44 @@ void matmul(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperan
   multiply(shape, kind, operands, matmul_kernels(isa), scratch, parallel);
 }
 
+void MatmulCall::place(void* scratch) {
+  const ScratchPlan plan(shape, kind);
+  auto* memory = static_cast<uint8_t*>(scratch);
+  memory += (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;
+  values = memory;
+  scales = reinterpret_cast<float*>(memory + plan.scales);
+  starts = reinterpret_cast<int32_t*>(memory + plan.starts);
+  row_kinds = reinterpret_cast<RowKind*>(memory + plan.row_kinds);
+}
+
 void multiply(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands,
               const MatmulKernels& kernels, void* scratch, const ParallelFor& parallel) {
   if (shape.m == 0 || shape.n == 0) return;
   MatmulCall call(shape, kind, operands, kernels);
-  const ScratchPlan plan(shape, kind);
-  auto* memory = static_cast<uint8_t*>(scratch);
-  memory += (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;
-  call.values = memory;
-  call.scales = reinterpret_cast<float*>(memory + plan.scales);
-  call.starts = reinterpret_cast<int32_t*>(memory + plan.starts);
-  call.row_kinds = reinterpret_cast<RowKind*>(memory + plan.row_kinds);
+  call.place(scratch);
+  const std::span<const MatmulCall> calls(&call, 1);
+  prepare_all(calls, parallel, 0, [](const MatmulCall&, size_t) {});
+  multiply_all(calls, parallel);
+}
 
-  const auto values = static_cast<double>(shape.m * shape.k_blocks() * kBlock);
-  parallel_ranges(parallel, call.groups.count, 1, values / kValuesPerSecond, [&](size_t first, size_t last) {
-    for (size_t group = first; group < last; ++group) prepare_rows(call, group);
+void multiply_all(std::span<const MatmulCall> calls, const ParallelFor& parallel) {
+  // Row tiles that a kernel takes at once stay together.
+  const auto units_of = [](const MatmulCall& call) {
+    const size_t tiles = call.tiles_at_once();
+    return (call.shape.row_tiles() + tiles - 1) / tiles;
+  };
+  size_t units = 0;
+  double seconds = 0;
+  for (const MatmulCall& call : calls) {
+    units += units_of(call);
+    seconds += seconds_to_multiply(call);
+  }
+  parallel_ranges(parallel, units, 1, seconds, [&](size_t first, size_t last) {
+    for_units(calls, first, last, units_of, [](const MatmulCall& call, size_t begin, size_t end) {
+      const size_t tiles = call.tiles_at_once();
+      multiply_tiles(call, begin * tiles, std::min(call.shape.row_tiles(), end * tiles));
+    });
   });
-  const double seconds = static_cast<double>(shape.row_tiles() * call.row_tile_bytes()) / kBytesPerSecond +
-                         static_cast<double>(shape.n) * values / kMultipliesPerSecond;
-  parallel_ranges(parallel, shape.row_tiles(), call.tiles_at_once(), seconds,
-                  [&](size_t first, size_t last) { multiply_tiles(call, first, last); });
 }
 
 }  // namespace mxspec

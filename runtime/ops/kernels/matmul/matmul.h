@@ -54,10 +54,11 @@ struct MatmulShape {
 };
 
 struct MatmulOperands {
-  const float* a;         // float[m, k]
-  const uint8_t* packed;  // uint8[row_tiles, row_tile_bytes], any alignment
-  const float* bias;      // float[n], or nullptr
-  float* out;             // float[m, n]
+  const float* a;                // float[m, k]
+  const uint8_t* packed;         // uint8[row_tiles, row_tile_bytes], any alignment
+  const float* bias;             // float[n], or nullptr
+  float* out;                    // float[m, n]
+  const size_t* rows = nullptr;  // of a, which may have more: m of them, in the order of the rows of out
 };
 
 // Bytes that matmul() wants as scratch, at any alignment.

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "runtime/ops/kernels/matmul/matmul_kernels.h"
+#include "runtime/ops/kernels/parallel_ranges.h"
 
 namespace mxspec {
 
@@ -13,7 +15,7 @@ inline constexpr size_t kPanelBytes = 384 << 10;  // and most bytes of them, to 
 struct MatmulCall {
   const MatmulShape shape;
   const MatmulKind kind;
-  const MatmulOperands& operands;
+  const MatmulOperands operands;
   const MatmulKernels& kernels;
   // MX only
   const WeightElement& element;
@@ -28,6 +30,8 @@ struct MatmulCall {
 
   MatmulCall(const MatmulShape& shape, const MatmulKind& kind, const MatmulOperands& operands,
              const MatmulKernels& kernels);
+  // Takes matmul_scratch_bytes() of scratch memory.
+  void place(void* scratch);
 
   size_t value_size() const { return !kind.mx() ? sizeof(float) : bytes ? sizeof(int8_t) : sizeof(int16_t); }
   size_t row_tile_bytes() const { return shape.row_tile_bytes(kind.format); }
@@ -56,6 +60,7 @@ struct MatmulCall {
   const float* copied(size_t group, size_t block) const {
     return reinterpret_cast<const float*>(values) + blocks_before(group, block) * kBlock;
   }
+  const float* row(size_t i) const { return operands.a + (operands.rows == nullptr ? i : operands.rows[i]) * shape.k; }
   const uint8_t* row_tile(size_t tile) const { return operands.packed + tile * row_tile_bytes(); }
   const uint8_t* weight_scales(size_t tile) const { return row_tile(tile) + shape.k_blocks() * tile_code_bytes(); }
 };
@@ -66,11 +71,48 @@ void multiply(const MatmulShape& shape, const MatmulKind& kind, const MatmulOper
 
 // Quantises or copies the rows of a group.
 void prepare_rows(const MatmulCall& call, size_t group);
+// About how long one core needs for all of them.
+double seconds_to_prepare(const MatmulCall& call);
 
 // The prepared rows times the row tiles [first, last).
 void multiply_tiles(const MatmulCall& call, size_t first, size_t last);
 
 // Writes again the outputs of the row tiles [first, last) in the rows that are not ordinary.
 void overwrite_special_rows(const MatmulCall& call, size_t first, size_t last);
+
+// The parts of several calls that are done together: each of them in so many units, which are counted on from call to
+// call. body(call, first, last) for each call that has some of the units [first, last).
+template <class Units, class Body>
+void for_units(std::span<const MatmulCall> calls, size_t first, size_t last, const Units& units_of, const Body& body) {
+  for (const MatmulCall& call : calls) {
+    const size_t units = units_of(call);
+    if (first < units) body(call, first, std::min(units, last));
+    if (last <= units) return;
+    first -= std::min(first, units);
+    last -= units;
+  }
+}
+
+// prepare_rows() of all groups of all calls, each after before(call, group), which needs `seconds` in all.
+template <class Before>
+void prepare_all(std::span<const MatmulCall> calls, const ParallelFor& parallel, double seconds, const Before& before) {
+  size_t groups = 0;
+  for (const MatmulCall& call : calls) {
+    groups += call.groups.count;
+    seconds += seconds_to_prepare(call);
+  }
+  parallel_ranges(parallel, groups, 1, seconds, [&](size_t first, size_t last) {
+    const auto units = [](const MatmulCall& call) { return call.groups.count; };
+    for_units(calls, first, last, units, [&](const MatmulCall& call, size_t group, size_t end) {
+      for (; group < end; ++group) {
+        before(call, group);
+        prepare_rows(call, group);
+      }
+    });
+  });
+}
+
+// multiply_tiles() of all row tiles of all calls.
+void multiply_all(std::span<const MatmulCall> calls, const ParallelFor& parallel);
 
 }  // namespace mxspec

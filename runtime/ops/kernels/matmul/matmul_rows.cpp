@@ -6,13 +6,18 @@
 
 namespace mxspec {
 
+double seconds_to_prepare(const MatmulCall& call) {
+  constexpr double kValuesPerSecond = 4e9;  // about, of one core; it only tells small work from large
+  return static_cast<double>(call.shape.m * call.shape.k_blocks() * kBlock) / kValuesPerSecond;
+}
+
 void prepare_rows(const MatmulCall& call, size_t group) {
   const size_t rows = call.groups.rows(group), k = call.shape.k;
   const bool int8 = call.kind.activations == Activations::kInt8;
   const QuantisationRule rule{int8, call.element.unit_exponent, call.element.offset, call.mx.starts};
   for (size_t r = 0; r < rows; ++r) {
     const size_t row = call.groups.first(group) + r, before = call.blocks_before(group, 0) + r;
-    const float* a = call.operands.a + row * k;
+    const float* a = call.row(row);
     uint8_t* const values = call.values + before * kBlock * call.value_size();
     if (!call.kind.mx()) {
       call.row_kinds[row] = copy_row(a, k, rows, reinterpret_cast<float*>(values));
@@ -31,9 +36,8 @@ void multiply_extreme_row(const MatmulCall& call, size_t row, size_t tile, float
   const int bits = call.element.bits;
   for (size_t block = 0; block < call.shape.k_blocks(); ++block) {
     int16_t q[kBlock], weights[kTileRows * kBlock];
-    const double unit =
-        quantise_extreme_block(call.operands.a + row * k + block * kBlock, std::min(kBlock, k - block * kBlock),
-                               call.kind.activations == Activations::kInt8, q);
+    const double unit = quantise_extreme_block(call.row(row) + block * kBlock, std::min(kBlock, k - block * kBlock),
+                                               call.kind.activations == Activations::kInt8, q);
     float scales[kTileRows];
     kInt16Scalar.of(bits).decode(call.row_tile(tile) + block * call.tile_code_bytes(),
                                  call.weight_scales(tile) + block * kTileRows, 1, call.element, {weights, scales});
