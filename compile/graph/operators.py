@@ -41,6 +41,7 @@ _PRESENT = ("output", "present_key", "present_value")
 PACKED_MATMUL = Operator("PackedMatMul", ("A", "B", "bias?"))
 PACKED_EXPERTS = Operator("PackedExperts", ("x", "chosen", "weights", "gate_up", "down", "gate_up_bias?", "down_bias?"))
 PACKED_GATHER = Operator("PackedGather", ("ids", "B"))
+PACKED_EXPERTS = Operator("PackedExperts", ("x", "chosen", "weights", "gate_up", "down", "gate_up_bias?", "down_bias?"))
 ATTENTION = Operator("Attention", ("query", "key", "value", *_CACHE, *_SCORES), _PRESENT)
 CROSS_ATTENTION = Operator("CrossAttention", ("query", *_CACHE[:3], "encoder_lengths", "new_lengths"))
 ENCODER_ATTENTION = Operator("EncoderAttention", ("query", "key", "value", "new_lengths", "distance_bias?"))
@@ -57,6 +58,7 @@ GEGLU = Operator("GeGLU", ("x",))
 OPERATORS = (
     PACKED_MATMUL,
     PACKED_GATHER,
+    PACKED_EXPERTS,
     ATTENTION,
     QKV_ATTENTION,
     CROSS_ATTENTION,

@@ -25,7 +25,7 @@ void GatedUnit::compute(Context& context) const {
   if (total == 0) return;
   context.parallel_rows(total / n, n, kValuesPerTask, [&](int64_t row) {
     const float* const gate = x.as<const float>() + row * 2 * n;
-    gate_(gate, gate + n, static_cast<size_t>(n), out.as<float>() + row * n);
+    gate_(gate, gate + n, static_cast<size_t>(n), {}, out.as<float>() + row * n);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/ops/attention/qkv_attention_op.h"
 #include "runtime/ops/attention/store_key_value_op.h"
 #include "runtime/ops/c_border.h"
+#include "runtime/ops/experts_op.h"
 #include "runtime/ops/gated_op.h"
 #include "runtime/ops/gather_op.h"
 #include "runtime/ops/kernels/thread_pool.h"
@@ -52,7 +53,7 @@ const std::vector<Registered>& operators() {
   static const std::vector<Registered> all =
       registered<AddLayerNormOp, AddRmsNormOp, AttentionOp<ElementType::kFloat16>, AttentionOp<ElementType::kFloat32>,
                  CrossAttentionOp<ElementType::kFloat16>, CrossAttentionOp<ElementType::kFloat32>, EncoderAttentionOp,
-                 GeGluOp, PackedGatherOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>,
+                 GeGluOp, PackedExpertsOp, PackedGatherOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>,
                  QkvAttentionOp<ElementType::kFloat32>, RotaryEmbeddingOp, StoreKeyValueOp<ElementType::kFloat16>,
                  StoreKeyValueOp<ElementType::kFloat32>, SwiGluOp>();
   return all;

@@ -4,24 +4,9 @@
 #include "runtime/ops/scratch.h"
 
 namespace mxspec {
-namespace {
-
-MatmulKind kind_of(WeightFormat format, const std::string& activations) {
-  if (activations != "int16" && activations != "int8") {
-    throw OpError("attribute activations: got \"" + activations + "\", expected int16 or int8");
-  }
-  const MatmulKind kind{format, activations == "int8" ? Activations::kInt8 : Activations::kInt16};
-  if (kind.possible()) return kind;
-  throw OpError(std::string("attribute activations: got int8 with format ") + kind.facts().name +
-                ", which takes int16 only");
-}
-
-}  // namespace
 
 PackedMatMulOp::PackedMatMulOp(const Attributes& attributes)
-    : matrix_(attributes),
-      kind_(kind_of(matrix_.format, attributes.text("activations", "int16"))),
-      isa_(usable_isa()) {}
+    : matrix_(attributes), kind_(kind_attribute(attributes, matrix_.format, "activations")), isa_(usable_isa()) {}
 
 void PackedMatMulOp::compute(Context& context) const {
   const Tensor a = context.input(0);

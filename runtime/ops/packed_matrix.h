@@ -1,9 +1,23 @@
 #pragma once
 
+#include <string>
+
 #include "runtime/ops/kernels/matmul/matmul.h"
 #include "runtime/ops/op.h"
 
 namespace mxspec {
+
+// The attribute `name`: a number of rows or columns.
+int64_t size_attribute(const Attributes& attributes, const char* name);
+// A name of formats::kWeightFormats.
+WeightFormat format_attribute(const Attributes& attributes, const char* name);
+// "int16" (the default) or, for weights whose values fit a byte, "int8": what MX weights are multiplied with.
+MatmulKind kind_attribute(const Attributes& attributes, WeightFormat format, const char* name);
+
+// Throws where the input `name` does not have the shape of the row tiles of a packed matrix of n rows; `sizes` says of
+// which attributes it follows.
+void check_packed(const char* name, const Tensor& packed, WeightFormat format, int64_t n, int64_t k,
+                  const std::string& sizes);
 
 // A packed matrix of N rows and K columns, from the attributes K, N and format (a name of formats::kWeightFormats) of
 // the operators that read one.

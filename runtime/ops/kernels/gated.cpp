@@ -6,7 +6,15 @@ namespace mxspec {
 
 GateFunction gate_function(GateActivation activation, Isa isa) {
   const auto& kernels = lane_kernels(isa).gates;
-  return activation == GateActivation::kSilu ? kernels.silu : kernels.gelu_tanh;
+  switch (activation) {
+    case GateActivation::kSilu:
+      return kernels.silu;
+    case GateActivation::kGeluTanh:
+      return kernels.gelu_tanh;
+    case GateActivation::kClampedSwiGlu:
+      break;
+  }
+  return kernels.clamped_swiglu;
 }
 
 }  // namespace mxspec

@@ -5,17 +5,19 @@
 #include "runtime/ops/kernels/attention_kernels.h"
 #include "runtime/ops/kernels/gated.h"
 #include "runtime/ops/kernels/norm.h"
+#include "runtime/ops/kernels/weighted_sum.h"
 
 namespace mxspec {
 
 struct LaneKernels {
   AttentionKernels attention;
   struct {
-    GateFunction silu, gelu_tanh;
+    GateFunction silu, gelu_tanh, clamped_swiglu;
   } gates;
   struct {
     NormFunction rms, layer;
   } norms;
+  WeightedSum weighted_sum;
 };
 
 // The table of an available instruction set.

@@ -5,13 +5,17 @@
 #include "runtime/ops/kernels/gated_impl.h"
 #include "runtime/ops/kernels/lane_kernels.h"
 #include "runtime/ops/kernels/norm_impl.h"
+#include "runtime/ops/kernels/weighted_sum_impl.h"
 
 namespace mxspec {
 namespace {
 
 template <class L>
 constexpr LaneKernels lane_kernels() {
-  return {attention_kernels<L>(), {gate<L, Silu<L>>, gate<L, GeluTanh<L>>}, {rms_norm_row<L>, layer_norm_row<L>}};
+  return {attention_kernels<L>(),
+          {gate<L, Silu<L>>, gate<L, GeluTanh<L>>, gate<L, ClampedSwiGlu<L>>},
+          {rms_norm_row<L>, layer_norm_row<L>},
+          weighted_sum<L>};
 }
 
 }  // namespace

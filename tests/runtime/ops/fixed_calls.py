@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.runtime.ops import (
     test_attention_op,
     test_encoder_decoder_ops,
+    test_experts_op,
     test_gated_op,
     test_matmul_op,
     test_norm_op,
@@ -21,6 +22,7 @@ from tests.runtime.ops import (
 OPERATORS = {
     "attention": test_attention_op,
     "encoder_decoder": test_encoder_decoder_ops,
+    "experts": test_experts_op,
     "gated": test_gated_op,
     "matmul": test_matmul_op,
     "norm": test_norm_op,
