@@ -31,10 +31,16 @@ GateConstants constants_attributes(const Attributes& attributes) {
   return constants;
 }
 
+bool alternating_attribute(const Attributes& attributes) {
+  const int64_t alternating = attributes.integer("alternating", 0);
+  if (alternating == 0 || alternating == 1) return alternating == 1;
+  throw OpError("attribute alternating: got " + std::to_string(alternating) + ", expected 0 or 1");
+}
+
 ExpertsKind kind_attributes(const Attributes& attributes) {
   return {kind_attribute(attributes, format_attribute(attributes, "format"), "activations"),
           kind_attribute(attributes, format_attribute(attributes, "down_format"), "down_activations"),
-          activation_attribute(attributes), constants_attributes(attributes)};
+          activation_attribute(attributes), constants_attributes(attributes), alternating_attribute(attributes)};
 }
 
 // The shape of `of` but for its last dimension.

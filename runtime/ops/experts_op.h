@@ -12,10 +12,11 @@ namespace mxspec {
 //   weights[t, r] * (down_e(gate(gate_up_e(x_t) + gate_up_bias_e)) + down_bias_e) with e = chosen[t, r]
 // (kernels/experts.h says which operations these are, to the bit). An expert may be chosen twice for a row.
 // gate_up: one packed matrix of E * 2 I rows and K columns, of each expert its I rows of the gate, then its I rows of
-// up. down: one of E * N rows and I columns. Only the tiles of chosen experts are read.
-// Attributes K, N, experts (E), inner (I): int, with 2 I and N multiples of 16; format and down_format: names of
-// formats::kWeightFormats; activations and down_activations: "int16" (the default) or "int8", as of PackedMatMul;
-// activation: "silu", "gelu_tanh" or "clamped_swiglu", the last with alpha (1.702) and limit (7.0): float.
+// up; with alternating = 1 (0 is the default), each row of the gate is followed by one of up. down: one of E * N rows
+// and I columns. Only the tiles of chosen experts are read. Attributes K, N, experts (E), inner (I): int, with 2 I and
+// N multiples of 16; format and down_format: names of formats::kWeightFormats; activations and down_activations:
+// "int16" (the default) or "int8", as of PackedMatMul; activation: "silu", "gelu_tanh" or "clamped_swiglu", the last
+// with alpha (1.702) and limit (7.0): float.
 class PackedExpertsOp {
  public:
   static constexpr const char* kName = "PackedExperts";

@@ -49,6 +49,14 @@ struct Scratch {
   }
 };
 
+// Separates gates and ups float[2 * inner] that alternate: the gates to `gates`, the ups to the front of `values`.
+void separate(float* values, size_t inner, float* gates) {
+  for (size_t i = 0; i < inner; ++i) {
+    gates[i] = values[2 * i];
+    values[i] = values[2 * i + 1];
+  }
+}
+
 const float* of_expert(const float* bias, size_t expert, size_t count) {
   return bias == nullptr ? nullptr : bias + expert * count;
 }
@@ -117,8 +125,13 @@ void ExpertsCall::down(const ParallelFor& parallel) const {
   const auto through_gate = [&](const MatmulCall& call, size_t group) {
     const size_t first = static_cast<size_t>(call.row(call.groups.first(group)) - inner_values_) / inner;
     for (size_t place = first; place < first + call.groups.rows(group); ++place) {
-      const float* const values = gate_up_values_ + place * 2 * inner;
-      gate(values, values + inner, inner, kind_.constants, inner_values_ + place * inner);
+      float *const values = gate_up_values_ + place * 2 * inner, *const result = inner_values_ + place * inner;
+      if (kind_.alternating) {
+        separate(values, inner, result);
+        gate(result, values, inner, kind_.constants, result);
+      } else {
+        gate(values, values + inner, inner, kind_.constants, result);
+      }
     }
   };
   prepare_all(down_, parallel, static_cast<double>(pairs * inner) / kGatesPerSecond, through_gate);

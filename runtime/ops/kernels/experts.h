@@ -31,6 +31,7 @@ struct ExpertsKind {
   MatmulKind gate_up, down;
   GateActivation activation;
   GateConstants constants;
+  bool alternating = false;  // each row of the gate is followed by one of up
 };
 
 // Which places each expert gets: the pairs of a row and a rank, those of the first chosen expert first.

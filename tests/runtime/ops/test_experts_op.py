@@ -102,21 +102,32 @@ def layer_of(
     down_format = down_format or weight_format
     random = np.random.default_rng(7)
     rows, down_rows = sizes.experts * 2 * sizes.inner, sizes.experts * sizes.n
-    gate_up = pack_as(weight_format, random.standard_normal((rows, sizes.k), np.float32) * np.float32(0.3))
+    order = rows_of(sizes, alternating=bool(attributes.get("alternating")))
+    gate_up_rows = random.standard_normal((rows, sizes.k), np.float32) * np.float32(0.3)
+    gate_up = pack_as(weight_format, gate_up_rows[order])
     down = pack_as(down_format, random.standard_normal((down_rows, sizes.inner), np.float32) * np.float32(0.3))
     shapes = {"gate_up_bias": (sizes.experts, 2 * sizes.inner), "down_bias": (sizes.experts, sizes.n)}
     model = experts_model(
         biases, activation=activation, **sizes.attributes, **formats_of(weight_format, down_format), **attributes
     )
+    drawn = {name: random.standard_normal(shapes[name], np.float32) for name in biases}
+    if "gate_up_bias" in drawn:
+        drawn["gate_up_bias"] = drawn["gate_up_bias"].reshape(-1)[order].reshape(shapes["gate_up_bias"])
     return Layer(
         sizes,
         gate_up,
         down,
         unpack_values(gate_up, weight_format.split()[0], rows, sizes.k).reshape(sizes.experts, -1, sizes.k),
         unpack_values(down, down_format.split()[0], down_rows, sizes.inner).reshape(sizes.experts, -1, sizes.inner),
-        {name: random.standard_normal(shapes[name], np.float32) for name in biases},
+        drawn,
         open_session(model),
     )
+
+
+def rows_of(sizes: Sizes, *, alternating: bool) -> Ids:
+    """The rows of gate and up, those of the gate first, in the order in which they are stored."""
+    rows = np.arange(sizes.experts * 2 * sizes.inner).reshape(sizes.experts, 2, sizes.inner)
+    return (rows.transpose(0, 2, 1) if alternating else rows).reshape(-1)
 
 
 def routing(rows: int, sizes: Sizes, top_k: int = 3, seed: int = 0) -> tuple[Floats, Ids, Floats]:
@@ -169,6 +180,14 @@ def test_equals_float64(weight_format: str, activation: str, biases: tuple[str, 
 def fma(a: Floats, b: np.float32, c: Floats) -> Floats:
     """a * b + c rounded once: the product and the sum have room in longdouble, or nearly."""
     return np.asarray(a.astype(np.longdouble) * np.longdouble(b) + c.astype(np.longdouble)).astype(np.float32)
+
+
+@EVERY_ACTIVATION
+def test_rows_of_gate_and_up_may_alternate(activation: str) -> None:
+    call = routing(9, Sizes())
+    apart, alternating = (layer_of("mxfp4_e2m1", activation, alternating=which) for which in (0, 1))
+    assert apart.gate_up.tobytes() != alternating.gate_up.tobytes()
+    assert apart(*call).tobytes() == alternating(*call).tobytes()
 
 
 @EVERY_FORMAT
@@ -348,6 +367,7 @@ GOOD = {**Sizes().attributes, **formats_of("mxint8", "mxint8"), "activation": "s
         ),
         ({"activation": "relu"}, 'attribute activation: got "relu", expected silu, gelu_tanh or clamped_swiglu'),
         ({"activation": None}, "attribute activation: missing"),
+        ({"alternating": 2}, "attribute alternating: got 2, expected 0 or 1"),
         ({"alpha": float("nan")}, "attribute alpha: got nan, expected a finite number"),
         ({"limit": -1.0}, "attribute limit: got -1.000000, expected 0 or more"),
     ],
