@@ -73,6 +73,10 @@ _RAGGED = {
     "vocab_size": 121,
 }
 
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}  # widths are multiples of 16
+_ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 1}
+_YARN = {**_ROPE, "rope_type": "yarn", "truncate": False, "original_max_position_embeddings": 32}
+
 # name → (model type, configuration)
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {**_COMMON, "tie_word_embeddings": False}),
@@ -102,6 +106,12 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "granite_swa": ("granite_swa", {**_COMMON, **_WINDOW}),
     "nemotron": ("nemotron", {**_ONE, "head_dim": 18}),
     "olmo": ("olmo", {**_ONE, "clip_qkv": 2.0}),
+    "qwen3_moe": ("qwen3_moe", {**_ONE, **_EXPERTS, "moe_intermediate_size": 32, "norm_topk_prob": True}),
+    "gpt_oss": ("gpt_oss", {**_COMMON, **_WINDOW, "num_local_experts": 8, "head_dim": 16, "rope_parameters": _YARN}),
+    "glm4_moe": (
+        "glm4_moe",
+        {**_COMMON, **_ROUTED, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "norm_topk_prob": True},
+    ),
 }
 
 # Their graphs are made of the nodes of those above: a comparison with transformers is enough.
@@ -139,6 +149,25 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4": ("gemma4_text", {**_COMMON, **_WINDOW, **_ONE_SIZE, "attention_k_eq_v": True}),
     "apertus": ("apertus", {**_ONE, "rope_parameters": _LLAMA3_ROPE}),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {**_ONE, "head_dim": 16}),
+    "mixtral": ("mixtral", {**_ONE, "num_local_experts": 8, "num_experts_per_tok": 2}),
+    "olmoe": ("olmoe", {**_ONE, **_EXPERTS}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {**_ONE, **_EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
+    ),
+    "granitemoe": ("granitemoe", {**_ONE, "num_local_experts": 8, "num_experts_per_tok": 3}),
+    "granitemoeshared": (
+        "granitemoeshared",
+        {**_ONE, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
+    ),
+    "dots1": ("dots1", {**_COMMON, **_ROUTED, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {**_COMMON, "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 1},
+    ),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", {**_ONE, "num_experts": 8, "moe_topk": 2, "head_dim": 16}),
+    "flex_olmo": ("flex_olmo", {**_ONE, **_EXPERTS}),
+    "minimax_m2": ("minimax_m2", {**_ONE, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16}),
 }
 
 
@@ -243,12 +272,19 @@ def fill_weight(spec: WeightSpec, state: dict[str, torch.Tensor]) -> npt.NDArray
     """The bytes that belong into the graph, packed from a model's parameters."""
     if spec.value is not None:
         return spec.value
-    sources = [state[name].numpy() for name in spec.sources]
+    sources = [_tall(state[name].numpy(), spec.shape[1]) for name in spec.sources]
     stacked = np.concatenate([source.T if spec.transpose else source for source in sources])
     assert stacked.shape == spec.shape, spec
     if spec.kind != "matmul":
         return stacked.astype(spec.stored_dtype)
     return pack_values(np.ascontiguousarray(stacked), spec.format).data
+
+
+def _tall(parameter: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.float32]:
+    """A parameter of several experts, [experts, rows, k] or [experts, k, rows], as a matrix [experts * rows, k]."""
+    if parameter.ndim != 3:
+        return parameter
+    return (parameter if parameter.shape[2] == k else parameter.transpose(0, 2, 1)).reshape(-1, k)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.buffers import load_buffers
+from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.tensor import as_float32
 from mxspec.compile.trace.layers import layers_of
@@ -54,6 +55,7 @@ class LayeredModel:
         self._sources = sources
         self._model = build_skeleton(config, attention=None)
         load_buffers(self._model, sources)
+        self._experts = expert_matrices(self._model)
         self._names: dict[int, str] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             self._names.setdefault(id(parameter), name)
@@ -181,6 +183,8 @@ class LayeredModel:
                 name = self._parameters[id(module), leaf]
                 if name in self._sources:  # skip tensors that the graph does not use
                     values = self._rows(name, None)
+                    if name in self._experts:
+                        values = torch.from_numpy(self._experts[name].as_parameter(values.numpy()))
                     module._parameters[leaf] = nn.Parameter(values, requires_grad=False)
 
     def _rows(self, name: str, rows: NDArray[np.int64] | None) -> Tensor:
