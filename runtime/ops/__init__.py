@@ -5,13 +5,22 @@ All sessions of a process share the operators' one thread pool; give ONNX Runtim
 """
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from mxspec.formats.errors import MxspecError
 
-__all__ = ["available_isas", "instruction_set", "library_path", "set_threads", "threads"]
+__all__ = [
+    "ExpertsCounts",
+    "available_isas",
+    "experts_counts",
+    "instruction_set",
+    "library_path",
+    "set_threads",
+    "threads",
+]
 
 
 _MOST_THREADS = 2**31 - 1  # a larger count does not fit the C function's int
@@ -35,6 +44,8 @@ def _library() -> ctypes.CDLL:
     library.mxspec_threads.restype = ctypes.c_size_t
     library.mxspec_isa.restype = ctypes.c_char_p
     library.mxspec_available_isas.restype = ctypes.c_char_p
+    library.mxspec_experts_counts.argtypes = (ctypes.POINTER(ctypes.c_uint64),) * 3
+    library.mxspec_experts_counts.restype = None
     return library
 
 
@@ -67,3 +78,22 @@ def available_isas() -> tuple[str, ...]:
     """The instruction sets that this machine has, the slowest first: values of MXSPEC_ISA."""
     names: bytes = _library().mxspec_available_isas()
     return tuple(names.decode().split())
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsCounts:
+    """Calls of PackedExperts, their rows, and their experts: the distinct ones of each call, added up."""
+
+    calls: int
+    rows: int
+    experts: int
+
+    def __sub__(self, before: "ExpertsCounts") -> "ExpertsCounts":
+        return ExpertsCounts(self.calls - before.calls, self.rows - before.rows, self.experts - before.experts)
+
+
+def experts_counts() -> ExpertsCounts:
+    """What this process has counted so far; the difference of two says what the calls between them touched."""
+    counts = [ctypes.c_uint64() for _ in range(3)]
+    _library().mxspec_experts_counts(*counts)
+    return ExpertsCounts(*(count.value for count in counts))

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "runtime/ops/checks.h"
+#include "runtime/ops/experts_counts.h"
 #include "runtime/ops/packed_matrix.h"
 #include "runtime/ops/scratch.h"
 
@@ -112,6 +113,7 @@ void PackedExpertsOp::compute(Context& context) const {
                                  .down_bias = down_bias,
                                  .out = out.as<float>()};
   const Routing routing(ids, shape);
+  ExpertsCounts::of_process().add(shape.rows, routing.groups.size());
   const ExpertsCall call(shape, kind_, operands, routing, isa_, scratch(experts_scratch_bytes(shape, kind_, routing)));
   const ParallelFor threads = shared_threads();
   call.gate_up(threads);

@@ -10,6 +10,7 @@
 #include "runtime/ops/attention/qkv_attention_op.h"
 #include "runtime/ops/attention/store_key_value_op.h"
 #include "runtime/ops/c_border.h"
+#include "runtime/ops/experts_counts.h"
 #include "runtime/ops/experts_op.h"
 #include "runtime/ops/gated_op.h"
 #include "runtime/ops/gather_op.h"
@@ -120,6 +121,15 @@ extern "C" __attribute__((visibility("default"))) const char* mxspec_available_i
     }();
     return names.c_str();
   });
+}
+
+// Calls of PackedExperts in this process so far, their rows, and the distinct experts of each call, added up.
+extern "C" __attribute__((visibility("default"))) void mxspec_experts_counts(uint64_t* calls, uint64_t* rows,
+                                                                             uint64_t* experts) {
+  const mxspec::ExpertsCounts& counts = mxspec::ExpertsCounts::of_process();
+  *calls = counts.calls.load(std::memory_order_relaxed);
+  *rows = counts.rows.load(std::memory_order_relaxed);
+  *experts = counts.experts.load(std::memory_order_relaxed);
 }
 
 // The domain and its version, then the signature of every registered operator, a line each, for the comparison with

@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.formats.native import ISAS
-from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape
+from mxspec.formats.weight_format import ACTIVATIONS, TILE_ROWS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime.ops import library_path
 
-__all__ = ["read_loops", "time_attention", "time_matmul", "time_read", "time_region"]
+__all__ = ["GATES", "read_loops", "time_attention", "time_experts", "time_matmul", "time_read", "time_region"]
+
+GATES = ("silu", "gelu_tanh", "clamped_swiglu")
+"""The activations of PackedExperts, in the order of GateActivation (runtime/ops/kernels/gated.h)."""
 
 
 @cache
@@ -29,6 +32,16 @@ def _library() -> ctypes.CDLL:
         pointer,
         size,
         pointer,
+        size,
+        pointer,
+    )
+    library.mxspec_time_experts.restype = ctypes.c_int
+    library.mxspec_time_experts.argtypes = (
+        ctypes.c_char_p,
+        ctypes.POINTER(size),
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.c_int,
+        *(pointer,) * 5,
         size,
         pointer,
     )
@@ -74,6 +87,45 @@ def time_matmul(
         len(packed),
         out.ctypes.data,
         repetitions,
+        seconds.ctypes.data,
+    )
+    return _timed(status, isa, seconds)
+
+
+def time_experts(
+    kinds: tuple[tuple[str, Activations], tuple[str, Activations]],
+    gate_up: NDArray[np.uint8],
+    down: NDArray[np.uint8],
+    x: NDArray[np.float32],
+    chosen: NDArray[np.int64],
+    *,
+    experts: int,
+    inner: int,
+    gate: str = "silu",
+    isa: str = "",
+) -> NDArray[np.float64] | None:
+    """Seconds of a call with x float32[rows, k] for each routing of chosen int64[calls, rows, top_k].
+
+    kinds: the formats and activations of gate_up and down, packed as PackedExperts takes them. gate: one of GATES. isa:
+    one of ISAS, by default the best one. Returns None where this machine does not have it.
+    """
+    (calls, rows, top_k), k = chosen.shape, x.shape[1]
+    n = len(down) * TILE_ROWS // experts
+    assert x.shape[0] == rows
+    assert gate_up.shape == packed_shape(kinds[0][0], experts * 2 * inner, k)
+    assert down.shape == packed_shape(kinds[1][0], experts * n, inner)
+    assert chosen.size == 0 or (chosen.min() >= 0 and chosen.max() < experts)
+    assert all(array.flags.c_contiguous for array in (gate_up, down, x, chosen))
+    out, seconds = np.empty((rows, n), np.float32), np.empty(calls)
+    sizes = (ctypes.c_size_t * 6)(rows, top_k, experts, k, inner, n)
+    numbers = (WEIGHT_FORMATS[name].native_id for name, _ in kinds), (ACTIVATIONS.index(name) for _, name in kinds)
+    status = _library().mxspec_time_experts(
+        isa.encode(),
+        sizes,
+        (ctypes.c_int * 4)(*(number for kind in zip(*numbers, strict=True) for number in kind)),
+        GATES.index(gate),
+        *(array.ctypes.data for array in (x, chosen, gate_up, down, out)),
+        calls,
         seconds.ctypes.data,
     )
     return _timed(status, isa, seconds)

@@ -9,6 +9,8 @@
 
 #include "runtime/ops/c_border.h"
 #include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/kernels/buffer.h"
+#include "runtime/ops/kernels/experts.h"
 #include "runtime/ops/kernels/matmul/matmul.h"
 #include "runtime/ops/kernels/parallel_ranges.h"
 #include "runtime/ops/kernels/thread_pool.h"
@@ -29,7 +31,7 @@ double seconds_of(const Body& body) {
 
 #define MXSPEC_EXPORT extern "C" __attribute__((visibility("default")))
 
-// The status that mxspec_time_matmul and mxspec_time_attention return.
+// The status that mxspec_time_matmul, mxspec_time_experts and mxspec_time_attention return.
 enum : int { kTimed = 0, kUnknownIsa = 1, kIsaNotHere = 2, kNoMemory = 3 };
 
 // Seconds of each of `repetitions` products of a float[m, k] with one of `matrices` packed matrices, which lie one
@@ -49,6 +51,38 @@ MXSPEC_EXPORT int mxspec_time_matmul(const char* isa, int format, int activation
     for (size_t i = 0; i < repetitions; ++i) {
       const MatmulOperands operands{a, packed + i % matrices * matrix_bytes, nullptr, out};
       seconds[i] = seconds_of([&] { matmul(shape, kind, operands, choice.isa, scratch.get(), shared_threads()); });
+    }
+    return kTimed;
+  });
+}
+
+// Seconds of each of `repetitions` calls of experts with the same rows x float[rows, k], and chosen experts
+// int64[repetitions, rows, top_k], whose weights are all 1 / top_k. sizes: rows, top_k, experts, k, inner, n. kinds: of
+// the matrices gate_up and down, each its format and activations as mxspec_time_matmul takes them; the activation is a
+// number of GateActivation.
+MXSPEC_EXPORT int mxspec_time_experts(const char* isa, const size_t* sizes, const int* kinds, int activation,
+                                      const float* x, const int64_t* chosen, const uint8_t* gate_up,
+                                      const uint8_t* down, float* out, size_t repetitions, double* seconds) {
+  using namespace mxspec;
+  return no_throw<int>(kNoMemory, [&]() -> int {
+    const IsaChoice choice = choose_isa(isa);
+    if (!choice.error.empty()) return isa_name(choice.isa) == std::string_view(isa) ? kIsaNotHere : kUnknownIsa;
+    const ExpertsShape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+    const auto kind_of = [](const int* kind) {
+      return MatmulKind{static_cast<WeightFormat>(kind[0]), static_cast<Activations>(kind[1])};
+    };
+    const ExpertsKind kind{kind_of(kinds), kind_of(kinds + 2), static_cast<GateActivation>(activation), {}};
+    const std::vector<float> weights(shape.rows * shape.top_k, 1 / static_cast<float>(shape.top_k));
+    const ExpertsOperands operands{x, weights.data(), gate_up, down, nullptr, nullptr, out};
+    Buffer memory;
+    for (size_t i = 0; i < repetitions; ++i) {
+      seconds[i] = seconds_of([&] {
+        const Routing routing(chosen + i * shape.rows * shape.top_k, shape);
+        void* const scratch = memory.bytes(experts_scratch_bytes(shape, kind, routing));
+        const ExpertsCall call(shape, kind, operands, routing, choice.isa, scratch);
+        call.gate_up(shared_threads());
+        call.down(shared_threads());
+      });
     }
     return kTimed;
   });

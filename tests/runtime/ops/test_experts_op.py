@@ -295,6 +295,17 @@ def test_extreme_magnitudes(weight_format: str, magnitude: float) -> None:
     assert np.all(error <= (0.15 if weight_format.endswith("int8") else 1e-3) * scale + 1e-43)
 
 
+def test_counts_what_calls_touch() -> None:
+    layer = layer_of("mxint8")
+    x, _, weights = routing(4, layer.sizes, top_k=2)
+    before = ops.experts_counts()
+    layer(x, np.array([[0, 5], [5, 0], [5, 5], [0, 3]]), weights)
+    assert ops.experts_counts() - before == ops.ExpertsCounts(calls=1, rows=4, experts=3)
+    layer(x[:1], np.array([[2, 2]]), weights[:1])
+    layer(x[:0], np.zeros((0, 2), np.int64), weights[:0])
+    assert ops.experts_counts() - before == ops.ExpertsCounts(calls=3, rows=5, experts=4)
+
+
 UNTOUCHED = """
 import ctypes, mmap, sys
 from dataclasses import replace
