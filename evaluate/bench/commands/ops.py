@@ -1,4 +1,4 @@
-"""specbench ops: the packed product and attention alone."""
+"""specbench ops: the packed product, attention and experts alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from mxspec.evaluate.bench.ops.experts import ROWS as EXPERTS_ROWS
 from mxspec.evaluate.bench.ops.measure import FORMATS, ROWS, available, measure
 from mxspec.evaluate.bench.options import repetitions_option
 from mxspec.evaluate.options import Run, run_options
@@ -32,11 +33,17 @@ def bench_ops(
     repetitions: int,
     run: Run,
 ) -> None:
-    """Time the packed product and attention alone, on every instruction set, each call beside a plain read."""
+    """Time the packed product, attention and experts alone, on every instruction set, each call beside a plain read."""
     require_isas(isas)
     with run.progress() as progress:
         result = measure(
-            isas or ISAS, formats or FORMATS, activations or ACTIVATIONS, rows or ROWS, repetitions, progress
+            isas or ISAS,
+            formats or FORMATS,
+            activations or ACTIVATIONS,
+            rows or ROWS,
+            repetitions,
+            progress,
+            rows or EXPERTS_ROWS,
         )
     run.finish(result)
 

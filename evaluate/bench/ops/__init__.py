@@ -1,1 +1,1 @@
-"""The packed product and attention alone."""
+"""The packed product, attention and experts alone."""

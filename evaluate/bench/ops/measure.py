@@ -1,4 +1,4 @@
-"""The packed product and attention alone, each call beside a plain read of as many bytes."""
+"""The packed product, attention and experts alone, each call beside a plain read of as many bytes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.ops.experts import FORMATS as EXPERTS_FORMATS
+from mxspec.evaluate.bench.ops.experts import ROWS as EXPERTS_ROWS
+from mxspec.evaluate.bench.ops.experts import measure_experts
 from mxspec.evaluate.bench.ops.result import HEAD_SIZE, HEADS, KV_HEADS, AttentionTimes, OpsResult, ProductTimes
 from mxspec.evaluate.bench.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs
 from mxspec.evaluate.bench.shapes.random_weights import random_tiles
@@ -80,6 +83,7 @@ def measure(
     rows: Sequence[int] = ROWS,
     repetitions: int = 5,
     progress: Progress = silent,
+    experts_rows: Sequence[int] = EXPERTS_ROWS,
 ) -> OpsResult:
     """Time every case, each call beside a plain read; medians and quartiles over all calls."""
     n, k = SHAPE
@@ -100,6 +104,16 @@ def measure(
         read_loops={name: ceiling.loop for name, ceiling in ceilings.items()},
         products=tuple(_describe(case, found, bytes_of[case.weight_format], n * k) for case, found in trials.items()),
         attention=tuple(measure_attention(isas, repetitions, progress)),
+        experts=tuple(
+            measure_experts(
+                available(isas),
+                [name for name in EXPERTS_FORMATS if name in formats],
+                activations,
+                experts_rows,
+                repetitions,
+                progress,
+            )
+        ),
     )
 
 

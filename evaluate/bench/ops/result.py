@@ -34,8 +34,22 @@ class AttentionTimes(PairedTimes):
     over_read_quartiles: Quartiles
 
 
+class ExpertsTimes(PairedTimes):
+    """The experts of a mixture's layer: medians over calls of the distinct experts and bytes that a call touches."""
+
+    layer: str
+    isa: str
+    format: str
+    activations: str
+    rows: int
+    experts: float
+    bytes: float
+    bytes_per_second: float
+    multiply_adds_per_second: float
+
+
 class OpsResult(Result):
-    """Products of n x k weights by format, activations, instruction set and rows; and attention."""
+    """Products of n x k weights by format, activations, instruction set and rows; attention; experts."""
 
     threads: int
     n: int
@@ -44,12 +58,17 @@ class OpsResult(Result):
     read_loops: dict[str, str]
     products: tuple[ProductTimes, ...]
     attention: tuple[AttentionTimes, ...]
+    experts: tuple[ExpertsTimes, ...] = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """For each instruction set: times of the products, their rates, and attention."""
-        isas = dict.fromkeys([*(p.isa for p in self.products), *(a.isa for a in self.attention)])
+        """For each instruction set: times of the products, their rates, attention, and experts in the same way."""
+        found = [*(p.isa for p in self.products), *(a.isa for a in self.attention), *(e.isa for e in self.experts)]
+        isas = dict.fromkeys(found)
         return [
-            sheet for isa in isas for sheet in (*products_sheets(self, isa), attention_sheet(self, isa)) if sheet.rows
+            sheet
+            for isa in isas
+            for sheet in (*products_sheets(self, isa), attention_sheet(self, isa), *experts_sheets(self, isa))
+            if sheet.rows
         ]
 
 
@@ -87,3 +106,28 @@ def attention_sheet(result: OpsResult, isa: str) -> Sheet:
     )
     heads = f"{HEADS} heads, {KV_HEADS} of keys, of {HEAD_SIZE}; fp16 caches"
     return Sheet(f"attention, {heads}; {isa}, {result.threads} threads", columns, rows, (SPREAD,))
+
+
+def experts_sheets(result: OpsResult, isa: str) -> tuple[Sheet, Sheet]:
+    """A row for each layer, format and kind of activations, a column for each number of rows."""
+    experts = {(e.layer, e.format, e.activations, e.rows): e for e in result.experts if e.isa == isa}
+    counts = dict.fromkeys(key[-1] for key in experts)
+    names = dict.fromkeys(key[:3] for key in experts)
+    columns = (*map(Column, ("layer", "weights", "activations")), *(Column(f"{m} row{'s' * (m > 1)}") for m in counts))
+
+    def rows(cell: Callable[[ExpertsTimes], str]) -> tuple[tuple[str, ...], ...]:
+        return tuple((*name, *(cell(e) if (e := experts.get((*name, m))) else "" for m in counts)) for name in names)
+
+    times = rows(lambda e: f"{MICROSECONDS.text(Spread.of(e.seconds, e.seconds_quartiles))} ({e.share_of_read:.0%})")
+    touched = rows(
+        lambda e: (
+            f"{e.experts:.0f} / {e.bytes / 1e6:.0f} / {e.bytes_per_second / 1e9:.1f} / "
+            f"{e.multiply_adds_per_second / 1e9:.0f}"
+        )
+    )
+    on = f"{isa}, {result.threads} threads"
+    title = f"experts, each row's drawn evenly: microseconds a call (share of it that reading their bytes takes); {on}"
+    return (
+        Sheet(title, columns, times, (SPREAD,), keys=3),
+        Sheet(f"experts / MB touched / GB/s / billion multiply-adds a second: {on}", columns, touched, keys=3),
+    )

@@ -15,6 +15,7 @@ from click.testing import Result
 from numpy.typing import NDArray
 
 from mxspec.evaluate.bench import read_ceiling
+from mxspec.evaluate.bench.ops import experts as experts_bench
 from mxspec.evaluate.bench.ops import measure as ops_bench
 from mxspec.formats.native import ISAS
 from mxspec.runtime import ops
@@ -38,6 +39,13 @@ def test_products_are_timed_on_every_instruction_set(
     assert {(a["rows"], a["cached"]) for a in got["attention"]} == {(m, c) for m in (1, 8) for c in (4, 32)}
     for a in got["attention"]:
         assert in_the_middle_half(a, ("seconds", "seconds_quartiles"), ("over_read", "over_read_quartiles"))
+    assert {(e["format"], e["rows"]) for e in got["experts"]} == {(f, m) for f in experts_bench.FORMATS for m in (1, 3)}
+    assert {e["isa"] for e in got["experts"]} == set(ops.available_isas()) - {"scalar"}
+    for e in got["experts"]:
+        assert e["experts"] == 2 if e["rows"] == 1 else 2 <= e["experts"] <= 6
+        assert e["bytes"] % e["experts"] == 0
+        assert len(e["trials_seconds"]) == 2
+        assert in_the_middle_half(e, ("seconds", "seconds_quartiles"), ("share_of_read", "share_quartiles"))
     assert got["threads"] == ops.threads()
     assert set(got["read_loops"].values()) <= set(read_loops())
     assert json.loads(record.read_text())["result"] == got
@@ -56,6 +64,7 @@ def test_a_machine_that_changes_its_speed_changes_no_share(monkeypatch: pytest.M
     monkeypatch.setattr(read_ceiling, "time_read", lambda *_: (np.array([1.5 / now[0]]), 0))
     monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 8000)  # two matrices
     monkeypatch.setattr(ops_bench, "measure_attention", lambda *_: [])
+    monkeypatch.setattr(ops_bench, "measure_experts", lambda *_: [])
     result = ops_bench.measure(("avx2",), ("mxfp6_e3m2",), rows=(1,), repetitions=4)
     (found,) = result.products
     assert found.share_quartiles == pytest.approx((0.75, 0.75))
@@ -80,6 +89,15 @@ def test_tables_show_spread_and_kind_of_activations(
     ]
     assert all(re.fullmatch(r"\d+ ± \d+ \(\d+%\)", line[2]) for line in lines[2:5])
     assert re.search(r"\| 8 after 32 cached \| \d+ ± \d+ \| \d+\.\d\d ± \d+\.\d\d \|", made)
+
+
+def test_a_row_is_routed_to_different_experts_all_equally_likely() -> None:
+    layer = experts_bench.LAYERS[0]
+    chosen = experts_bench.evenly_routed(6000, layer, np.random.default_rng(0))
+    assert chosen.shape == (6000, layer.top_k)
+    assert all(len(set(row)) == layer.top_k for row in chosen.tolist())
+    counts = np.bincount(chosen.ravel(), minlength=layer.experts)
+    np.testing.assert_allclose(counts, chosen.size / layer.experts, rtol=0.1)
 
 
 def test_an_instruction_set_that_is_not_here_is_refused_by_name(specbench: Specbench) -> None:
