@@ -47,11 +47,12 @@ def with_int16_rows(folder: Path, entry: ModelEntry) -> Iterator[Path]:
     with TemporaryDirectory(prefix="mxspec-rows-") as place:
         for weights in folder.glob("*.safetensors"):
             _link(weights, Path(place) / weights.name)
-        for name in entry.graphs:
-            graph = ir.load(folder / name)
+        for path in entry.graphs:
+            graph = ir.load(folder / path)
             for node in graph.graph.all_nodes():
-                node.attributes.pop("activations", None)
-            ir.save(graph, Path(place) / name)
+                for name in ("activations", "down_activations"):
+                    node.attributes.pop(name, None)
+            ir.save(graph, Path(place) / path)
         yield Path(place)
 
 

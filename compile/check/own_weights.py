@@ -28,6 +28,7 @@ from mxspec.compile.check.reference import (
     first_positions,
     largest_difference,
     load_reference,
+    median_difference,
     oracle,
     pad_of,
 )
@@ -145,8 +146,9 @@ class _Comparison:
         return OwnWeights(self.difference(), self.int8_rows)
 
     def difference(self) -> Difference:
-        """The largest difference, with the current weights of transformers' model."""
-        return largest_difference(self.readings, oracle(self.model, self.first_position), self.rows)
+        """The largest difference, a mixture's median one, with the current weights of transformers' model."""
+        compare = median_difference if expert_matrices(self.model) else largest_difference
+        return compare(self.readings, oracle(self.model, self.first_position), self.rows)
 
 
 def _read(folder: Path, entry: ModelEntry, texts: Sequence[Text], first_position: int) -> list[Reading]:

@@ -22,7 +22,8 @@ class WeightSpec:
 
     `matmul`: `sources` stacked along n (each but the last a multiple of 16 rows), stored as packed tiles of `format`;
     `transpose` says that a source is stored [k, n]. `embedding`: one source, stored as float16 of `shape`.
-    `float32`: `sources` concatenated along the first axis. `constant`: no source, `value` is written unchanged.
+    `float32`: `sources` concatenated along the first axis. `constant`: no source. A `value` is written unchanged, a
+    matmul's as its tiles.
     `looked_up`: the graph also looks rows of this matmul up, as its embedding.
     """
 

@@ -109,7 +109,8 @@ def convert(plan: StandardPlan) -> None:
     grouped = any(_heads(node, entry) != entry.kv_heads for node in attentions)
     windows = [node.attributes.get_int("window", 0) for node in attentions]
     masks = make_masks(model, inputs, windows, grouped=grouped)
-    lower(model, Call(matrices, masks, entry.kv_heads, entry.head_size, grouped, cache_type(entry)))
+    tokens = next(value for value in model.graph.inputs if value.name == "input_ids")
+    lower(model, Call(matrices, tokens, masks, entry.kv_heads, entry.head_size, grouped, cache_type(entry)))
     keep_every_token(model)
     finish(model, plan.opset)
     give_outputs(model, entry)

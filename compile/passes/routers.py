@@ -69,7 +69,7 @@ class PackRouters(GraphPass):
             value = ir.Value(
                 name=name, shape=ir.Shape(packed_shape(FP16_TILES, 1, size)), type=ir.TensorType(ir.DataType.UINT8)
             )
-            self._specs[name] = WeightSpec(name, "constant", "uint8", tiles.shape, value=tiles)
+            self._specs[name] = WeightSpec(name, "matmul", FP16_TILES, (1, size), value=tiles)
             graph.initializers.add(value)
         attributes = ir.convenience.convert_attributes({"K": size, "N": 1, "format": FP16_TILES})
         total = make_node(PACKED_MATMUL, [x, graph.initializers[name]], attributes, name=f"{node.name}_packed")

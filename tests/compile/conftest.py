@@ -272,7 +272,7 @@ def fill_weight(spec: WeightSpec, state: dict[str, torch.Tensor]) -> npt.NDArray
     """The bytes that belong into the graph, packed from a model's parameters."""
     if spec.value is not None:
         return spec.value
-    sources = [_tall(state[name].numpy(), spec.shape[1]) for name in spec.sources]
+    sources = [_tall(state[name].numpy(), spec.shape[-1]) for name in spec.sources]
     stacked = np.concatenate([source.T if spec.transpose else source for source in sources])
     assert stacked.shape == spec.shape, spec
     if spec.kind != "matmul":

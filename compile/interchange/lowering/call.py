@@ -20,11 +20,13 @@ class Matrix:
 class Call:
     """`matrices` by the packed initializer's name; `masks` by window: the keys that a token attends to.
 
-    A mask is bool[batch, 1, tokens, keys], or bool[batch, 1, 1, tokens, keys] if queries are `grouped`: there are more
-    heads than the `kv_heads` of the cache, whose type is `cache_dtype`.
+    `tokens` are the token ids int64[batch, tokens]. A mask is bool[batch, 1, tokens, keys], or bool[batch, 1, 1,
+    tokens, keys] if queries are `grouped`: there are more heads than the `kv_heads` of the cache, whose type is
+    `cache_dtype`.
     """
 
     matrices: Mapping[str, Matrix]
+    tokens: ir.Value
     masks: Mapping[int, ir.Value]
     kv_heads: int
     head_size: int

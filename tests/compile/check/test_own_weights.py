@@ -33,7 +33,13 @@ LLAMA = {
     "num_key_value_heads": 2, "vocab_size": 120, "max_position_embeddings": 96,
 }  # fmt: skip
 GPT2 = {"n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 96, "vocab_size": 120}  # its c_proj is square
-MODELS = {"llama": ("llama", LLAMA), "tied": ("llama", {**LLAMA, "tie_word_embeddings": True}), "gpt2": ("gpt2", GPT2)}
+MODELS = {
+    "llama": ("llama", LLAMA),
+    "tied": ("llama", {**LLAMA, "tie_word_embeddings": True}),
+    "gpt2": ("gpt2", GPT2),
+    "olmoe": ("olmoe", {**LLAMA, "num_experts": 8, "num_experts_per_tok": 2}),
+    "gpt_oss": ("gpt_oss", {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +141,13 @@ def test_the_text_half_is_compared(tmp_path: Path) -> None:
     assert found.stored.error < 2e-3
 
 
-@pytest.mark.parametrize(("name", "kind"), [("llama", "mxfp6_e3m2"), ("tied", "mxfp4_e2m1"), ("gpt2", "fp16_tiles")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("llama", "mxfp6_e3m2"), ("tied", "mxfp4_e2m1"), ("gpt2", "fp16_tiles")),
+        *(("olmoe", "mxfp6_e3m2"), ("gpt_oss", "mxfp4_e2m1")),
+    ],
+)
 def test_stored_weights_give_the_logits_of_transformers(
     name: str, kind: str, checkpoints: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -151,25 +163,31 @@ def test_stored_weights_give_the_logits_of_transformers(
         assert original.error > 1e-2
 
 
-def test_a_tensor_taken_for_another_is_named(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "part"), [("llama", "self_attn.o_proj.weight"), ("olmoe", "mlp.experts.down_proj")])
+def test_a_tensor_taken_for_another_is_named(
+    name: str, part: str, checkpoints: Callable[[str], Path], tmp_path: Path
+) -> None:
     def swap(plan: ModelPlan) -> ModelPlan:
-        names = [f"model.layers.{layer}.self_attn.o_proj.weight" for layer in range(2)]
+        names = [f"model.layers.{layer}.{part}" for layer in range(2)]
         swapped = dict(zip(names, [plan.sources[name] for name in reversed(names)], strict=True))
         return replace(plan, sources={**plan.sources, **swapped})
 
-    with Checkpoint(checkpoints("llama")) as checkpoint:
+    with Checkpoint(checkpoints(name)) as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path, "fp16_tiles", swap)
-        with pytest.raises(CheckFailed, match=r"o_proj.weight: what the bundle stores is 1\.\d\d away from"):
+        with pytest.raises(CheckFailed, match=rf"{part}: what the bundle stores is 1\.\d\d away from"):
             check_own_weights(tmp_path, entry, checkpoint)
 
 
-def test_a_graph_that_means_something_else_is_refused(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["llama", "olmoe"])
+def test_a_graph_that_means_something_else_is_refused(
+    name: str, checkpoints: Callable[[str], Path], tmp_path: Path
+) -> None:
     def wrong_scale(plan: ModelPlan) -> ModelPlan:
         node = next(node for node in plan.exported.model.graph if "scale" in node.attributes)
         node.attributes["scale"] = ir.AttrFloat32("scale", 1.5 * node.attributes["scale"].as_float())
         return plan
 
-    with Checkpoint(checkpoints("llama")) as checkpoint:
+    with Checkpoint(checkpoints(name)) as checkpoint:
         entry = compile_checkpoint(checkpoint, tmp_path, "fp16_tiles", wrong_scale)
         with pytest.raises(CheckFailed, match=r"target.onnx: differs from transformers with the same weights by \d"):
             check_own_weights(tmp_path, entry, checkpoint)
