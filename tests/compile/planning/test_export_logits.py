@@ -99,6 +99,27 @@ def test_logits_equal_transformers(any_name, open_session, tiny_checkpoint, tiny
     assert ("Attention" in operators) == (any_name in APART)
 
 
+MIXTURES = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "glm4_moe")
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_write_what_transformers_writes(name, open_session, tiny_checkpoint) -> None:
+    """Greedily, 32 tokens after each of five prompts, all in one call a step."""
+    _, model = tiny_checkpoint(name)
+    session, written = open_session(name), texts(2, (7, 11, 16, 23, 31))
+    prompts, past = [list(text) for text in written], [0] * 5
+    for _ in range(32):
+        parts = [(slot, p, text[p:]) for slot, (p, text) in enumerate(zip(past, written, strict=True))]
+        for index, logits in enumerate(run(session, *parts)):
+            past[index] = len(written[index])
+            written[index].append(int(logits[-1].argmax()))
+    for prompt, text in zip(prompts, written, strict=True):
+        expected = list(prompt)
+        for _ in range(32):
+            expected.append(int(reference(model, expected)[-1].argmax()))
+        assert text == expected
+
+
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2"])
 def test_half_precision_cache_costs_little(name, open_session, tiny_checkpoint) -> None:
     _, model = tiny_checkpoint(name)
