@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
@@ -193,13 +194,38 @@ class StatesEntry(Strict):
         return len(self.layers) * self.width
 
 
+class ExpertsEntry(Strict):
+    """The experts of a mixture: `count` of them in a layer, of which each token chooses `chosen`.
+
+    `tensors` are the matrices with the experts of a layer, each expert's rows below those of the one before it. A call
+    reads the chosen experts alone.
+    """
+
+    count: Positive
+    chosen: Positive
+    tensors: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    def read_share(self, tokens: int) -> float:
+        """The share of the experts that `tokens` tokens are expected to choose: 1 - (1 - chosen / count)^tokens.
+
+        Each chooses at random, as the tokens of texts nearly do where training balanced the experts.
+        """
+        return 1.0 - math.pow(1.0 - self.chosen / self.count, tokens)
+
+    @model_validator(mode="after")
+    def _chosen_of_them(self) -> Self:
+        if self.chosen > self.count:
+            raise ValueError(f"{self.chosen} experts chosen of {self.count}")
+        return self
+
+
 class ModelEntry(Strict):
     """One compiled model: its files, the figures a runtime plans with, and its tensors.
 
     `borrowed` names computed tables that its graph reads in the target's weights file; a draft that reads hidden states
     may read its embedding there, too. With an `encoder` the other figures are the decoder's. A draft with a
     `vocabulary` of its own has a row of logits for each token that it proposes. With `states` the graph gives hidden
-    states, or reads them.
+    states, or reads them. A mixture of experts has `experts`.
     """
 
     graph: str
@@ -215,6 +241,7 @@ class ModelEntry(Strict):
     context_length: Positive
     vocabulary: VocabularyEntry | None = None
     states: StatesEntry | None = None
+    experts: ExpertsEntry | None = None
     encoder: EncoderEntry | None = None
     specializations: Annotated[tuple[Positive, ...], Field(min_length=1)]
     tensors: tuple[TensorEntry, ...]
@@ -235,6 +262,19 @@ class ModelEntry(Strict):
     def longest(self) -> int:
         """The most tokens that one of its graphs reads of a text."""
         return max(self.context_length, 0 if self.encoder is None else self.encoder.context_length)
+
+    @model_validator(mode="after")
+    def _has_experts(self) -> Self:
+        if self.experts is None:
+            return self
+        known, count = {tensor.name: tensor for tensor in self.tensors}, self.experts.count
+        for name in self.experts.tensors:
+            if name not in known:
+                raise ValueError(f"experts: no tensor {name!r}")
+            rows = sum(known[name].shape[:1])
+            if rows % count:
+                raise ValueError(f"experts: tensor {name!r} has {rows} rows, expected a multiple of {count}")
+        return self
 
     @field_validator("tensors")
     @classmethod
@@ -452,7 +492,7 @@ class Manifest(Strict):
 
 def _said_nothing(entry: ModelEntry) -> dict[str, Any]:
     """The newer keys of a model that say nothing."""
-    found: dict[str, Any] = {key: True for key in ("vocabulary", "states") if getattr(entry, key) is None}
+    found: dict[str, Any] = {key: True for key in ("vocabulary", "states", "experts") if getattr(entry, key) is None}
     if entry.vocabulary is not None:
         found["vocabulary"] = {key for key in ("writes_text", "text_shared") if not getattr(entry.vocabulary, key)}
     return found

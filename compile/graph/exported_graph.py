@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from mxspec.formats.manifest import StatesEntry
+from mxspec.formats.manifest import ExpertsEntry, StatesEntry
 from mxspec.formats.weight_format import packed_shape
 
 Kind = Literal["matmul", "embedding", "float32", "constant"]
@@ -93,6 +93,7 @@ class ExportedGraph:
     cache_dtype: str
     notes: tuple[str, ...] = ()  # choices that users should know
     states: StatesEntry | None = None
+    experts: ExpertsEntry | None = None
     encoder: ExportedEncoder | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Check that a graph keeps the graph contract."""
+"""Check that a graph keeps the graph contract, and say which weights it has."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import onnx_ir as ir
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.graph.operators import PACKED_EXPERTS
 from mxspec.compile.passes.embeddings import is_rearranged
-from mxspec.compile.passes.nodes import is_node_of
+from mxspec.compile.passes.nodes import is_node_of, nodes_of
+from mxspec.compile.passes.segments import last_dimension
 from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.manifest import ExpertsEntry
 
 # These make a row's bits depend on its batch, or hide a weight from the packer: no bundle's graph may have one.
 _FORBIDDEN = {"ReduceMean", "ReduceSum", "Cos", "Sin", "MatMul", "Gemm", "Einsum", "CumSum", "Conv"}
@@ -51,3 +53,26 @@ def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec
                 f"{spec.name} {list(spec.shape)} is neither a linear layer nor an embedding: it would stay unpacked"
             )
     return weights
+
+
+def experts_of(model: ir.Model) -> ExpertsEntry | None:
+    """The experts of a mixture's graph; raises UnsupportedModelError if layers have different numbers of them."""
+    nodes, slot = nodes_of(PACKED_EXPERTS, model), PACKED_EXPERTS.slot
+    sizes = {(node.attributes.get_int("experts"), _chosen(node)) for node in nodes}
+    if not nodes:
+        return None
+    if len(sizes) > 1:
+        said = ", ".join(f"{chosen} of {count}" for count, chosen in sorted(sizes))
+        raise UnsupportedModelError(f"layers that choose different numbers of experts ({said}) are not supported")
+    ((count, chosen),) = sizes
+    read = [node.inputs[slot(name)] for node in nodes for name in ("gate_up", "down")]
+    tensors = tuple(str(value.name) for value in read if value is not None)
+    return ExpertsEntry(count=count, chosen=chosen, tensors=tensors)
+
+
+def _chosen(node: ir.Node) -> int:
+    """How many experts each token chooses."""
+    ids = node.inputs[PACKED_EXPERTS.slot("chosen")]
+    found = None if ids is None else last_dimension(ids)
+    assert found is not None, "TopK has a constant k"
+    return found

@@ -24,7 +24,7 @@ from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, 
 from mxspec.compile.heads.config import Eagle3Config
 from mxspec.compile.heads.module import Eagle3Head
 from mxspec.compile.passes import run_passes
-from mxspec.compile.passes.contract import check_graph, weights_of
+from mxspec.compile.passes.contract import check_graph, experts_of, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.compile.trace.decoder import DecoderInterface, SourceDecoderInterface
@@ -108,6 +108,7 @@ def export_graph(
         cache_dtype=cache_dtype,
         notes=notes,
         states=_states(config, taps),
+        experts=experts_of(graph),
         encoder=encoder,
     )
 

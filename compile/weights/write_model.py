@@ -75,6 +75,7 @@ def write_graph(
         vocab_size=exported.vocab_size,
         context_length=exported.context_length,
         states=exported.states,
+        experts=exported.experts,
         encoder=encoder,
         specializations=plan.specializations,
         tensors=packed.entries,

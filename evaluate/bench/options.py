@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from mxspec.evaluate.bench.shapes.kept import KeptBundle
-from mxspec.evaluate.bench.shapes.known import SHAPES, SOURCE_SHAPES
+from mxspec.evaluate.bench.shapes.known import ALL_SHAPES
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import drafters, verifiers
@@ -52,6 +52,7 @@ class Choice:
     shape: str | None
     weight_format: str | None
     activations: Activations | None
+    layers: int | None
     work: Path
 
     def path(self) -> Path:
@@ -60,8 +61,8 @@ class Choice:
             raise MxspecError("expected either BUNDLE or --shape")
         if self.bundle is None:
             return self._random_bundle()
-        if self.weight_format or self.activations:
-            raise MxspecError("--format and --activations go with --shape; a bundle has its own")
+        if self.weight_format or self.activations or self.layers:
+            raise MxspecError("--format, --activations and --layers go with --shape; a bundle has its own")
         return self.bundle
 
     def _random_bundle(self) -> Path:
@@ -79,7 +80,8 @@ class Choice:
             )
         self.work.mkdir(parents=True, exist_ok=True)
         before = set(self.work.iterdir())
-        shape = SOURCE_SHAPES.get(self.shape) or SHAPES[self.shape]
+        shape = ALL_SHAPES[self.shape]
+        shape = shape if self.layers is None else replace(shape, layers=self.layers)
         path = random_bundle(shape, self.work, weight_format, activations=activations)
         if path not in before:
             click.echo(f"made {KeptBundle.of(path)}; `specbench shapes` lists and removes such bundles", err=True)
@@ -87,12 +89,12 @@ class Choice:
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """BUNDLE, or --shape with --format, --activations and --work, as the argument `choice`."""
+    """BUNDLE, or --shape with --format, --activations, --layers and --work, as the argument `choice`."""
 
     @click.argument("bundle", required=False, type=click.Path(path_type=Path))
     @click.option(
         "--shape",
-        type=click.Choice(sorted(SHAPES | SOURCE_SHAPES)),
+        type=click.Choice(sorted(ALL_SHAPES)),
         help="Measure a bundle of random weights of this shape, in place of BUNDLE.",
     )
     @click.option(
@@ -106,6 +108,7 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(ACTIVATIONS),
         help="Activations of the products of that shape.  [default: int16]",
     )
+    @click.option("--layers", type=click.IntRange(min=1), help="Fewer or more layers than that shape has.")
     @work_option
     @functools.wraps(command)
     def with_choice(
@@ -114,9 +117,10 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
         shape: str | None,
         weight_format: str | None,
         activations: Activations | None,
+        layers: int | None,
         work: Path,
         **others: Any,
     ) -> Any:
-        return command(choice=Choice(bundle, shape, weight_format, activations, work), **others)
+        return command(choice=Choice(bundle, shape, weight_format, activations, layers, work), **others)
 
     return with_choice

@@ -153,6 +153,18 @@ def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[i
             lambda m: m["models"]["draft"].update(specializations=[]),
             "expected to have at least 1 item",
         ),
+        (
+            lambda m: m["models"]["target"].update(experts={"count": 3, "chosen": 4, "tensors": ["up"]}),
+            "4 experts chosen of 3",
+        ),
+        (
+            lambda m: m["models"]["target"].update(experts={"count": 3, "chosen": 2, "tensors": ["gate"]}),
+            "experts: no tensor 'gate'",
+        ),
+        (
+            lambda m: m["models"]["target"].update(experts={"count": 2, "chosen": 1, "tensors": ["up"]}),
+            "experts: tensor 'up' has 17 rows, expected a multiple of 2",
+        ),
         (lambda m: m["models"]["draft"].update(specializations=[65]), "specialization 65 in a context of 64"),
         (
             lambda m: m["models"]["target"].update(context_length=10**12, tensors=table("rotary_emb.cos")),

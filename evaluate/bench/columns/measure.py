@@ -17,7 +17,7 @@ from mxspec.evaluate.bench.energy import EnergyMeter
 from mxspec.evaluate.bench.harness import alternate
 from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.memory import anonymous_bytes
-from mxspec.evaluate.bench.model.calls import matrix_bytes
+from mxspec.evaluate.bench.model.calls import read_bytes
 from mxspec.evaluate.bench.read_ceiling import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
 from mxspec.evaluate.progress import Progress, silent
@@ -89,8 +89,8 @@ def _describe(
     evaluated, joules = sum(r.evaluated for r in rounds), [trial.joules for trial in trials]
     return ColumnResult(
         column=column.title,
-        weights_bytes=_matrix_bytes(column.engine.target)
-        + (_matrix_bytes(column.engine.draft) if column.speculates else 0),
+        weights_bytes=_read_bytes(column.engine.target)
+        + (_read_bytes(column.engine.draft) if column.speculates else 0),
         tokens_per_second=median(rates),
         over_first=median_ratio(rates, before),
         first_token_seconds=Percentiles.of([trial.recording.first_token_seconds for trial in trials]),
@@ -108,7 +108,8 @@ def _describe(
 def _counted(column: Column, trial: Trial, prompt: int, repetition: int) -> ColumnTrial:
     rounds = trial.recording.rounds
     drafted = sum(r.drafted for r in rounds)
-    read = len(rounds) * _matrix_bytes(column.engine.target) + drafted * _matrix_bytes(column.engine.draft)
+    read = sum(_read_bytes(column.engine.target, r.drafted + 1) for r in rounds)
+    read += drafted * _read_bytes(column.engine.draft)
     return ColumnTrial(
         prompt=prompt,
         repetition=repetition,
@@ -139,6 +140,6 @@ def _weights_file(column: Column) -> Path:
     return column.engine.bundle.path / column.engine.target.entry.weights
 
 
-def _matrix_bytes(session: Session | None) -> int:
-    """Bytes of the matrices that a call reads."""
-    return 0 if session is None else matrix_bytes(session.entry)
+def _read_bytes(session: Session | None, tokens: int = 1) -> int:
+    """Bytes of the matrices that a call of `tokens` tokens reads."""
+    return 0 if session is None else read_bytes(session.entry, tokens)

@@ -6,6 +6,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from mxspec.evaluate.bench.harness import seconds_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime import ops
 from mxspec.runtime.models.reader import Reader
@@ -31,11 +32,39 @@ _OF_ENCODER = re.compile(r"(^|\.)encoder\.|\.(EncDecAttention|encoder_attn)\.[kv
 
 
 def matrix_bytes(entry: ModelEntry) -> int:
-    """Bytes of the matrices that every call reads once, without an encoder's."""
+    """Bytes of all matrices, without an encoder's."""
+    return sum(tensor.bytes for tensor in _matrices(entry))
+
+
+def read_bytes(entry: ModelEntry, tokens: int = 1) -> int:
+    """Bytes of the matrices that a call of `tokens` tokens reads: each once, but of experts only chosen ones.
+
+    As many experts are chosen as is expected of tokens that choose at random.
+    """
+    experts = expert_bytes(entry)
+    chosen = 0 if entry.experts is None else round(experts * entry.experts.read_share(tokens))
+    return matrix_bytes(entry) - experts + chosen
+
+
+def expert_bytes(entry: ModelEntry) -> int:
+    """Bytes of all experts of a mixture; 0 for other models."""
+    names = set() if entry.experts is None else set(entry.experts.tensors)
+    return sum(tensor.bytes for tensor in entry.tensors if tensor.name in names)
+
+
+def _matrices(entry: ModelEntry) -> list[TensorEntry]:
     packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS]
     if entry.encoder is not None:
         packed = [tensor for tensor in packed if not _OF_ENCODER.search(tensor.name)]
-    return sum(tensor.bytes for tensor in packed)
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class PairedCalls:
+    """Calls of the same tokens, each beside a plain read of as many bytes as it reads of the matrices."""
+
+    read_bytes: int
+    pairs: list[Pair]
 
 
 class CallBench:
@@ -48,10 +77,18 @@ class CallBench:
         if reader.session.encoder is not None:
             reader.begin(self.random_ids(min(SOURCE, reader.session.source_capacity)))
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the matrices that every call reads once."""
-        return matrix_bytes(self.entry)
+    def expert_bytes(self, ids: list[int]) -> int:
+        """Bytes of the experts that a call of these tokens reads, by the operators' own count; 0 without experts."""
+        if self.entry.experts is None:
+            return 0
+        before = ops.experts_counts()
+        self.time_call(ids, 1)
+        counted = ops.experts_counts() - before
+        return round(expert_bytes(self.entry) * counted.experts / counted.calls / self.entry.experts.count)
+
+    def read_bytes(self, ids: list[int]) -> int:
+        """Bytes of the matrices that a call of these tokens reads."""
+        return matrix_bytes(self.entry) - expert_bytes(self.entry) + self.expert_bytes(ids)
 
     def cache_bytes(self, cached: int) -> int:
         """Bytes of keys and values of `cached` tokens."""
@@ -78,11 +115,13 @@ class CallBench:
         ids = self.random_ids(tokens)
         return median([self.time_call(ids, rows or tokens) for _ in repeated()])
 
-    def pairs(self, tokens: int, cached: int, rows: int, ceiling: ReadCeiling) -> list[Pair]:
+    def pairs(self, tokens: int, cached: int, rows: int, ceiling: ReadCeiling) -> PairedCalls:
         """Calls of `tokens` tokens after `cached`, logits of the last `rows`, each beside a read of as many bytes."""
         self.fill(cached)
         ids = self.random_ids(tokens)
-        return [Pair(self.time_call(ids, rows), self.weight_bytes / ceiling.bytes_per_second()) for _ in repeated(2)]
+        read = self.read_bytes(ids)
+        pairs = [Pair(self.time_call(ids, rows), read / ceiling.bytes_per_second()) for _ in repeated(2)]
+        return PairedCalls(read, pairs)
 
     def random_ids(self, count: int) -> list[int]:
         """Random tokens: a call takes as long for them as for a real text."""

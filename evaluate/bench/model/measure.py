@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,9 +10,9 @@ from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model import calls
-from mxspec.evaluate.bench.model.calls import ModelBench
-from mxspec.evaluate.bench.model.result import CallTimes, ModelResult
-from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, pieces_of_file
+from mxspec.evaluate.bench.model.calls import ModelBench, PairedCalls, read_bytes
+from mxspec.evaluate.bench.model.result import CallTimes, Experts, ModelResult
+from mxspec.evaluate.bench.read_ceiling import PairedTimes, ReadCeiling, describe_pairs, pieces_of_file
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
 
@@ -28,24 +29,28 @@ def measure(bundle: Path, repetitions: int, progress: Progress = silent) -> Mode
     points = points_within(bench.reader.session.capacity)
     ceiling = ReadCeiling(pieces_of_file(bench.weights_path))
 
-    def trial(point: Point) -> list[Pair]:
+    def timed_calls(point: Point) -> PairedCalls:
         tokens, cached = point
         return bench.pairs(tokens, cached, 1 if tokens in PREFILLS else tokens, ceiling)
 
-    trials = trials_of(points, trial, repetitions, progress, label=lambda point: "{} tokens after {}".format(*point))
+    trials = trials_of(
+        points, timed_calls, repetitions, progress, label=lambda point: "{} tokens after {}".format(*point)
+    )
     anonymous = anonymous_bytes() - before
-    reads = [pair.read_seconds for found in trials.values() for pairs in found for pair in pairs]
+    timed = list(itertools.chain(*trials.values()))
+    speeds = [trial.read_bytes / pair.read_seconds for trial in timed for pair in trial.pairs]
     return ModelResult(
         bundle=bundle.name,
         threads=ops.threads(),
-        weight_bytes=bench.weight_bytes,
+        weight_bytes=read_bytes(bench.entry),
         weights_file_bytes=bench.weights_file_bytes,
-        read_bytes_per_second=bench.weight_bytes / median(reads),
+        read_bytes_per_second=median(speeds),
         read_loop=ceiling.loop,
         load_seconds=bench.load_seconds,
         anonymous_bytes=anonymous,
         anonymous_share=anonymous / bench.weights_file_bytes,
-        calls=tuple(_describe(bench.weight_bytes, point, trials) for point in points),
+        experts=Experts.of(bench.entry),
+        calls=tuple(_describe(point, trials) for point in points),
     )
 
 
@@ -55,15 +60,19 @@ def points_within(context: int) -> list[Point]:
     return [point for point in [*steps, *((tokens, 0) for tokens in PREFILLS)] if sum(point) <= context]
 
 
-def _describe(weight_bytes: int, point: Point, trials: Mapping[Point, Sequence[Sequence[Pair]]]) -> CallTimes:
+def _describe(point: Point, trials: Mapping[Point, Sequence[PairedCalls]]) -> CallTimes:
     tokens, cached = point
-    found = describe_pairs(trials[point])
-    one = describe_pairs(trials.get((1, cached), trials[1, calls.CACHED[0]]))
+    found = _times(trials[point])
+    one = _times(trials.get((1, cached), trials[1, calls.CACHED[0]]))
     return CallTimes(
         tokens=tokens,
         cached=cached,
         tokens_per_second=tokens / found.seconds,
-        bytes_per_second=weight_bytes / found.seconds,
+        bytes_per_second=median([trial.read_bytes for trial in trials[point]]) / found.seconds,
         over_one_token=found.seconds / one.seconds,
         **dict(found),
     )
+
+
+def _times(trials: Sequence[PairedCalls]) -> PairedTimes:
+    return describe_pairs([trial.pairs for trial in trials])

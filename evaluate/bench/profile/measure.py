@@ -20,6 +20,7 @@ from mxspec.evaluate.bench.model import calls as model_calls
 from mxspec.evaluate.bench.model.calls import CallBench, seconds_alternating
 from mxspec.evaluate.bench.profile.node_kinds import (
     GROUPS,
+    Group,
     Kind,
     MatrixShape,
     kind_of,
@@ -112,7 +113,7 @@ def measure(
     return ProfileResult(
         bundle=bundle.name,
         threads=ops.threads(),
-        weight_bytes=bench.weight_bytes,
+        weight_bytes=model_calls.read_bytes(bench.entry),
         read_bytes_per_second=median(list(itertools.chain(*reads.values()))),
         read_loop=ceiling.loop,
         calls=tuple(_describe(bench, point, plain[point], calls, median(reads[point])) for point in points),
@@ -133,12 +134,16 @@ def _describe(
     bench: CallBench, point: Point, plain: Sequence[float], calls: Sequence[ProfiledCall], bandwidth: float
 ) -> CallProfile:
     tokens, cached = point
-    read_bytes = bench.weight_bytes + bench.cache_bytes(cached)
+    bench.fill(cached)
+    of_experts = bench.expert_bytes(bench.random_ids(tokens))
+    of_others = model_calls.matrix_bytes(bench.entry) - model_calls.expert_bytes(bench.entry)
+    read_bytes = of_others + of_experts + bench.cache_bytes(cached)
     calls = [call for call in calls if call.point == point and call.rows == tokens]
     chosen = [calls[i] for i in middle_half([call.seconds for call in calls])]
     seconds = float(np.mean([plain[i] for i in middle_half(plain)]))
     profiled = float(np.mean([call.seconds for call in chosen]))
-    parts = breakdown(chosen, matrix_names(bench.entry), bench.cache_bytes(cached))
+    reads: dict[Group, int] = {"attention": bench.cache_bytes(cached), "experts": of_experts}
+    parts = breakdown(chosen, matrix_names(bench.entry), reads)
     return CallProfile(
         tokens=tokens,
         cached=cached,
@@ -191,8 +196,13 @@ class BreakdownItem:
     bytes: int = 0
 
 
-def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], cache_bytes: int) -> list[BreakdownItem]:
-    """The parts of a call: each kind of node, the time between nodes, and the time outside the session."""
+def breakdown(
+    calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], reads: Mapping[Group, int]
+) -> list[BreakdownItem]:
+    """The parts of a call: each kind of node, the time between nodes, and the time outside the session.
+
+    `reads` has the bytes that all nodes of a group read in a call; those of products are found by their shapes.
+    """
     found: dict[Kind, list[NodeRun]] = {}
     assert len({len(call.run.nodes) for call in calls}) == 1, "every run of a session runs the same nodes"
     for call in calls:
@@ -206,7 +216,7 @@ def breakdown(calls: Sequence[ProfiledCall], names: Mapping[MatrixShape, str], c
             ops=tuple(sorted({node.op for node in found[kind]})),
             shape=kind.shape,
             nodes=len(found[kind]) // len(calls),
-            bytes=cache_bytes if kind.group == "attention" else matrix_bytes(found[kind]) // len(calls),
+            bytes=reads[kind.group] if kind.group in reads else matrix_bytes(found[kind]) // len(calls),
         )
         for kind in sorted(found, key=lambda kind: GROUPS.index(kind.group))
     ]

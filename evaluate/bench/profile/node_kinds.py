@@ -1,4 +1,4 @@
-"""What a node of a compiled graph is for: which product, attention, a norm, a gate, or something else.
+"""What a node of a compiled graph is for: which product, experts, attention, a norm, a gate, or something else.
 
 The profiler names a product's shape and not its weight, so products are told apart by shape [n, k], and called by the
 names of the bundle's matrices of this shape. This works for every architecture; matrices of one shape
@@ -15,17 +15,18 @@ from typing import Literal
 
 import numpy as np
 
-from mxspec.compile.graph.operators import ATTENTION, GEGLU, PACKED_MATMUL, QKV_ATTENTION, SWIGLU
+from mxspec.compile.graph.operators import ATTENTION, GEGLU, PACKED_EXPERTS, PACKED_MATMUL, QKV_ATTENTION, SWIGLU
 from mxspec.evaluate.bench.profile.ort_profile import NodeRun
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
-Group = Literal["product", "attention", "norms", "gates", "other"]
+Group = Literal["product", "experts", "attention", "norms", "gates", "other"]
 MatrixShape = tuple[int, int]
-GROUPS: tuple[Group, ...] = ("product", "attention", "norms", "gates", "other")
+GROUPS: tuple[Group, ...] = ("product", "experts", "attention", "norms", "gates", "other")
 """The groups in the order of the table."""
 OURS: Mapping[str, Group] = {
     PACKED_MATMUL.name: "product",
+    PACKED_EXPERTS.name: "experts",
     ATTENTION.name: "attention",
     QKV_ATTENTION.name: "attention",
     SWIGLU.name: "gates",

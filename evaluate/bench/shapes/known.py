@@ -61,6 +61,52 @@ SOURCE_SHAPES = {
     )
 }
 
+
+@dataclass(frozen=True, slots=True)
+class MixtureShape:
+    """A mixture of experts without its weights, of the family that transformers calls `model_type`.
+
+    Each token chooses `chosen` of a layer's `experts`, each `expert_width` wide. The matrices of experts are in
+    `experts_format` where that is given, the format of the model's published weights.
+    """
+
+    name: str
+    model_type: str
+    hidden_size: int
+    expert_width: int
+    experts: int
+    chosen: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocab_size: int
+    context_length: int = 2048
+    experts_format: str | None = None
+
+
+# From the models' own config.json files.
+MIXTURES = {
+    shape.name: shape
+    for shape in (
+        MixtureShape(
+            "olmoe-1b-7b", "olmoe", 2048, 1024, experts=64, chosen=8, layers=16, heads=16, kv_heads=16, head_size=128,
+            vocab_size=50304,
+        ),
+        MixtureShape(
+            "qwen3-30b-a3b", "qwen3_moe", 2048, 768, experts=128, chosen=8, layers=48, heads=32, kv_heads=4,
+            head_size=128, vocab_size=151936,
+        ),
+        MixtureShape(
+            "gpt-oss-20b", "gpt_oss", 2880, 2880, experts=32, chosen=4, layers=24, heads=64, kv_heads=8, head_size=64,
+            vocab_size=201088, experts_format="mxfp4_e2m1",
+        ),
+    )
+}  # fmt: skip
+
+AnyShape = Shape | SourceShape | MixtureShape
+ALL_SHAPES: dict[str, AnyShape] = {**SHAPES, **SOURCE_SHAPES, **MIXTURES}
+
 # Sizes to grow the demo pair to: the draft costs what users' drafts cost (a step reads 68 million weights), and the
 # target compiles within a minute on a small machine.
 DRAFT_SHAPE = Shape("draft-68m", 1024, 4352, layers=4, heads=16, kv_heads=4, vocab_size=4096)
@@ -75,6 +121,6 @@ def source_draft_shape(target: SourceShape) -> SourceShape:
     return SourceShape("t5-1.1-small", 512, 1024, **sizes, **lengths)
 
 
-def draft_shape(target: Shape) -> Shape:
+def draft_shape(target: Shape | MixtureShape) -> Shape:
     """The demo's draft with the target's vocabulary."""
     return Shape("demo-draft", 128, 384, layers=2, heads=4, kv_heads=2, vocab_size=target.vocab_size)

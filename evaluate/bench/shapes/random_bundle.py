@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, PreTrainedConfig, T5Config
+from transformers import GptOssConfig, LlamaConfig, OlmoeConfig, PreTrainedConfig, Qwen3MoeConfig, T5Config
 
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import format_name
@@ -22,8 +22,20 @@ from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
 from mxspec.evaluate.bench.shapes.kept import RANDOM
-from mxspec.evaluate.bench.shapes.known import Shape, SourceShape, draft_shape, source_draft_shape
-from mxspec.evaluate.bench.shapes.random_weights import random_halves, random_tiles
+from mxspec.evaluate.bench.shapes.known import (
+    ALL_SHAPES,
+    AnyShape,
+    MixtureShape,
+    SourceShape,
+    draft_shape,
+    source_draft_shape,
+)
+from mxspec.evaluate.bench.shapes.random_weights import (
+    MIXTURE_EMBEDDING_SIZE,
+    WEIGHT_SIZE,
+    random_halves,
+    random_tiles,
+)
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter
@@ -31,11 +43,12 @@ from mxspec.formats.weight_format import Activations
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
 DECODER_START = 0  # T5's, its padding token
+EXPERTS = "*.mlp.experts.*"  # a pattern for the matrices of experts
 PIECE_ROWS = 1024  # rows written at once: whole row tiles
 
 
 def random_bundle(
-    shape: Shape | SourceShape,
+    shape: AnyShape,
     folder: Path,
     target_format: str = "mxfp6_e3m2",
     k_max: int = 16,
@@ -46,7 +59,7 @@ def random_bundle(
     The draft has the size of the demo's draft or, with an encoder, of T5 1.1 small.
     """
     suffix = "" if activations == "int16" else f"-{activations}"
-    path = folder / f"{shape.name}-{target_format}{suffix}.bundle"
+    path = folder / f"{shape_name(shape)}-{target_format}{suffix}.bundle"
     if path.exists():
         return path
     draft = DraftRecipe(checkpoint=RANDOM)
@@ -56,11 +69,13 @@ def random_bundle(
         context_length=shape.context_length,
         prefill_chunk=512,
         source_length=shape.source_length if isinstance(shape, SourceShape) else None,
-        target=TargetRecipe(checkpoint=RANDOM, format=target_format, activations=activations),
+        target=TargetRecipe(
+            checkpoint=RANDOM, format=target_format, activations=activations, formats=formats_of(shape)
+        ),
         draft=draft,
     )
     small = source_draft_shape(shape) if isinstance(shape, SourceShape) else draft_shape(shape)
-    shapes: dict[ModelName, Shape | SourceShape] = {"target": shape, "draft": small}
+    shapes: dict[ModelName, AnyShape] = {"target": shape, "draft": small}
     wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
     with BundleWriter(path) as writer:
         made = Publication(writer)
@@ -78,7 +93,21 @@ def random_bundle(
     return path
 
 
-def config_of(shape: Shape | SourceShape) -> PreTrainedConfig:
+def shape_name(shape: AnyShape) -> str:
+    """Its name, with the number of its layers where that is not the known shape's."""
+    known = ALL_SHAPES.get(shape.name)
+    return shape.name if known is None or known.layers == shape.layers else f"{shape.name}-{shape.layers}-layers"
+
+
+def formats_of(shape: AnyShape) -> tuple[tuple[str, str], ...]:
+    """Formats of single matrices: those of experts, where the shape has one for them."""
+    own = shape.experts_format if isinstance(shape, MixtureShape) else None
+    return () if own is None else ((EXPERTS, own),)
+
+
+def config_of(shape: AnyShape) -> PreTrainedConfig:
+    if isinstance(shape, MixtureShape):
+        return _mixture_config(shape)
     if isinstance(shape, SourceShape):
         return T5Config(
             vocab_size=shape.vocab_size,
@@ -105,13 +134,54 @@ def config_of(shape: Shape | SourceShape) -> PreTrainedConfig:
     )
 
 
+def _mixture_config(shape: MixtureShape) -> PreTrainedConfig:
+    """The configuration of a mixture, whose published config.json has the settings that a shape does not name."""
+    sizes: dict[str, Any] = {
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_size,
+        "num_experts_per_tok": shape.chosen,
+        "max_position_embeddings": shape.context_length,
+        "tie_word_embeddings": False,
+    }
+    if shape.model_type == "olmoe":
+        return OlmoeConfig(
+            **sizes,
+            intermediate_size=shape.expert_width,
+            num_experts=shape.experts,
+            architectures=["OlmoeForCausalLM"],
+        )
+    if shape.model_type == "qwen3_moe":
+        return Qwen3MoeConfig(
+            **sizes,
+            moe_intermediate_size=shape.expert_width,
+            num_experts=shape.experts,
+            norm_topk_prob=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            architectures=["Qwen3MoeForCausalLM"],
+        )
+    assert shape.model_type == "gpt_oss", shape.model_type
+    lengths = GptOssConfig().max_position_embeddings  # which YaRN's factor goes with
+    return GptOssConfig(
+        **sizes | {"max_position_embeddings": lengths},
+        intermediate_size=shape.expert_width,
+        num_local_experts=shape.experts,
+        layer_types=["full_attention" if layer % 2 else "sliding_attention" for layer in range(shape.layers)],
+        architectures=["GptOssForCausalLM"],
+    )
+
+
 def write_random_model(plan: ModelPlan, folder: Path) -> WrittenModel:
     rng = np.random.default_rng(0)
+    embedding_size = WEIGHT_SIZE if plan.exported.experts is None else MIXTURE_EMBEDDING_SIZE
     entries = []
     with SafetensorsWriter(folder / weights_name(plan), plan.layout) as writer:
         for spec in plan.exported.weights:
             writer.begin(spec.name)
-            for piece in random_pieces(spec, rng):
+            for piece in random_pieces(spec, rng, embedding_size):
                 writer.append(piece.tobytes())
             entries.append(
                 TensorEntry(
@@ -128,7 +198,7 @@ def write_random_model(plan: ModelPlan, folder: Path) -> WrittenModel:
     return write_graph(plan, folder, packed)
 
 
-def random_pieces(spec: WeightSpec, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+def random_pieces(spec: WeightSpec, rng: np.random.Generator, embedding_size: float) -> Iterator[NDArray[Any]]:
     """The stored values of one weight, some rows at a time."""
     if spec.value is not None:
         yield np.ascontiguousarray(spec.value)
@@ -141,7 +211,12 @@ def random_pieces(spec: WeightSpec, rng: np.random.Generator) -> Iterator[NDArra
     rows, *width = spec.stored_shape
     for first in range(0, rows, PIECE_ROWS):
         shape = (min(PIECE_ROWS, rows - first), *width)
-        yield np.ones(shape, np.float32) if spec.kind == "float32" else random_halves(shape, rng)  # norms are ones
+        if spec.kind != "float32":
+            yield random_halves(shape, rng, embedding_size)
+        elif spec.name.endswith("bias"):
+            yield random_halves(shape, rng).astype(np.float32)
+        else:  # norms
+            yield np.ones(shape, np.float32)
 
 
 def write_tokenizer(path: Path, vocab_size: int) -> None:

@@ -9,11 +9,15 @@ from mxspec.formats.weight_format import WEIGHT_FORMATS, packed_shape
 
 SCALE_BYTE = 118  # 2^-9: random E3M2 elements then have about the size of trained weights
 WEIGHT_SIZE = 0.02  # standard deviation of random fp16 weights
+# Of a mixture's embeddings: larger than all that random layers add to the hidden states, part of which all tokens of a
+# text share. So tokens choose their experts independently; with small embeddings, eight tokens of OLMoE's shape chose
+# 14 experts of a layer, and not the 42 of 64 that trained routers, which are balanced, choose about.
+MIXTURE_EMBEDDING_SIZE = 1.0
 
 
-def random_halves(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float16]:
-    """float16 of any shape."""
-    return (rng.standard_normal(shape, np.float32) * WEIGHT_SIZE).astype(np.float16)
+def random_halves(shape: tuple[int, ...], rng: np.random.Generator, size: float = WEIGHT_SIZE) -> NDArray[np.float16]:
+    """float16 of any shape, with a standard deviation of `size`."""
+    return (rng.standard_normal(shape, np.float32) * size).astype(np.float16)
 
 
 def random_tiles(weight_format: str, n: int, k: int, rng: np.random.Generator) -> NDArray[np.uint8]:

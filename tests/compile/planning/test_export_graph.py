@@ -14,6 +14,7 @@ from transformers import AutoConfig
 
 from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.graph.operators import OPSET
+from mxspec.compile.passes.contract import experts_of
 from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
 from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
 
@@ -272,3 +273,17 @@ def test_positions_beyond_the_model_and_missing_configs_are_refused(tmp_path, ti
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     with pytest.raises(MxspecError, match="transformers has no model type 'no-such-model'"):
         export(tmp_path)
+
+
+def test_a_mixture_says_how_many_experts_a_token_chooses(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 120}
+    config = write_config(
+        tmp_path, "olmoe", **sizes, intermediate_size=32, num_experts=8, num_experts_per_tok=3, eos_token_id=2
+    )
+    exported = export(config)
+    assert exported.experts is not None
+    assert (exported.experts.count, exported.experts.chosen) == (8, 3)
+    assert {spec.name for spec in exported.weights if "experts" in spec.name} == set(exported.experts.tensors)
+    nodes(exported, "PackedExperts")[1].attributes["experts"] = ir.AttrInt64("experts", 4)
+    with pytest.raises(UnsupportedModelError, match=r"different numbers of experts \(3 of 4, 3 of 8\)"):
+        experts_of(exported.model)

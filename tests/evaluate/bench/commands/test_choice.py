@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mxspec.evaluate import speccheck
-from mxspec.evaluate.bench.shapes.known import SHAPES, Shape
+from mxspec.evaluate.bench.shapes.known import ALL_SHAPES, Shape
 
 Specbench = Callable[..., Result]
 
@@ -33,7 +33,7 @@ def test_a_bundle_of_random_weights_is_announced_listed_and_removed(
     specbench: Specbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(
-        SHAPES, "tinyllama-1.1b", Shape("tinyllama-1.1b", 64, 96, layers=1, heads=4, kv_heads=2, vocab_size=272)
+        ALL_SHAPES, "tinyllama-1.1b", Shape("tinyllama-1.1b", 64, 96, layers=1, heads=4, kv_heads=2, vocab_size=272)
     )
     work = tmp_path / "work"
     measured = ("model", "--shape", "tinyllama-1.1b", "--work", str(work), "--repetitions", "1", "--json")

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from mxspec.evaluate.bench.shapes import random_bundle
-from mxspec.evaluate.bench.shapes.known import SOURCE_SHAPES, SourceShape, source_draft_shape
+from mxspec.evaluate.bench.shapes.known import ALL_SHAPES, SourceShape, source_draft_shape
 from mxspec.evaluate.bench.speculate.bench import Run
 from mxspec.evaluate.bench.speculate.measure import measured_at
 from mxspec.evaluate.bench.speculate.result import SpeculateResult
@@ -125,7 +125,7 @@ def test_a_shape_with_an_encoder_is_measured(
     specbench: Specbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small = SourceShape("t5-1.1-xl", 64, 96, layers=1, heads=2, vocab_size=272, context_length=64, source_length=40)
-    monkeypatch.setitem(SOURCE_SHAPES, "t5-1.1-xl", small)
+    monkeypatch.setitem(ALL_SHAPES, "t5-1.1-xl", small)
     monkeypatch.setattr(
         random_bundle, "source_draft_shape", lambda target: replace(source_draft_shape(target), layers=1)
     )
