@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import (
@@ -16,6 +17,7 @@ from onnx_ir.passes.common import (
     RemoveUnusedOpsetsPass,
 )
 
+from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.interchange.contract import cache_type, give_outputs, keep_every_token, make_masks, take_inputs
 from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.interchange.lowering import lower
@@ -27,6 +29,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import LENDER, ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import Layout, plan_layout
+from mxspec.formats.tiles import unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 _ATTENTION = ("Attention", "QkvAttention")
@@ -103,7 +106,8 @@ def write_model(plan: StandardPlan, source: Path, folder: Path, advance: Advance
 def convert(plan: StandardPlan) -> None:
     """Convert the bundle's graph to the standard one, in place."""
     model, entry = plan.graph, plan.entry
-    matrices = point_to_weights(plan)
+    constants = unpack_constants(plan)
+    matrices = constants | point_to_weights(plan)
     inputs = take_inputs(model, entry)
     attentions = [node for node in model.graph if node.op_type in _ATTENTION]
     grouped = any(_heads(node, entry) != entry.kv_heads for node in attentions)
@@ -114,6 +118,28 @@ def convert(plan: StandardPlan) -> None:
     keep_every_token(model)
     finish(model, plan.opset)
     give_outputs(model, entry)
+
+
+def unpack_constants(plan: StandardPlan) -> dict[str, Matrix]:
+    """Packed matrices that are constants of the graph, such as the ones of a sum: small ones, kept in it as float16."""
+    graph, matrices = plan.graph.graph, {}
+    for node in graph:
+        packed = node.inputs[1] if node.op_type == PACKED_MATMUL.name else None
+        name = "" if packed is None else str(packed.name)
+        if packed is None or packed.const_value is None or isinstance(plan.stored.get(name), StoredMatrix):
+            continue
+        n, k = (node.attributes[size].as_int() for size in ("N", "K"))
+        unpacked = unpack_values(packed.const_value.numpy(), node.attributes["format"].as_string(), n, k)
+        tensor = ir.tensor(unpacked.astype(np.float16), name=f"{name}.values")
+        matrices[name] = Matrix(
+            ir.Value(
+                name=tensor.name, shape=ir.Shape(unpacked.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+            ),
+            None,
+        )
+    for matrix in matrices.values():
+        graph.initializers.add(matrix.values)
+    return matrices
 
 
 def point_to_weights(plan: StandardPlan) -> dict[str, Matrix]:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from mxspec.compile.interchange.lowering.attention import lower_attention, lower_qkv_attention
 from mxspec.compile.interchange.lowering.call import Call
+from mxspec.compile.interchange.lowering.experts import lower_experts
 from mxspec.compile.interchange.lowering.gates import lower_geglu, lower_swiglu
 from mxspec.compile.interchange.lowering.nodes import Nodes
 from mxspec.compile.interchange.lowering.norms import lower_add_layer_norm, lower_add_rms_norm, lower_rms_norm
@@ -21,6 +22,7 @@ Lowering = Callable[[ir.Node, Nodes, Call], tuple[ir.Value, ...]]
 LOWERINGS: Mapping[tuple[str, str], Lowering] = {
     ("mxspec", "PackedMatMul"): lower_matmul,
     ("mxspec", "PackedGather"): lower_gather,
+    ("mxspec", "PackedExperts"): lower_experts,
     ("mxspec", "QkvAttention"): lower_qkv_attention,
     ("mxspec", "Attention"): lower_attention,
     ("mxspec", "RotaryEmbedding"): lower_rotary_embedding,

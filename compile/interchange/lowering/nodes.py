@@ -23,6 +23,10 @@ class Nodes(ir.tape.Tape):
         """`x` in another shape: 0 copies a dimension, -1 is computed."""
         return self.op("Reshape", [x, self.ints(*shape)])
 
+    def reshape_behind(self, leading: ir.Value, x: ir.Value, *shape: int) -> ir.Value:
+        """`x` in the shape of the dimensions `leading` int64[...], then these."""
+        return self.op("Reshape", [x, self.op("Concat", [leading, self.ints(*shape)], {"axis": 0})])
+
     def transpose(self, x: ir.Value, *order: int) -> ir.Value:
         """`x` with its axes in another order."""
         return self.op("Transpose", [x], {"perm": order})

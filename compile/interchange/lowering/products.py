@@ -13,7 +13,7 @@ def lower_matmul(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...
     """PackedMatMul(A [..., k], B, bias [n]?) → A · Bᵀ + bias."""
     x, packed, *bias = node.inputs
     assert x is not None
-    weight = nodes.transpose(_dequantized(_matrix(packed, call), nodes), 1, 0)
+    weight = nodes.transpose(dequantized(packed, call, nodes), 1, 0)
     product = nodes.op("MatMul", [x, weight])
     return (nodes.op("Add", [product, bias[0]]) if bias else product,)
 
@@ -28,20 +28,21 @@ def lower_gather(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...
     matrix = _matrix(packed, call)
     if matrix.scales is None:
         return (nodes.cast(nodes.op("Gather", [matrix.values, ids]), ir.DataType.FLOAT),)
-    return (nodes.op("Gather", [_dequantized(matrix, nodes), ids]),)
+    return (nodes.op("Gather", [dequantized(packed, call, nodes), ids]),)
 
 
-def _matrix(packed: ir.Value | None, call: Call) -> Matrix:
-    assert packed is not None
-    assert packed.name is not None
-    return call.matrices[packed.name]
-
-
-def _dequantized(matrix: Matrix, nodes: Nodes) -> ir.Value:
-    """The matrix as float32[n, k]."""
+def dequantized(packed: ir.Value | None, call: Call, nodes: Nodes) -> ir.Value:
+    """The packed matrix as float32[n, k]."""
+    matrix = _matrix(packed, call)
     if matrix.scales is None:
         return nodes.cast(matrix.values, ir.DataType.FLOAT)
     attributes = {"axis": 1, "block_size": BLOCK}
     if matrix.scales.dtype != ir.DataType.FLOAT:  # otherwise the result has the scales' type
         attributes["output_dtype"] = int(ir.DataType.FLOAT)
     return nodes.op("DequantizeLinear", [matrix.values, matrix.scales], attributes)
+
+
+def _matrix(packed: ir.Value | None, call: Call) -> Matrix:
+    assert packed is not None
+    assert packed.name is not None
+    return call.matrices[packed.name]

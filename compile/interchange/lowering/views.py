@@ -28,6 +28,5 @@ def lower_reshape(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ..
     if x.shape[0] == result[0] != 1 and shape[0] in (0, -1):  # each row for itself, such as scores in groups
         return (nodes.reshape(x, 0, *shape[1:]),)
     if (len(x.shape), len(shape)) == (2, 3) and list(x.shape) == list(result[1:]):
-        sizes = nodes.op("Concat", [nodes.op("Shape", [call.tokens]), nodes.ints(shape[2])], {"axis": 0})
-        return (nodes.op("Reshape", [x, sizes]),)
+        return (nodes.reshape_behind(nodes.op("Shape", [call.tokens]), x, shape[2]),)
     raise MxspecError(f"node {node.name}: a Reshape that needs a batch of one has no standard form")
