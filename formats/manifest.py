@@ -70,7 +70,8 @@ class RoundingEntry(Strict):
 
     `scale`: each block's scale is the best of three by squared error. `gptq`: errors are compensated with moments of
     the inputs, from `tokens` tokens of a text with this hash that `seed` chose, or without a hash, of a text that the
-    model wrote; `nearest` says of each matrix that was rounded to nearest all the same why it was.
+    model wrote; `nearest` says of each matrix that was rounded to nearest all the same why it was. `few` has by matrix
+    the number of experts that few tokens chose: other tokens of the layer counted for them, too.
     """
 
     method: Literal["scale", "gptq"]
@@ -79,6 +80,7 @@ class RoundingEntry(Strict):
     seed: Count = 0
     damping: Annotated[float, Field(ge=0)] | None = None
     nearest: dict[str, str] = Field(default_factory=dict)
+    few: dict[str, Count] = Field(default_factory=dict)
 
 
 class RefereeEntry(Strict):

@@ -50,7 +50,7 @@ class ExpertMatrix:
         return np.ascontiguousarray(values.transpose(0, 2, 1)) if self.transposed else values
 
 
-def experts_modules(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
+def experts_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The modules with the experts of a layer, by transformers' interface for them, with their paths."""
     for path, module in model.named_modules():
         if all(hasattr(module, name) for name in ("is_transposed", "has_gate", "has_bias", "_apply_gate")):

@@ -211,6 +211,13 @@ def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
     )
     for name, reason in rounding.nearest.items():
         console.print(f"  {name} was rounded to nearest: {reason}", highlight=False, soft_wrap=True)
+    if rounding.few:
+        console.print(
+            f"  {sum(rounding.few.values()):,} matrices of experts that few tokens chose were rounded by other tokens "
+            "of their layers as well",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _model_table(name: str, entry: ModelEntry) -> Table:

@@ -15,11 +15,12 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.buffers import load_buffers
-from mxspec.compile.checkpoint.experts import expert_matrices
+from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, expert_matrices, experts_modules
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.tensor import as_float32
 from mxspec.compile.trace.layers import layers_of
 from mxspec.compile.trace.skeleton import build_skeleton
+from mxspec.compile.weights.rounding.experts import LayerExperts
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 _PIECE = 4 << 20  # weights converted at a time
@@ -27,6 +28,7 @@ _PIECE = 4 << 20  # weights converted at a time
 Matrices = dict[str, nn.Linear | Conv1D]  # by parameter name
 _LayerOutput = Tensor | tuple[Tensor, None]
 OnInput = Callable[[str, Tensor], bool | None]  # gets a matrix's parameter name and its inputs; True ends the pass
+OnExperts = Callable[[str, Tensor, Tensor], bool | None]  # also gets the chosen experts int64[tokens, top_k]
 Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 OnProduct = Callable[[str, Tensor, Tensor], None]  # also gets its outputs [..., n]
 
@@ -88,6 +90,15 @@ class LayeredModel:
         found = (module for module in self.layers[index].modules() if isinstance(module, nn.Linear | Conv1D))
         return {self._parameters[id(module), "weight"]: module for module in found}
 
+    def experts(self, index: int) -> dict[str, LayerExperts]:
+        """The experts of a decoder layer, by the name of their first parameter."""
+        found = {}
+        for _, module in experts_modules(self.layers[index]):
+            parameters = {name: self._parameters[id(module), name] for name in (GATE_UP, DOWN)}
+            matrices = {name: self._experts[parameter] for name, parameter in parameters.items()}
+            found[parameters[GATE_UP]] = LayerExperts(module, parameters, matrices)
+        return found
+
     @contextmanager
     def loaded(self, index: int) -> Iterator[None]:
         """In this block, the weights of a decoder layer, or of the head, are in memory as float32."""
@@ -116,10 +127,12 @@ class LayeredModel:
             yield self._run(-1, torch.from_numpy(window.copy())[None])
         self._forget_embedding()
 
-    def run(self, index: int, hidden: Tensor, on_input: OnInput | None = None) -> Tensor:
+    def run(
+        self, index: int, hidden: Tensor, on_input: OnInput | None = None, on_experts: OnExperts | None = None
+    ) -> Tensor:
         """The output of a loaded layer, or the head's input if `index` is after the last layer.
 
-        The pass ends when `on_input` returns True; the result is then the inputs that it got.
+        The pass ends when `on_input` or `on_experts` returns True; the result is then the inputs that it got.
         """
         self._hidden = hidden
         ids = torch.zeros(hidden.shape[:2], dtype=torch.int64)
@@ -127,6 +140,10 @@ class LayeredModel:
             if on_input is not None:
                 for name, module in self.matrices(index).items():
                     hook = module.register_forward_pre_hook(_telling(on_input, name), prepend=True)
+                    hooks.callback(hook.remove)
+            if on_experts is not None:
+                for name, experts in self.experts(index).items():
+                    hook = experts.module.register_forward_pre_hook(_telling_experts(on_experts, name), prepend=True)
                     hooks.callback(hook.remove)
             return self._run(index, ids)
 
@@ -206,6 +223,14 @@ class LayeredModel:
 def _telling(on_input: OnInput, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def tell(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if on_input(name, arguments[0]):
+            raise _Reached(arguments[0])
+
+    return tell
+
+
+def _telling_experts(on_experts: OnExperts, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def tell(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if on_experts(name, arguments[0], arguments[1]):
             raise _Reached(arguments[0])
 
     return tell

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.weights.rounding.experts import FEW, ExpertsInputs, LayerExperts, round_experts
 from mxspec.compile.weights.rounding.forward import LayeredModel, Matrices
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
 from mxspec.compile.weights.rounding.moments import Moments, Reads, factor_of
@@ -75,13 +76,18 @@ class ModelRounder:
 
     def _round_layer(self, index: int) -> dict[str, RoundedMatrix]:
         matrices = {name: module for name, module in self._model.matrices(index).items() if name in self._formats}
+        experts = {
+            name: layer
+            for name, layer in self._model.experts(index).items()
+            if self._formats.keys() & layer.parameters.values()
+        }
         trim()
         with self._model.loaded(index):
-            groups = self._run_exact(index, matrices)
-            return self._run_rounded(index, matrices, groups)
+            groups = self._run_exact(index, matrices, experts)
+            return self._run_rounded(index, matrices, experts, groups)
 
-    def _run_exact(self, index: int, matrices: Matrices) -> Groups:
-        """Store the outputs of the checkpoint's layer and the inputs of its matrices; return the matrices' groups."""
+    def _run_exact(self, index: int, matrices: Matrices, experts: Mapping[str, LayerExperts]) -> Groups:
+        """Store the outputs of the checkpoint's layer and the inputs of its matrices and experts; return the groups."""
         inputs = self._store.inputs(f"exact-{index}")
         outputs = self._store.create_inputs(f"exact-{index + 1}", inputs.shape)
         groups: Groups = {}
@@ -91,18 +97,28 @@ class ModelRounder:
                 return
             first = reads.first_of(name, values)
             if first == name:
-                place = (*inputs.shape[:2], values.shape[-1])
-                kept = self._store.inputs(name) if name in groups else self._store.create_inputs(name, place)
-                kept[batch] = values.numpy().reshape(-1, *place[1:])  # OPT flattens them
+                store(batch, name, values)
             if name not in groups.setdefault(first, []):
                 groups[first].append(name)
 
+        def keep_experts(batch: slice, name: str, values: Tensor, chosen: Tensor) -> None:
+            if name in experts:
+                store(batch, name, values)
+                groups[name] = [name]
+
+        def store(batch: slice, name: str, values: Tensor) -> None:
+            place = (*inputs.shape[:2], values.shape[-1])
+            kept = self._store.inputs(name) if name in groups else self._store.create_inputs(name, place)
+            kept[batch] = values.numpy().reshape(-1, *place[1:])  # OPT and mixtures flatten them
+
         for batch in self._batches(index, inputs):
-            hidden = _tensor(inputs[batch])
-            outputs[batch] = self._model.run(index, hidden, partial(keep, Reads(), batch)).numpy()
+            told = partial(keep, Reads(), batch), partial(keep_experts, batch)
+            outputs[batch] = self._model.run(index, _tensor(inputs[batch]), *told).numpy()
         return groups
 
-    def _run_rounded(self, index: int, matrices: Matrices, groups: Groups) -> dict[str, RoundedMatrix]:
+    def _run_rounded(
+        self, index: int, matrices: Matrices, experts: Mapping[str, LayerExperts], groups: Groups
+    ) -> dict[str, RoundedMatrix]:
         """Round each group of a loaded layer's matrices as soon as its inputs in all batches are known.
 
         The batch that adds the last inputs of a group continues through the rounded matrices; the others start again.
@@ -112,6 +128,7 @@ class ModelRounder:
         batches = self._batches(index, inputs)
         waiting = {name: list(range(len(batches))) for name in groups}  # by group: the batches whose inputs are missing
         moments: dict[str, Moments] = {}
+        chosen: dict[int, NDArray[np.int64]] = {}  # by batch, of the layer's experts
         done: dict[str, RoundedMatrix] = {}
 
         def reach(number: int, name: str, values: Tensor) -> bool:
@@ -133,11 +150,33 @@ class ModelRounder:
             self._store.remove_inputs(_drift(name))
             return False
 
+        def reach_experts(number: int, name: str, values: Tensor, choice: Tensor) -> bool:
+            if name not in waiting:
+                return False
+            exact, beside = self._store.inputs(name), f"rounded-{name}"
+            if number in waiting[name]:
+                kept = self._store.inputs(beside) if chosen else self._store.create_inputs(beside, exact.shape)
+                kept[batches[number]] = values.numpy().reshape(-1, *exact.shape[1:])
+                chosen[number] = choice.numpy().copy()
+                waiting[name].remove(number)
+            if waiting[name]:
+                return True
+            del waiting[name]
+            rounded, exact = (rows.reshape(-1, exact.shape[-1]) for rows in (self._store.inputs(beside), exact))
+            read = ExpertsInputs(rounded, exact, np.concatenate([chosen[batch] for batch in range(len(batches))]))
+            moments_of = partial(self._moments, name)
+            done.update(round_experts(experts[name], read, self._sources, self._formats, self._store, moments_of))
+            chosen.clear()
+            for file in (name, beside, _drift(name)):
+                self._store.remove_inputs(file)
+            return False
+
         unfinished = list(range(len(batches)))
         while unfinished:
             left = sum(map(len, waiting.values()))
             for number in list(unfinished):
-                hidden = self._model.run(index, _tensor(inputs[batches[number]]), partial(reach, number))
+                told = partial(reach, number), partial(reach_experts, number)
+                hidden = self._model.run(index, _tensor(inputs[batches[number]]), *told)
                 if not waiting:
                     outputs[batches[number]] = hidden.numpy()
                     unfinished.remove(number)
@@ -212,6 +251,11 @@ def _layer_work(
 ) -> int:
     """The multiplications of two forward passes, of moments, factors and compensation."""
     work = 0
+    for layer in model.experts(index).values() if index < len(model.layers) else ():
+        for name, parameter in layer.parameters.items():
+            of = layer.matrices[name]
+            work += 4 * tokens * of.rows * of.k  # of the few experts that a token chooses
+            work += of.experts * of.k**2 * (2 * FEW + of.k // 3 + 3 * of.rows) if parameter in formats else 0
     for name, module in model.matrices(index).items():
         if index < len(model.layers):
             work += 2 * tokens * module.weight.numel()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import own_codes
 from mxspec.compile.planning.plan import ModelPlan
@@ -60,12 +59,7 @@ def round_model(
     rounder = ModelRounder(model, plan.sources, formats, store)
     with stages.work(f"round {plan.name}", rounder.work(text.tokens)) as advance:
         matrices = rounder.run(text, advance)
-    experts = expert_matrices(checkpoint.named)
-    nearest = {
-        name: "calibration does not reach single experts" if name in experts else "it is not part of a decoder layer"
-        for name in formats
-        if name not in matrices
-    }
+    nearest = {name: "it is not part of a decoder layer" for name in formats if name not in matrices}
     nearest |= {name: matrix.fallback for name, matrix in matrices.items() if matrix.fallback is not None}
     entry = RoundingEntry(
         method="gptq",
@@ -74,6 +68,7 @@ def round_model(
         seed=recipe.seed,
         damping=DAMPING,
         nearest=nearest,
+        few={name: matrix.few for name, matrix in matrices.items() if matrix.few},
     )
     return RoundedModel(entry, matrices=matrices)
 

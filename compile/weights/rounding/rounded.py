@@ -17,11 +17,15 @@ _PIECE = 4 << 20  # bytes handed on at once
 
 @dataclass(frozen=True, slots=True)
 class RoundedMatrix:
-    """Tiles uint8[n_tiles, row_tile_bytes] in a file, what rounding did to them, and why it was to nearest, if so."""
+    """Tiles uint8[n_tiles, row_tile_bytes] in a file, what rounding did to them, and why it was to nearest, if so.
+
+    `few` is the number of experts that were rounded by other tokens than their own as well.
+    """
 
     path: Path
     statistics: PackStatistics
     fallback: str | None = None
+    few: int = 0
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
         """The tiles, some rows at a time."""

@@ -44,7 +44,7 @@ class RoundingStore:
 
     def finish_layer(self, layer: int, matrices: Mapping[str, RoundedMatrix]) -> None:
         """Say that a layer is done; its inputs are not needed any more."""
-        done = {name: (asdict(matrix.statistics), matrix.fallback) for name, matrix in matrices.items()}
+        done = {name: (asdict(one.statistics), one.fallback, one.few) for name, one in matrices.items()}
         beside = self.folder / f"layer-{layer}.new"
         with beside.open("w") as file:
             json.dump(done, file)
@@ -64,8 +64,8 @@ class RoundingStore:
             return None
         found = json.loads(self._layer(layer).read_text())
         return {
-            name: RoundedMatrix(self.tiles_path(name), PackStatistics(**statistics), fallback)
-            for name, (statistics, fallback) in found.items()
+            name: RoundedMatrix(self.tiles_path(name), PackStatistics(**statistics), fallback, few)
+            for name, (statistics, fallback, few) in found.items()
         }
 
     def remove(self) -> None:

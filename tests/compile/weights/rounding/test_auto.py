@@ -63,6 +63,7 @@ def test_the_default_calibrates_on_what_the_model_writes(pair: Path, tmp_path: P
         "seed": 0,
         "damping": 0.01,
         "nearest": {},
+        "few": {},
     }
     assert f"rounded by gptq on {tokens} tokens that the model wrote, seed 0" in " ".join(
         run("inspect", tmp_path / "a.bundle").stderr.split()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from mxspec.compile.checkpoint.experts import expert_matrices, experts_modules
+from mxspec.compile.weights.rounding.experts import ExpertsInputs, LayerExperts
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import Moments
@@ -25,14 +28,20 @@ from mxspec.formats.tiles import unpack_values
 from tests.compile.weights.rounding.conftest import Opened
 
 FORMAT = "mxfp6_e3m2"
+MIXTURES = ("qwen3_moe", "gpt_oss")  # the second stores its experts transposed
 Open = Callable[[str], Opened]
 
 
 def round_all(
-    opened: Opened, text: CalibrationText, folder: Path, advance: Callable[[int], object] = id
+    opened: Opened,
+    text: CalibrationText,
+    folder: Path,
+    advance: Callable[[int], object] = id,
+    only: Iterable[str] | None = None,
 ) -> dict[str, RoundedMatrix]:
     model = opened.layered()
     names = [name for index in range(len(model.layers) + 1) for name in model.matrices(index)]
+    names = list(only) if only is not None else [*names, *expert_matrices(opened.oracle)]
     rounder = ModelRounder(model, opened.sources, dict.fromkeys(names, FORMAT), RoundingStore(folder))
     return rounder.run(text, advance)
 
@@ -44,8 +53,12 @@ def stored(matrix: RoundedMatrix, n: int, k: int) -> NDArray[np.float32]:
 def with_weights(
     model: PreTrainedModel, replace: Callable[[str, NDArray[np.float32]], NDArray[np.float32]]
 ) -> PreTrainedModel:
-    """The model's copy with other matrices [n, k] inside its layers, by parameter name."""
+    """The model's copy with other matrices [n, k] inside its layers, by parameter name; tall ones of experts."""
     changed = copy.deepcopy(model)
+    for name, matrix in expert_matrices(changed).items():
+        weight = changed.get_parameter(name).detach().numpy()
+        tall = (weight.transpose(0, 2, 1) if matrix.transposed else weight).reshape(matrix.shape)
+        changed.get_parameter(name).data = torch.from_numpy(matrix.as_parameter(replace(name, tall)))
     for path, module in changed.named_modules():
         if isinstance(module, torch.nn.Linear | Conv1D) and module is not changed.get_output_embeddings():
             transposed = isinstance(module, Conv1D)
@@ -56,7 +69,7 @@ def with_weights(
     return changed
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "phi", "llama-ragged", "opt"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "phi", "llama-ragged", "opt", *MIXTURES])
 def test_the_error_of_the_logits_falls(
     name: str, open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +86,52 @@ def test_the_error_of_the_logits_falls(
     with torch.no_grad():
         exact, ours, theirs = (model(input_ids=ids).logits for model in (opened.oracle, compensated, nearest))
     assert torch.norm(ours - exact) < 0.8 * torch.norm(theirs - exact)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_each_expert_is_rounded_by_the_tokens_that_chose_it(
+    name: str, open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moments of the tokens of a few experts are compared with those that transformers' own forward gives them."""
+    monkeypatch.setattr("mxspec.compile.weights.rounding.experts.FEW", 0)
+    opened = open_tiny(name)
+    seen: list[tuple[int, NDArray[np.float32]]] = []
+
+    def noted(experts: LayerExperts, inputs: ExpertsInputs, *_: Any) -> dict[str, RoundedMatrix]:
+        for expert in range(8):
+            tokens, others = inputs.tokens_of(expert)
+            assert not others
+            seen.append((expert, inputs.exact[tokens]))
+        return {}
+
+    monkeypatch.setattr("mxspec.compile.weights.rounding.model.round_experts", noted)
+    round_all(opened, text, tmp_path, only=expert_matrices(opened.oracle))
+
+    expected: list[NDArray[np.float32]] = []
+
+    def note(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+        hidden, chosen = arguments[:2]
+        expected.extend(hidden[(chosen == expert).any(dim=1)].numpy() for expert in range(8))
+
+    for _, module in experts_modules(opened.oracle):
+        module.register_forward_pre_hook(note)
+    with torch.no_grad():
+        opened.oracle(input_ids=torch.from_numpy(text.windows))
+    assert len(seen) == len(expected) > 0
+    for (_, got), wanted in zip(seen, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_an_expert_that_few_tokens_chose_takes_others_of_its_layer() -> None:
+    chosen = np.array([[0, 1]] * 900 + [[0, 2]] * 100)
+    rows = np.zeros((1000, 4), np.float32)
+    inputs = ExpertsInputs(rows, rows, chosen)
+    assert [len(inputs.tokens_of(expert)[0]) for expert in (0, 1)] == [1000, 900]
+    tokens, others = inputs.tokens_of(2)
+    assert others
+    assert set(range(900, 1000)) < set(tokens)
+    assert 256 <= len(tokens) < 356 + 1
+    assert len(inputs.tokens_of(3)[0]) == 256
 
 
 def test_statistics_are_of_the_checkpoint(open_tiny: Open, text: CalibrationText, tmp_path: Path) -> None:
@@ -92,7 +151,7 @@ def test_projections_of_one_input_share_their_moments(open_tiny: Open, text: Cal
     rounder = ModelRounder(model, opened.sources, dict.fromkeys(model.matrices(0), FORMAT), store)
     rounder._embed(text)
     with model.loaded(0):
-        groups = rounder._run_exact(0, model.matrices(0))
+        groups = rounder._run_exact(0, model.matrices(0), {})
     assert [[name.split(".")[-2] for name in group] for group in groups.values()] == [
         ["q_proj", "k_proj", "v_proj"],
         ["o_proj"],
@@ -165,13 +224,13 @@ def test_inputs_that_cannot_be_factored_fall_back_to_nearest(
     opened = open_tiny("llama")
     run = LayeredModel.run
 
-    def run_with_zeros(self: LayeredModel, index: int, hidden: Tensor, on_input: object = None) -> Tensor:
+    def run_with_zeros(self: LayeredModel, index: int, hidden: Tensor, on_input: Any = None, *rest: Any) -> Tensor:
         def told(name: str, inputs: Tensor) -> bool | None:
             assert callable(on_input)
             told_so: bool | None = on_input(name, torch.zeros_like(inputs) if "down_proj" in name else inputs)
             return told_so
 
-        return run(self, index, hidden, told if on_input else None)
+        return run(self, index, hidden, told if on_input else None, *rest)
 
     monkeypatch.setattr(LayeredModel, "run", run_with_zeros)
     rounded = round_all(opened, text, tmp_path)
@@ -196,11 +255,11 @@ def test_a_killed_run_resumes_at_its_layer_with_the_same_result(
 
     run, calls = LayeredModel.run, [0]
 
-    def killed(self: LayeredModel, index: int, hidden: Tensor, on_input: object = None) -> Tensor:
+    def killed(self: LayeredModel, index: int, hidden: Tensor, *rest: Any) -> Tensor:
         calls[0] += 1
         if index == 1 and calls[0] == 4:  # the first layer ran in both streams, the second in the exact one
             raise KilledError
-        return run(self, index, hidden, on_input)  # type: ignore[arg-type]
+        return run(self, index, hidden, *rest)
 
     monkeypatch.setattr(LayeredModel, "run", killed)
     with pytest.raises(KilledError):

@@ -50,6 +50,7 @@ def test_gptq_is_recorded_and_keeps_the_bytes_plain(pair: Path, tmp_path: Path) 
         "seed": 3,
         "damping": 0.01,
         "nearest": {},
+        "few": {},
     }
     assert report["models"]["draft"]["rounding"] is None  # its matrices are fp16
     assert [path.name for path in tmp_path.iterdir()] == ["careful.bundle"]  # nothing is left beside it
