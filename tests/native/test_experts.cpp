@@ -56,7 +56,11 @@ struct Case {
         const auto expert = static_cast<size_t>(chosen[row * shape.top_k + rank]);
         const std::vector<float> a(x.begin() + static_cast<ptrdiff_t>(row * shape.k),
                                    x.begin() + static_cast<ptrdiff_t>((row + 1) * shape.k));
-        const std::vector<float> values = product(shape.gate_up(1), kind.gate_up, a, gate_up, gate_up_bias, expert);
+        std::vector<float> values = product(shape.gate_up(1), kind.gate_up, a, gate_up, gate_up_bias, expert);
+        if (kind.alternating) {
+          const std::vector<float> pairs = values;
+          for (size_t i = 0; i < pairs.size(); ++i) values[i % 2 * shape.inner + i / 2] = pairs[i];
+        }
         std::vector<float> inner(shape.inner);
         gate_function(kind.activation, Isa::kScalar)(values.data(), values.data() + shape.inner, shape.inner,
                                                      kind.constants, inner.data());
@@ -100,8 +104,9 @@ void test_shapes() {
   size_t number = 0;
   for (const ExpertsShape& shape : shapes) {
     for (size_t i = 0; i < std::size(kKinds); ++i) {
-      const auto activation = static_cast<GateActivation>(number++ % 3);
-      const ExpertsKind kind{kKinds[i], kKinds[(i + 3) % std::size(kKinds)], activation, {}};
+      const auto activation = static_cast<GateActivation>(number % 3);
+      const bool alternating = number++ % 2 == 1;
+      const ExpertsKind kind{kKinds[i], kKinds[(i + 3) % std::size(kKinds)], activation, {}, alternating};
       const Case test(shape, kind, random);
       const std::vector<float> expected = test.one_by_one();
       CHECK(same(test.run(Isa::kScalar, 1), expected)) << "rows" << shape.rows << kind.gate_up.facts().name;

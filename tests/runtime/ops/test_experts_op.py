@@ -348,7 +348,7 @@ def fixed_calls() -> Iterator[tuple[str, Floats]]:
     """Layers over formats, activations and rows, with extreme, infinite and NaN rows among them."""
     for i, weight_format in enumerate(FORMATS):
         activation = ACTIVATIONS[i % 3]
-        layer = layer_of(weight_format, activation, Sizes(k=320, inner=56, n=80, experts=5))
+        layer = layer_of(weight_format, activation, Sizes(k=320, inner=56, n=80, experts=5), alternating=i % 2)
         for rows in (1, 4, 33, 100):
             x, chosen, weights = routing(rows, layer.sizes, seed=rows)
             if rows > 3:
