@@ -38,7 +38,8 @@ struct Avx512Block {
     const __m128i swap_middle = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm_shuffle_epi8(_mm512_cvtsepi32_epi8(first), swap_middle));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm_shuffle_epi8(_mm512_cvtsepi32_epi8(second), swap_middle));
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+    // A NaN became -2^31, of which GCC's addition over lanes, of plain ints, has not the range.
+    return _mm512_reduce_add_epi32(_mm512_max_epi32(_mm512_add_epi32(first, second), _mm512_set1_epi32(-256)));
   }
 };
 
