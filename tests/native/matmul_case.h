@@ -156,7 +156,7 @@ inline std::vector<Isa> available_isas() {
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 inline std::string text_of(const MatmulShape& shape, const MatmulKind& kind, Isa isa) {

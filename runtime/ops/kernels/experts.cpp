@@ -11,12 +11,14 @@ constexpr double kGatesPerSecond = 1.6e9, kWeightedPerSecond = 4e9;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Cuts scratch memory into parts; without memory it only counts their bytes.
+// Cuts scratch memory into aligned parts; without memory it only counts their bytes.
 class Parts {
  public:
-  explicit Parts(void* memory) : memory_(static_cast<uint8_t*>(memory)) {}
+  explicit Parts(void* memory) : memory_(static_cast<uint8_t*>(memory)) {
+    if (memory_ != nullptr) memory_ += (kAlignment - reinterpret_cast<uintptr_t>(memory_) % kAlignment) % kAlignment;
+  }
 
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return kAlignment + bytes_; }
   uint8_t* take(size_t bytes) {
     uint8_t* const part = memory_ == nullptr ? nullptr : memory_ + bytes_;
     bytes_ += aligned(bytes);
