@@ -47,6 +47,7 @@ class Round:
     seconds: float  # the two models and all around them, but not what the reader does between events
     sample: int = 0
     stopped: bool = False  # the drafter proposed fewer tokens than asked for, because it was not sure enough
+    experts: float | None = None  # that the step touched in a layer of a mixture, the mean of its layers
     trace: RoundTrace | None = None  # None unless a trace was asked for
 
 
@@ -82,6 +83,7 @@ class Statistics:
     decode_seconds: float  # all rounds after the first token, of which
     draft_seconds: float
     target_seconds: float
+    experts_a_step: float | None = None  # experts of a layer that a step after the first touched; None without experts
 
     @property
     def acceptance(self) -> float | None:

@@ -109,5 +109,6 @@ class SearchWork:
             draft_seconds=timing.drafted - timing.encoded,
             target_seconds=timing.scored - timing.drafted,
             seconds=time.perf_counter() - timing.began,
+            experts=timing.experts,
         )
         self.text.note_round(done)

@@ -28,6 +28,8 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
     if statistics.tokens_per_round is not None:
         what = "tokens" if statistics.beams == 1 else "steps"
         parts.append(f"{statistics.tokens_per_round:.2f} {what}/round")
+    if statistics.experts_a_step is not None:
+        parts.append(f"{statistics.experts_a_step:.1f} experts a layer")
     parts.append(f"{statistics.emitted:,} tokens in {statistics.rounds:,} rounds")
     reused = f", {statistics.reused_tokens:,} of them reused" if statistics.reused_tokens else ""
     parts += [f"{statistics.prompt_tokens:,} prompt tokens{reused}", f"K = {statistics.k}"]
@@ -80,6 +82,7 @@ def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
         "origins": dict(statistics.origins),
         "evaluated_by_position": list(statistics.evaluated_by_position),
         "accepted_by_position": list(statistics.accepted_by_position),
+        "experts_a_step": statistics.experts_a_step,
         "rounds_by_k": {str(k): rounds for k, rounds in statistics.rounds_by_k.items()},
         "waiting_s": statistics.waiting_seconds,
         "prefill_s": statistics.prefill_seconds,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry, ModelName
+from mxspec.runtime import ops
 from mxspec.runtime.models.agreement import cache_names, check_agreement
 from mxspec.runtime.models.binding import Input, Output, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
@@ -89,6 +90,7 @@ class Session:
         self.capacity = entry.context_length
         self.first_position = 0  # of every text's first token; a check reads a long context's end without filling it
         self.source_capacity = 0 if entry.encoder is None else entry.encoder.context_length
+        self.experts_touched: float | None = None  # of a layer in the last call, the mean of its layers
         self.chunk = max(entry.specializations)  # tokens of a call that reads many
         path, inputs = folder / entry.graph, INPUTS if entry.encoder is None else INPUTS | ENCODED
         self.session = load_graph(path, options)
@@ -167,10 +169,14 @@ class Session:
             self.given_states.begin(tokens)
         if self.read_states is not None:
             self.read_states.begin(parts)
+        before = None if self.entry.experts is None else ops.experts_counts()
         try:
             self.session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime's own errors have no common base
             raise cannot_run(self.entry.graph, error) from None
+        if before is not None:
+            touched = ops.experts_counts() - before
+            self.experts_touched = touched.experts / max(touched.calls, 1)
         if self.given_states is not None:
             self.given_states.keep(parts)
         if self.head_ids is None and self.real_vocab > self.entry.vocab_size:

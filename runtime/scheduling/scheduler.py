@@ -301,7 +301,7 @@ class Scheduler:
         logits = self._score(works)
         scored = time.perf_counter()
         prepare([look_ahead for work in works for look_ahead in work.look_aheads()])
-        self._verify(works, logits, Timing(began, encoded, drafted, scored))
+        self._verify(works, logits, Timing(began, encoded, drafted, scored, self._target.experts_touched))
         tokens = sum(work.tokens for work in works)
         seconds = time.perf_counter() - drafted
         if plan.as_chosen:

@@ -227,6 +227,7 @@ class Sequence:
             draft_seconds=timing.drafted - timing.encoded,
             target_seconds=timing.scored - timing.drafted,
             seconds=now - timing.began,
+            experts=timing.experts,
             sample=self.sample,
             stopped=stopped,
             trace=None if self._tracer is None else self._tracer.round(len(events)),

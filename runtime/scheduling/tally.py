@@ -64,6 +64,7 @@ class Tally:
             decode_seconds=sum(r.seconds for r in rest),
             draft_seconds=sum(r.draft_seconds for r in rest),
             target_seconds=sum(r.target_seconds for r in rest),
+            experts_a_step=_mean([r.experts for r in rest if r.experts is not None]),
         )
 
     @property
@@ -71,6 +72,10 @@ class Tally:
         if self.beams > 1:
             return "beams"
         return "greedy" if self.seed is None else self.strategy.verifier.name
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _by_position(lengths: list[int]) -> tuple[int, ...]:

@@ -19,12 +19,16 @@ from mxspec.runtime.scheduling.tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of a step (perf_counter): when it began, and when its sources, drafts and scores were done."""
+    """Times of a step (perf_counter): when it began, and when its sources, drafts and scores were done.
+
+    `experts` is the mean number of a layer's experts that scoring touched, None without experts.
+    """
 
     began: float
     encoded: float
     drafted: float
     scored: float
+    experts: float | None = None
 
 
 class Outbox(Protocol):

@@ -20,6 +20,7 @@ _MODEL = "model_name"
 _FIRST_TOKEN = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.25, 2.5, 5, 10, 20, 40, 80, 160, 640)
 _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
 _WHOLE = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 240, 480, 960)
+_EXPERTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
 
@@ -50,6 +51,9 @@ class Metrics:
             "Drafted tokens that were kept, by their place in the round.",
             _MODEL,
             "position",
+        )
+        self._experts = histogram(
+            "step_experts", "Experts of a layer that a step of a mixture touched, the mean of its layers.", _EXPERTS
         )
         self._success = counter("request_success", "Texts that have ended.", _MODEL, "finished_reason")
         self._first = histogram("time_to_first_token_seconds", "From a request to its first token.", _FIRST_TOKEN)
@@ -98,6 +102,8 @@ class Metrics:
             self._accepted.labels(model).inc(done.accepted)
             for position in range(done.accepted):
                 self._accepted_at.labels(model, str(position)).inc()
+        if done.experts is not None:
+            self._experts.labels(model).observe(done.experts)
         if seconds is not None:
             between = self._between.labels(model)
             for _ in range(done.emitted):

@@ -44,6 +44,8 @@ class ToySession:
     draft with few or other tokens, and the function is one of what it reads.
     """
 
+    experts_touched: float | None = None
+
     def __init__(
         self,
         logits: Callable[[tuple[int, ...]], Logits],

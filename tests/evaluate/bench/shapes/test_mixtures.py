@@ -19,6 +19,9 @@ from mxspec.evaluate.bench.shapes.random_bundle import config_of, random_bundle
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.runtime.cli.report import closing_line
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Finished
 
 Specbench = Callable[..., Result]
 
@@ -61,6 +64,7 @@ def test_a_call_reads_the_chosen_experts_and_everything_else(mixture: ModelEntry
     assert calls.expert_bytes(mixture) == 2 * 8 * expert
     attention = (64 + 2 * 32) * 64 + 64 * 64
     others = 2 * (attention // 32 * 25 + 16 * 64 * 2) + 272 * 64 // 32 * 25
+    others += sum(tensor.bytes for tensor in mixture.tensors if tensor.name == "ones_2")  # adds up chosen weights
     assert calls.matrix_bytes(mixture) == others + 2 * 8 * expert
     assert calls.read_bytes(mixture) == others + 2 * 2 * expert
     assert calls.read_bytes(mixture, 3) == others + round(2 * 8 * expert * (1 - 0.75**3))
@@ -128,3 +132,20 @@ def test_layers_go_with_a_shape(specbench: Specbench) -> None:
     result = specbench("model", "some.bundle", "--layers", "2")
     assert result.exit_code == 1
     assert "--layers go with --shape" in result.stderr
+
+
+def test_an_answer_says_how_many_experts_a_step_touched(tmp_path: Path) -> None:
+    """Two of eight for one token; more where several tokens are scored."""
+    path = random_bundle(small("qwen3-30b-a3b"), tmp_path)
+    with Engine(path, slots=2) as engine:
+        alone, drafted = (
+            next(event.statistics for event in engine.generate([3, 4, 5], **settings) if isinstance(event, Finished))
+            for settings in (
+                {"max_new_tokens": 12, "k": 0, "ignore_eos": True},
+                {"max_new_tokens": 12, "k": 4, "ignore_eos": True, "drafter": "random"},
+            )
+        )
+    assert alone.experts_a_step == 2.0
+    assert drafted.experts_a_step is not None
+    assert 2.0 < drafted.experts_a_step <= 8.0
+    assert " · 2.0 experts a layer · " in closing_line(alone, "max_new_tokens")
