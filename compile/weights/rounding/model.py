@@ -7,8 +7,9 @@ https://arxiv.org/abs/2504.02692):
 
     W' = W + share W E[(x - y) y^T] (E[y y^T] + damping)^-1
 
-The share is 1 for a text like those that the model will see, and less for one that the model wrote: what makes up for
-the drift on one kind of text fits others less.
+with both x and y divided by the length of y, so that each token counts alike. The share is 1 for a text like those that
+the model will see, and less for one that the model wrote: what makes up for the drift on one kind of text fits others
+less.
 
 The matrices of a layer are rounded in the order of their use, so that y contains the errors of all rounded matrices
 before W (GPTQ's "true sequential"). Matrices that read the same tensor are rounded together.

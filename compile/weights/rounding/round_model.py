@@ -24,7 +24,8 @@ from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-WAY = "two streams, best of three exponents"  # how gptq rounds: what was left of another way is not taken up
+WAY = "two streams, inputs of length one, best of three exponents"
+"""How gptq rounds: what a run that was killed left of another way is not taken up."""
 
 
 def round_model(

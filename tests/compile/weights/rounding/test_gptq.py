@@ -34,12 +34,17 @@ def moments_of(inputs: Float32) -> Moments:
     return moments
 
 
+def units(inputs: Float32) -> NDArray[np.float64]:
+    """The rows in float64, each of length one."""
+    exact = inputs.astype(np.float64)
+    return exact / np.linalg.norm(exact, axis=1, keepdims=True)
+
+
 def by_definition(values: Float32, exponents: NDArray[np.int32], inputs: Float32) -> NDArray[np.float64]:
     """Frantar et al. 2022, equations 2 and 3: round a column, move all left by its error, remove it from H^-1."""
     grid = Grid.of(FORMAT)
     scale, inverse = powers(exponents)
-    exact = inputs.astype(np.float64)
-    hessian = exact.T @ exact
+    hessian = units(inputs).T @ units(inputs)
     order = np.argsort(hessian.diagonal(), kind="stable")[::-1]
     hessian += DAMPING * hessian.diagonal().mean() * np.eye(len(hessian))
     moved, rounded = values.astype(np.float64), np.empty(values.shape)
@@ -81,7 +86,7 @@ def test_equals_the_papers_definition(
 
 
 def output_error(values: Float32, rounded: Float32, inputs: Float32) -> float:
-    return float(np.linalg.norm(inputs.astype(np.float64) @ (values - rounded).T.astype(np.float64)))
+    return float(np.linalg.norm(units(inputs) @ (values - rounded).T.astype(np.float64)))
 
 
 def test_the_error_of_the_outputs_falls_and_the_bytes_stay_plain(case: tuple[Float32, Float32]) -> None:
@@ -99,7 +104,7 @@ def test_the_error_of_the_outputs_falls_and_the_bytes_stay_plain(case: tuple[Flo
 
 def test_a_factor_larger_than_a_panel_gives_the_moments_back() -> None:
     inputs = correlated_inputs(700, 600)
-    exact = inputs.astype(np.float64).T @ inputs.astype(np.float64)
+    exact = units(inputs).T @ units(inputs)
     factor = moments_of(inputs).factor()
     exact += DAMPING * exact.diagonal().mean() * np.eye(600)
     lower = np.tril(factor.lower.astype(np.float64))
@@ -130,22 +135,49 @@ def test_the_same_every_time(case: tuple[Float32, Float32]) -> None:
     np.testing.assert_array_equal(first, second)
 
 
+def moved(values: Float32, exact: Float32, rounded: Float32) -> Float32:
+    """The matrix as its factor moves it."""
+    k = values.shape[1]
+    moments = Moments(k, drift=np.zeros((k, k), np.float32))
+    for ours, theirs in zip(np.array_split(rounded, 3), np.array_split(exact, 3), strict=True):
+        moments.add(torch.from_numpy(ours), torch.from_numpy(theirs))
+    return moments.factor().shift(values)
+
+
+def moved_in_float64(values: Float32, exact: Float32, rounded: Float32) -> NDArray[np.float64]:
+    """Ridge regression: W' minimises |W x - W' y|^2 / |y|^2 + damping |W' - W|^2 over exact x and rounded y."""
+    lengths = np.linalg.norm(rounded.astype(np.float64), axis=1, keepdims=True)
+    penalty = np.sqrt(DAMPING * len(rounded) / values.shape[1]) * np.eye(values.shape[1])
+    wanted = np.concatenate([exact / lengths @ values.T, penalty @ values.T])
+    found: NDArray[np.float64] = np.linalg.lstsq(np.concatenate([rounded / lengths, penalty]), wanted)[0].T
+    return found
+
+
 def test_a_matrix_is_moved_to_what_its_inputs_would_have_given() -> None:
-    """Ridge regression in float64: W' minimises |W x - W' y|^2 + damping |W' - W|^2 over exact x and rounded y."""
     rng = np.random.default_rng(2)
     values = (rng.standard_normal((9, 70)) * 0.1).astype(np.float32)
     rounded = correlated_inputs(300, 70)
     exact = (rounded + 0.1 * rounded.std() * rng.standard_normal(rounded.shape)).astype(np.float32)
-    moments = Moments(70, drift=np.zeros((70, 70), np.float32))
-    for ours, theirs in zip(np.array_split(rounded, 3), np.array_split(exact, 3), strict=True):
-        moments.add(torch.from_numpy(ours), torch.from_numpy(theirs))
-    moved = moments.factor().shift(values)
-    damping = DAMPING * np.square(rounded.astype(np.float64)).sum(axis=0).mean()
-    penalty = np.sqrt(damping) * np.eye(70)
-    wanted = np.concatenate([exact.astype(np.float64) @ values.T, penalty @ values.T])
-    expected = np.linalg.lstsq(np.concatenate([rounded.astype(np.float64), penalty]), wanted)[0].T
-    np.testing.assert_allclose(moved, expected, atol=2e-4)
-    assert np.abs(moved - values).max() > 0.01
+    result = moved(values, exact, rounded)
+    np.testing.assert_allclose(result, moved_in_float64(values, exact, rounded), atol=2e-4)
+    assert np.abs(result - values).max() > 0.01
+
+
+def test_a_few_massive_activations_do_not_move_a_matrix_away_from_all_other_tokens() -> None:
+    """One token in a hundred is a thousand times as large as the others in two columns, and drifts by one percent."""
+    rng = np.random.default_rng(3)
+    values = (rng.standard_normal((9, 70)) * 0.1).astype(np.float32)
+    rounded = rng.standard_normal((1600, 70)).astype(np.float32)
+    exact = (rounded + 0.03 * rng.standard_normal(rounded.shape)).astype(np.float32)
+    massive = np.zeros((16, 70), np.float32)
+    massive[:, :2] = rng.uniform(2000, 4000, (16, 1)) * [0.9, 0.4]
+    rounded[::100] += massive
+    exact[::100] += massive + 0.01 * 3000 * rng.standard_normal((16, 70)).astype(np.float32)
+    result = moved(values, exact, rounded)
+    np.testing.assert_allclose(result, moved_in_float64(values, exact, rounded), atol=1e-5)
+    plain = np.arange(1600) % 100 != 0
+    loss, unmoved = (np.linalg.norm(exact[plain] @ values.T - rounded[plain] @ matrix.T) for matrix in (result, values))
+    assert loss < 1.05 * unmoved
 
 
 def test_blocks_take_the_best_of_three_exponents(case: tuple[Float32, Float32]) -> None:
