@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.compile.checkpoint.derived_tensor import DerivedTensor
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 
 
@@ -82,42 +83,17 @@ class StackedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TransposedExperts:
+class TransposedExperts(DerivedTensor):
     """A tensor [experts, k, rows] as a tall matrix [experts * rows, k]; the last expert that was read is kept."""
 
     base: CheckpointTensor
     kept: dict[int, NDArray[Any]]
 
     @property
-    def name(self) -> str:
-        """Name in the checkpoint."""
-        return self.base.name
-
-    @property
-    def shard(self) -> str:
-        """File that holds it."""
-        return self.base.shard
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """All rows, and k."""
         experts, k, rows = self.base.shape
         return experts * rows, k
-
-    @property
-    def bytes(self) -> int:
-        """Size in the checkpoint."""
-        return self.base.bytes
-
-    @property
-    def dtype(self) -> str:
-        """The type of what is read."""
-        return self.base.dtype
-
-    @property
-    def identity(self) -> tuple[int, ...]:
-        """Changes when the file does."""
-        return self.base.identity
 
     def read_rows(self, begin: int, end: int) -> NDArray[Any]:
         """Rows [begin, end) of the tall matrix."""

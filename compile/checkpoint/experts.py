@@ -96,11 +96,6 @@ def join_experts(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[
     return joined
 
 
-def separate(tensor: Source) -> Sequence[Source]:
-    """The checkpoint's own tensors of which a tall matrix consists."""
-    return tensor.parts if isinstance(tensor, StackedTensor) else (tensor,)
-
-
 def _tall(tensor: CheckpointTensor, parameter: str, matrix: ExpertMatrix) -> Source:
     if tensor.shape != matrix.parameter_shape:
         raise CheckpointError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.compile.checkpoint.derived_tensor import DerivedTensor
 from mxspec.compile.checkpoint.tensor import CheckpointTensor, as_float32
 
 
@@ -21,32 +22,12 @@ class LowRank:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedTensor:
+class MergedTensor(DerivedTensor):
     """A checkpoint's weight plus an adapter's change, float32; `transposed` says that the weight is stored [k, n]."""
 
     base: CheckpointTensor
     update: LowRank
     transposed: bool
-
-    @property
-    def name(self) -> str:
-        """The weight's name in the checkpoint."""
-        return self.base.name
-
-    @property
-    def shard(self) -> str:
-        """File that holds the weight."""
-        return self.base.shard
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The weight's shape."""
-        return self.base.shape
-
-    @property
-    def bytes(self) -> int:
-        """Size of the weight in the checkpoint."""
-        return self.base.bytes
 
     @property
     def dtype(self) -> str:

@@ -9,25 +9,17 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.compile.checkpoint.derived_tensor import DerivedTensor
+
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class SelectedRows:
+class SelectedRows(DerivedTensor):
     """Rows `rows` of a tensor; of a matrix that is MX in the checkpoint, the exact values of its codes."""
 
     base: Any  # a Source of mx_tensor.py
     rows: Ids
-
-    @property
-    def name(self) -> str:
-        """Name of the whole tensor in the checkpoint."""
-        return str(self.base.name)
-
-    @property
-    def shard(self) -> str:
-        """File that holds the tensor."""
-        return str(self.base.shard)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,11 +30,6 @@ class SelectedRows:
     def bytes(self) -> int:
         """Size of the selected rows in the checkpoint."""
         return int(self.base.bytes) // int(self.base.shape[0]) * len(self.rows)
-
-    @property
-    def dtype(self) -> str:
-        """The type of what is read."""
-        return str(self.base.dtype)
 
     @property
     def identity(self) -> tuple[int, ...]:
