@@ -23,6 +23,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import stored_buffers
+from mxspec.compile.checkpoint.experts import chosen_experts
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.weight_files import SAFETENSORS
 from mxspec.compile.heads.config import Eagle3Config
@@ -140,7 +141,7 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
 
 def _shrink_experts(small: PreTrainedConfig, config: PreTrainedConfig) -> None:
     """Keep few experts of a mixture, but always some that no row chooses; one layer before them where there are any."""
-    chosen = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", None) or 1
+    chosen = chosen_experts(config) or 1
     groups = getattr(config, "n_group", None) or 1
     kept = groups * -(-max(EXPERTS, 2 * chosen) // groups)
     for key in _EXPERT_KEYS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mxspec.compile.checkpoint.architecture import context_limit
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import CONFIG
-from mxspec.compile.checkpoint.experts import expert_matrices
+from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices
 from mxspec.compile.checkpoint.names import is_computed, resolve_names
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError
@@ -24,7 +24,12 @@ def require_complete(checkpoint: Checkpoint) -> None:
             "that the model was trained for"
         )
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters() if not is_computed(model, name)}
-    shapes |= {name: matrix.shape for name, matrix in expert_matrices(model).items()}
+    experts, chosen = expert_matrices(model), chosen_experts(checkpoint.config) or 0
+    if few := [matrix.experts for matrix in experts.values() if matrix.experts < chosen]:
+        raise CheckpointError(
+            f"{config}: {chosen} experts are chosen for a token, expected at most {few[0]}, all of them"
+        )
+    shapes |= {name: matrix.shape for name, matrix in experts.items()}
     tensor_of = resolve_names(model, checkpoint.tensors, shapes).tensor_of
     for name, shape in shapes.items():
         tensor = checkpoint.tensors[tensor_of[name]]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.expert_tensors import StackedTensor, TransposedExperts
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
@@ -22,6 +22,7 @@ from mxspec.compile.checkpoint.names import ExpertPart, expert_parts, rename
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError
 
+_CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")  # keys of configs
 GATE_UP, DOWN = "gate_up_proj", "down_proj"  # transformers' names of an experts module's parameters
 
 
@@ -67,6 +68,11 @@ def expert_matrices(model: PreTrainedModel) -> dict[str, ExpertMatrix]:
                 rows, k = reversed(sides) if module.is_transposed else sides
                 found[f"{path}.{name}"] = ExpertMatrix(experts, rows, k, bool(module.is_transposed))
     return found
+
+
+def chosen_experts(config: PreTrainedConfig) -> int | None:
+    """The number of experts that a token chooses; None if the configuration does not say."""
+    return next((value for key in _CHOSEN if isinstance(value := getattr(config, key, None), int)), None)
 
 
 def has_experts(tensors: Mapping[str, Source]) -> bool:

@@ -156,18 +156,10 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
         {**_ONE, **_EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
     ),
     "granitemoe": ("granitemoe", {**_ONE, "num_local_experts": 8, "num_experts_per_tok": 3}),
-    "granitemoeshared": (
-        "granitemoeshared",
-        {**_ONE, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
-    ),
-    "dots1": ("dots1", {**_COMMON, **_ROUTED, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}),
     "ernie4_5_moe": (
         "ernie4_5_moe",
         {**_COMMON, "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 1},
     ),
-    "hunyuan_v1_moe": ("hunyuan_v1_moe", {**_ONE, "num_experts": 8, "moe_topk": 2, "head_dim": 16}),
-    "flex_olmo": ("flex_olmo", {**_ONE, **_EXPERTS}),
-    "minimax_m2": ("minimax_m2", {**_ONE, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16}),
 }
 
 

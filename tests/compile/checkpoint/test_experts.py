@@ -121,6 +121,13 @@ def test_refuses_more_experts_than_config_says(olmoe: Path) -> None:
         Checkpoint(olmoe)
 
 
+def test_refuses_more_chosen_experts_than_there_are(olmoe: Path) -> None:
+    config = json.loads((olmoe / "config.json").read_text())
+    (olmoe / "config.json").write_text(json.dumps(config | {"num_experts_per_tok": 5}))
+    with Checkpoint(olmoe) as checkpoint, pytest.raises(CheckpointError, match=r"5 experts are chosen .* at most 4"):
+        require_complete(checkpoint)
+
+
 def test_refuses_an_expert_that_appears_twice(olmoe: Path) -> None:
     twin = _OF_EXPERT.format(1, "down").replace("model.", "language_model.model.", 1)
     _change(olmoe, {twin: np.zeros((64, 96), np.float32)})
