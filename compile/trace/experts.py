@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP
 from mxspec.compile.graph.operators import PACKED_EXPERTS
+from mxspec.compile.trace.attention import up_to_the_last
 from mxspec.compile.trace.packed import MatmulSource, PackedModule
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.weight_format import TILE_ROWS
@@ -107,12 +108,11 @@ class PackedExperts(PackedModule):
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """float32[tokens, N] from rows float32[tokens, K], chosen experts int64[tokens, k] and their weights."""
-        biases = (self.gate_up_proj_bias, self.down_proj_bias)
         return torch.onnx.ops.symbolic(
             PACKED_EXPERTS.qualified,
             (
                 *(hidden_states, top_k_index, top_k_weights, self.gate_up_proj, self.down_proj),
-                *(bias for bias in biases if bias is not None),
+                *up_to_the_last(self.gate_up_proj_bias, self.down_proj_bias),
             ),
             self.attributes,
             dtype=torch.float32,
