@@ -2,6 +2,8 @@
 
     python bench/compare_llama_cpp.py --shape tinyllama-1.1b --record build/records/llama_cpp.json
     MXSPEC_ISA=avx2 python bench/compare_llama_cpp.py --ours mxfp6_e2m3/int8
+    python bench/compare_llama_cpp.py --shape olmoe-1b-7b --ours mxfp6_e2m3/int8
+    python bench/compare_llama_cpp.py --shape gpt-oss-20b --layers 12 --ours mxfp6_e2m3/int8 --peer-format mxfp4
     python bench/compare_llama_cpp.py --gguf model.gguf --bundle model.bundle
     python bench/compare_llama_cpp.py --gguf model.gguf --bundle model.bundle --accuracy --text sample.txt
     python bench/compare_llama_cpp.py --speculative --record build/records/llama_cpp_speculative.json
@@ -9,18 +11,21 @@
 
 The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it), for the instruction
 set that mxspec uses. Without --speculative, single calls of a model of random weights are timed: values do not matter
-for speed, because both programs read every byte of every weight once a call. With --gguf, the peer runs that file, and
-the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it. With --accuracy, the formats of both
-programs are compared with the file in 16 bits, in perplexity and KL divergence. With --speculative, greedy answers
-are timed, plain and with a draft. The pair is the demo pair grown to the size of users' models (`specbench grow`),
-whose acceptance is real: as gguf files made by the peer's own converter and quantiser, and as bundles. With --serving,
-both programs serve that pair, or the model of --gguf, to eight clients at once.
+for speed, because both programs read every byte of every weight once a call; of a mixture's experts, those that random
+tokens choose. The experts of gpt-oss are MXFP4 in both programs, whatever the format of its other matrices. With
+--gguf, the peer runs that file, and the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it.
+With --accuracy, the formats of both programs are compared with the file in 16 bits, in perplexity and KL divergence.
+With --speculative, greedy answers are timed, plain and with a draft. The pair is the demo pair grown to the size of
+users' models (`specbench grow`), whose acceptance is real: as gguf files made by the peer's own converter and
+quantiser, and as bundles. With --serving, both programs serve that pair, or the model of --gguf, to eight clients at
+once.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -29,12 +34,12 @@ from llama_cpp import serving as servers
 from llama_cpp import shape, speculative
 from llama_cpp.build import build_peer
 from llama_cpp.files import F16, grown_pair, held_out_text, packed_again
-from llama_cpp.random_gguf import peer_model
+from llama_cpp.random_gguf import PEER_FORMATS, check_format, peer_model
 from rich.console import Console
 
 from mxspec.compile.commands.termination import termination_as_interrupt
-from mxspec.evaluate.bench.shapes.known import SHAPES
-from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
+from mxspec.evaluate.bench.shapes.known import MIXTURES, SHAPES, MixtureShape, Shape
+from mxspec.evaluate.bench.shapes.random_bundle import name_of, random_bundle
 from mxspec.evaluate.finish import report
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
@@ -46,7 +51,14 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 @click.command(cls=Command)
-@click.option("--shape", "shape_name", type=click.Choice(sorted(SHAPES)), default="tinyllama-1.1b", show_default=True)
+@click.option(
+    "--shape",
+    "shape_name",
+    type=click.Choice(sorted((*SHAPES, *MIXTURES))),
+    default="tinyllama-1.1b",
+    show_default=True,
+)
+@click.option("--layers", type=click.IntRange(min=1), help="Fewer layers than the shape has.")
 @click.option(
     "--ours",
     multiple=True,
@@ -54,7 +66,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
     type=click.Choice(list(shape.OURS)),
     help="Weight format and activations of a bundle of ours (may be repeated).",
 )
-@click.option("--peer-format", "peer_formats", multiple=True, default=["q6_k"], type=click.Choice(["q6_k", "f16"]))
+@click.option("--peer-format", "peer_formats", multiple=True, default=["q6_k"], type=click.Choice(PEER_FORMATS))
 @click.option("--threads", default=len(os.sched_getaffinity(0)), show_default="all cores")
 @click.option("--repetitions", default=3, show_default=True)
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/llama_cpp"), show_default=True)
@@ -74,6 +86,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--windows", type=click.IntRange(min=2), default=20, show_default=True, help="Windows for perplexity.")
 def main(
     shape_name: str,
+    layers: int | None,
     ours: tuple[str, ...],
     peer_formats: tuple[str, ...],
     threads: int,
@@ -125,8 +138,10 @@ def main(
             found = servers.compare(peers, compiled, held_out, threads, lengths, repetitions, CONSOLE.print)
         else:
             if gguf is None:
-                model, points = shape_name, shape.POINTS
-                files, compiled = random_models(shape_name, peer_formats, ours, work)
+                of_shape = {**SHAPES, **MIXTURES}[shape_name]
+                of_shape = of_shape if layers is None else replace(of_shape, layers=layers)
+                points = shape.OF_A_MIXTURE if isinstance(of_shape, MixtureShape) else shape.POINTS
+                model, (files, compiled) = name_of(of_shape), random_models(of_shape, peer_formats, ours, work)
             else:
                 model, points = gguf.name, shape.OF_A_FILE
                 files, compiled = published_models(gguf, bundles, binaries, work)
@@ -137,9 +152,12 @@ def main(
 Models = tuple[dict[str, Path], dict[str, Path]]  # the peer's files and our bundles, by the names of their formats
 
 
-def random_models(shape_name: str, peer_formats: Sequence[str], ours: Sequence[str], work: Path) -> Models:
-    """One shape with random weights."""
-    of_shape = SHAPES[shape_name]
+def random_models(
+    of_shape: Shape | MixtureShape, peer_formats: Sequence[str], ours: Sequence[str], work: Path
+) -> Models:
+    """One shape with random weights. Raises MxspecError for a format of the peer's that the shape cannot have."""
+    for weights in peer_formats:
+        check_format(of_shape, weights)
     compiled = {}
     for name in ours:
         weight_format, activations = shape.OURS[name]

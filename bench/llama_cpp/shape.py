@@ -1,7 +1,8 @@
 """Calls of a model: single steps, scored rows, prompts, eight texts.
 
 The values of weights do not matter for speed: both programs read every byte of every weight once a call. So random
-weights do as well as published ones.
+weights do as well as published ones. Of a mixture they read the experts that its tokens choose: both programs get
+random tokens, which choose independently where embeddings are large (random_weights.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ POINTS = (
     Point("score 8", 8, 128),
     Point("decode, 1,000 cached", 1, 1000),
     Point("score 8, 1,000 cached", 8, 1000),
+    Point("prefill 128", 128, 0),
+    Point("decode, 8 texts", 8, 128, texts=8),
+)
+OF_A_MIXTURE = (
+    Point("decode", 1, 128),
+    Point("score 8", 8, 128),
     Point("prefill 128", 128, 0),
     Point("decode, 8 texts", 8, 128, texts=8),
 )

@@ -110,10 +110,12 @@ class CallBench:
         return seconds
 
     def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:
-        """Median seconds of calls of `tokens` tokens after `cached`, with logits of the last `rows` (default: all)."""
+        """Median seconds of calls of `tokens` tokens after `cached`, with logits of the last `rows` (default: all).
+
+        Each call has other tokens, because a mixture's experts would stay in the caches if they were the same.
+        """
         self.fill(cached)
-        ids = self.random_ids(tokens)
-        return median([self.time_call(ids, rows or tokens) for _ in repeated()])
+        return median([self.time_call(self.random_ids(tokens), rows or tokens) for _ in repeated()])
 
     def pairs(self, tokens: int, cached: int, rows: int, ceiling: ReadCeiling) -> PairedCalls:
         """Calls of `tokens` tokens after `cached`, logits of the last `rows`, each beside a read of as many bytes."""

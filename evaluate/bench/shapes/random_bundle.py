@@ -59,7 +59,7 @@ def random_bundle(
     The draft has the size of the demo's draft or, with an encoder, of T5 1.1 small.
     """
     suffix = "" if activations == "int16" else f"-{activations}"
-    path = folder / f"{shape_name(shape)}-{target_format}{suffix}.bundle"
+    path = folder / f"{name_of(shape)}-{target_format}{suffix}.bundle"
     if path.exists():
         return path
     draft = DraftRecipe(checkpoint=RANDOM)
@@ -93,7 +93,7 @@ def random_bundle(
     return path
 
 
-def shape_name(shape: AnyShape) -> str:
+def name_of(shape: AnyShape) -> str:
     """Its name, with the number of its layers where that is not the known shape's."""
     known = ALL_SHAPES.get(shape.name)
     return shape.name if known is None or known.layers == shape.layers else f"{shape.name}-{shape.layers}-layers"
