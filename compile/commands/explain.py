@@ -96,6 +96,7 @@ def _print_forecast(recipe: Recipe, expected: list[ModelForecast], console: Cons
     lengths = {model.context_length for model in expected}
     notes = [
         *(f"{model.name}: {model.checkpoint}, {model.architecture}" for model in expected),
+        *(line for model in expected if (line := _experts_line(model))),
         f"K up to {recipe.k_max}, texts of up to {max(lengths):,} tokens",
         f"runs in {_megabytes(_memory(expected))} MB with one text of that length",
         f"compiles in about {_minutes(expected)} on two cores, in less than 2 GB of memory, fetching not counted",
@@ -104,6 +105,17 @@ def _print_forecast(recipe: Recipe, expected: list[ModelForecast], console: Cons
     ]
     for note in notes:
         console.print(f"  {note}", soft_wrap=True)
+
+
+def _experts_line(model: ModelForecast) -> str:
+    """What calls of a mixture read; nothing for other models."""
+    if model.experts is None:
+        return ""
+    one, eight = (_megabytes(model.read_bytes(tokens)) for tokens in (1, 8))
+    return (
+        f"{model.name}: {model.experts.chosen} of {model.experts.count} experts a token: of "
+        f"{_megabytes(model.matrix_bytes)} MB of matrices a step reads {one} MB, one of 8 tokens about {eight} MB"
+    )
 
 
 def _verified(recipe: Recipe) -> str:
@@ -142,6 +154,10 @@ def _as_json(recipe: Recipe, expected: list[ModelForecast]) -> dict[str, Any]:
                 "fetch_bytes": model.fetch_bytes,
                 "file_bytes": model.file_bytes,
                 "cache_bytes": model.cache_bytes,
+                "step_bytes": model.read_bytes(1),
+                "experts": None
+                if model.experts is None
+                else {"count": model.experts.count, "chosen": model.experts.chosen},
             }
             for model in expected
         },

@@ -17,12 +17,16 @@ TOLERANCE = 0.01  # of bytes and memory
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The counts of a graph: its nodes, packed matrices, bytes of its weights file, bytes of one text's cache."""
+    """The counts of a graph: nodes, packed matrices, bytes of its weights file, of one text's cache, and of a step.
+
+    A step of one token reads `step_bytes` of the matrices: of a mixture's, those of the chosen experts.
+    """
 
     nodes: int
     matrices: frozenset[str]
     file_bytes: int
     cache_bytes: int
+    step_bytes: int
 
 
 def count_graph(
@@ -36,6 +40,7 @@ def count_graph(
         matrices=frozenset(source for spec in packed for source in spec.sources),
         file_bytes=plan.layout.file_bytes,
         cache_bytes=_cache_bytes(plan),
+        step_bytes=_step_bytes(plan),
     )
 
 
@@ -43,8 +48,11 @@ def compare(expected: ModelForecast, counted: Counted) -> None:
     """Raise CheckFailed if a matrix is not packed, or a figure is off by more than `TOLERANCE`."""
     if missed := sorted(expected.matrices ^ counted.matrices):
         raise CheckFailed(f"{expected.checkpoint}: {len(missed)} matrices are not packed as expected: {missed[0]}")
-    for what in ("file_bytes", "cache_bytes"):
-        said, found = getattr(expected, what), getattr(counted, what)
+    for what, said, found in (
+        ("file_bytes", expected.file_bytes, counted.file_bytes),
+        ("cache_bytes", expected.cache_bytes, counted.cache_bytes),
+        ("step_bytes", expected.read_bytes(1), counted.step_bytes),
+    ):
         if abs(said - found) > TOLERANCE * found:
             raise CheckFailed(f"{expected.checkpoint}: {what}: predicted {said:,}, but the graph has {found:,}")
 
@@ -54,3 +62,11 @@ def _cache_bytes(plan: ModelPlan) -> int:
     tokens = exported.context_length + (0 if exported.encoder is None else exported.encoder.context_length)
     values = 2 * exported.layers * exported.kv_heads * exported.head_size * tokens
     return values * (4 if exported.cache_dtype == "float32" else 2)
+
+
+def _step_bytes(plan: ModelPlan) -> int:
+    """Bytes of all matrices, but of experts those that one token chooses."""
+    experts = plan.exported.experts
+    sizes = {spec.name: spec.stored_bytes for spec in plan.exported.weights if spec.kind == "matmul"}
+    unread = 0 if experts is None else sum(sizes[name] for name in experts.tensors) * (1 - experts.read_share(1))
+    return round(sum(sizes.values()) - unread)

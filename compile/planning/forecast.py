@@ -12,12 +12,13 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.architecture import decoder_heads, decoder_layers, head_size
 from mxspec.compile.checkpoint.config import make_config, read_settings
+from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.planning.context import choose_contexts, source_length
-from mxspec.compile.planning.formats import choose_formats, choose_tables
-from mxspec.formats.manifest import ModelName
-from mxspec.formats.weight_format import packed_shape
+from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format
+from mxspec.formats.manifest import ExpertsEntry, ModelName
+from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 from mxspec.recipes.find_recipe import shipped_config
 from mxspec.recipes.recipe import Recipe, TargetRecipe, kept_rows
 
@@ -34,7 +35,8 @@ class ModelForecast:
     """One model: weights in its checkpoint, bytes of its weights file, and bytes of one text's cache at full length.
 
     `fetch_bytes` is the size of the safetensors files by the configuration's dtype (16 bits if it has none), and 0 for
-    an existing folder. `matrices` names the parameters that will be packed.
+    an existing folder. `matrices` names the parameters that will be packed. A call reads all `matrix_bytes` but those
+    of the `experts` that no token chooses, which are `expert_bytes` together.
     """
 
     name: ModelName
@@ -47,7 +49,15 @@ class ModelForecast:
     cache_bytes: int
     context_length: int
     matrices: frozenset[str]
+    matrix_bytes: int
     seconds: float
+    experts: ExpertsEntry | None = None
+    expert_bytes: int = 0
+
+    def read_bytes(self, tokens: int) -> int:
+        """Bytes of the matrices that a call of a mixture of experts reads for `tokens` tokens."""
+        share = 1.0 if self.experts is None else self.experts.read_share(tokens)
+        return round(self.matrix_bytes - (1 - share) * self.expert_bytes)
 
 
 def read_configs(recipe: Recipe) -> dict[ModelName, PreTrainedConfig]:
@@ -83,12 +93,16 @@ def _forecast_model(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelForecast:
     model = name_parameters(config)
-    format_of = choose_formats(model, wanted, {})
+    own, routers = formats_by_config(model, config), dict(_routers(model))
+    format_of = choose_formats(model, wanted, own)
     matrices, rows = dict(_matrices(model)), kept_rows(wanted)
     if rows is not None:
         matrices = _with_trimmed_head(model, matrices, rows)
-    packed = sum(_packed_bytes(format_of(parameter), *shape) for parameter, shape in matrices.items())
-    stored_once = set(filter(choose_tables(wanted, format_of, {}), matrices)) if rows is None else set[str]()
+    packed = {parameter: _packed_bytes(format_of(parameter), *shape) for parameter, shape in matrices.items()}
+    packed |= {parameter: _packed_bytes(FP16_TILES, *shape) for parameter, shape in routers.items()}
+    experts = _experts(model, config)
+    of_experts = sum(packed[name] for name in experts.tensors) if experts else 0
+    stored_once = set(filter(choose_tables(wanted, format_of, own), matrices)) if rows is None else set[str]()
     weights = sum(parameter.numel() for parameter in model.parameters())
     width = 4 if "float32" in str(config.dtype) else 2
     layers = decoder_layers(config) + (config.num_hidden_layers if config.is_encoder_decoder else 0)
@@ -98,24 +112,55 @@ def _forecast_model(
         name=name,
         checkpoint=wanted.checkpoint,
         architecture=type(model).__name__,
-        format=wanted.format,
+        format=main_format(wanted, own),
         weights=weights,
-        fetch_bytes=0 if recipe.has_folder(wanted.checkpoint) else weights * width,
-        file_bytes=packed + sum(_kept_bytes(model, context_length, stored_once)),
+        fetch_bytes=0 if recipe.has_folder(wanted.checkpoint) else _stored_bytes(model, width, own),
+        file_bytes=sum(packed.values()) + sum(_kept_bytes(model, context_length, stored_once, packed)),
         cache_bytes=_cache_bytes(config, texts, 4 if recipe.cache_dtype == "float32" else 2),
         context_length=context_length,
-        matrices=frozenset(matrices),
+        matrices=frozenset(packed),
+        matrix_bytes=sum(packed.values()),
+        experts=experts,
+        expert_bytes=of_experts,
         seconds=seconds + weights * (PACK_SECONDS_A_WEIGHT + CHECK_SECONDS_A_WEIGHT),
     )
 
 
+def _stored_bytes(model: PreTrainedModel, width: int, own: Mapping[str, str]) -> int:
+    """Bytes of the checkpoint's tensors: `width` of a weight, but those that are MX in their `own` formats."""
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    in_blocks = sum(WEIGHT_FORMATS[kind].bits_a_weight * sizes[name] / 8 for name, kind in own.items())
+    return int(in_blocks + width * sum(size for name, size in sizes.items() if name not in own))
+
+
+def _experts(model: PreTrainedModel, config: PreTrainedConfig) -> ExpertsEntry | None:
+    """The experts of a mixture."""
+    matrices = expert_matrices(model)
+    counts = {matrix.experts for matrix in matrices.values()}
+    if not counts:
+        return None
+    return ExpertsEntry(count=min(counts), chosen=chosen_experts(config) or 1, tensors=tuple(matrices))
+
+
+def _routers(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The matrices that choose a mixture's experts and are no linear layers: the graph has them in fp16 tiles."""
+    experts = {matrix.experts for matrix in expert_matrices(model).values()}
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear | Conv1D | nn.Embedding):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if name == "weight" and parameter.ndim == 2 and parameter.shape[0] in experts:
+                yield f"{path}.{name}", (parameter.shape[0], parameter.shape[1])
+
+
 def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The parameter of every linear layer and of the head, with its n and k."""
+    """The parameter of every linear layer, of the head and of the experts of a layer, with its n and k."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for module in model.modules():
         if isinstance(module, nn.Linear | Conv1D):
             n, k = module.weight.shape[::-1] if isinstance(module, Conv1D) else module.weight.shape
             yield names[id(module.weight)], (n, k)
+    yield from ((name, matrix.shape) for name, matrix in expert_matrices(model).items())
 
 
 def _with_trimmed_head(
@@ -134,11 +179,13 @@ def _packed_bytes(format_name: str, n: int, k: int) -> int:
     return rows * width
 
 
-def _kept_bytes(model: PreTrainedModel, context_length: int, stored_once: Collection[str]) -> Iterator[int]:
+def _kept_bytes(
+    model: PreTrainedModel, context_length: int, stored_once: Collection[str], packed: Collection[str]
+) -> Iterator[int]:
     """Bytes of fp16 embedding tables, float32 norms and biases, and float32 cosines and sines by position.
 
-    An embedding that is also a matrix adds none if it is `stored_once`. Encoder and decoder share embeddings and
-    computed positions.
+    An embedding that is also a matrix adds none if it is `stored_once`, nor do other matrices that are `packed`.
+    Encoder and decoder share embeddings and computed positions.
     """
     counted = {id(model.get_parameter(name)) for name in stored_once}
     computed = set[tuple[int, ...]]()
@@ -151,7 +198,8 @@ def _kept_bytes(model: PreTrainedModel, context_length: int, stored_once: Collec
                 yield (4 if path.endswith("relative_attention_bias") else 2) * module.weight.numel()
             counted.add(id(module.weight))
         elif not isinstance(module, nn.Linear | Conv1D):
-            yield from (4 * parameter.numel() for parameter in module.parameters(recurse=False))
+            kept = module.named_parameters(prefix=path, recurse=False)
+            yield from (4 * parameter.numel() for name, parameter in kept if name not in packed)
         elif module.bias is not None:
             yield 4 * module.bias.numel()
         for name, buffer in module.named_buffers(recurse=False):

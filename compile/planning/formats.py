@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.config import CONFIG
 from mxspec.compile.checkpoint.experts import expert_matrices
+from mxspec.compile.checkpoint.mx_config import take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor
 from mxspec.compile.checkpoint.names import rename, tied_names
 from mxspec.compile.passes.embeddings import StoredOnce
@@ -31,6 +35,15 @@ def own_formats(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, str
         if (format_name := next(iter(formats), None)) is not None:
             own[parameter] = format_name
     return own
+
+
+def formats_by_config(model: PreTrainedModel, config: PreTrainedConfig) -> dict[str, str]:
+    """The formats of the parameters that a configuration alone says are MX in the checkpoint: gpt-oss's experts."""
+    layout = take_layout(copy.deepcopy(config), Path(CONFIG))
+    if layout is None or not layout.in_blocks:
+        return {}
+    found = {name: layout.format_of(name) for name in expert_matrices(model)}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def main_format(wanted: TargetRecipe, own: Mapping[str, str]) -> str:

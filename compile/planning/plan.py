@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.config import CONFIG
+from mxspec.compile.checkpoint.mx_config import take_layout
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
 from mxspec.compile.checkpoint.selected_rows import Ids, SelectedRows
@@ -17,7 +21,7 @@ from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes.embeddings import never
 from mxspec.compile.planning.context import source_length
 from mxspec.compile.planning.export_graph import export_graph
-from mxspec.compile.planning.formats import choose_formats, choose_tables, main_format, own_formats
+from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format, own_formats
 from mxspec.compile.planning.layout import lay_out, plan_weights
 from mxspec.compile.trace.traces import Traces
 from mxspec.formats.manifest import BudgetEntry, ModelName
@@ -130,9 +134,12 @@ def plan_without_weights(
 ) -> ModelPlan:
     """The plan of a configuration without a checkpoint. Raises MxspecError if it cannot be exported."""
     model, rows = name_parameters(config), kept_rows(wanted)
-    exported = _export(config, model, {}, wanted, recipe, context_length, {}, head_rows=rows)
+    own = formats_by_config(model, config)
+    plain = copy.deepcopy(config)
+    take_layout(plain, Path(CONFIG))
+    exported = _export(plain, model, own, wanted, recipe, context_length, {}, head_rows=rows)
     layout, lengths = lay_out(exported.weights), specializations(name, recipe, context_length, exported)
-    return ModelPlan(name, wanted.format, exported, {}, (), layout, lengths, wanted.activations)
+    return ModelPlan(name, main_format(wanted, own), exported, {}, (), layout, lengths, wanted.activations)
 
 
 def _export(

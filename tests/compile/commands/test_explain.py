@@ -15,6 +15,7 @@ from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning import check_forecast
 from mxspec.compile.planning.forecast import forecast, read_configs
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import RecipeError
 from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
 from mxspec.recipes.recipe import Recipe
 
@@ -41,6 +42,9 @@ PUBLISHED = {
     "bigcode/starcoder2-7b": 7_173_923_840,
     "bigcode/starcoder2-3b": 3_030_371_328,
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+    "allenai/OLMoE-1B-7B-0924-Instruct": 6_919_161_856,
+    "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "openai/gpt-oss-20b": 20_914_757_184,
 }
 
 
@@ -96,6 +100,7 @@ def test_the_check_of_the_demo_and_its_bundle(demo_bundles: dict[str, Path]) -> 
     [
         ({"file_bytes": 1.02}, "file_bytes: predicted"),
         ({"cache_bytes": 0.98}, "cache_bytes: predicted"),
+        ({"step_bytes": 1.02}, "step_bytes: predicted"),
         ({"matrices": 1}, "1 matrices are not packed as expected: model.layers.0.mlp.down_proj.weight"),
     ],
 )
@@ -106,9 +111,9 @@ def test_a_wrong_prediction_is_a_failed_check(
     configs = read_configs(recipe)
     draft = forecast(recipe, configs)[1]
     left_out = "model.layers.0.mlp.down_proj.weight"
-    counted = check_forecast.Counted(24, draft.matrices, draft.file_bytes, draft.cache_bytes)
+    counted = check_forecast.Counted(24, draft.matrices, draft.file_bytes, draft.cache_bytes, draft.read_bytes(1))
     wrong = {
-        key: draft.matrices - {left_out} if key == "matrices" else int(getattr(draft, key) * factor)
+        key: draft.matrices - {left_out} if key == "matrices" else int(getattr(counted, key) * factor)
         for key, factor in changes.items()
     }
     changed = dataclasses.replace(counted, **wrong)
@@ -116,7 +121,8 @@ def test_a_wrong_prediction_is_a_failed_check(
 
     def as_said(name: str) -> check_forecast.Counted:
         target = forecast(recipe, configs)[0]
-        return check_forecast.Counted(32, target.matrices, target.file_bytes, target.cache_bytes)
+        step = target.read_bytes(1)
+        return check_forecast.Counted(32, target.matrices, target.file_bytes, target.cache_bytes, step)
 
     result = speccompile("explain", "demo", "--check")
     assert result.exit_code == 2
@@ -157,3 +163,45 @@ def test_a_trimmed_head_is_forecast(tied: bool) -> None:
     counted = check_forecast.count_graph("draft", config, recipe.draft, recipe, predicted.context_length)
     check_forecast.compare(predicted, counted)
     assert "lm_head.weight" in counted.matrices
+
+
+def test_the_forecast_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gpt-oss-20b: the published files have 13.76 GB, and a step reads an eighth of the experts."""
+    said = report("explain", "gpt-oss-20b")["gpt-oss-20b"]["models"]["target"]
+    assert said["experts"] == {"count": 32, "chosen": 4}
+    assert said["fetch_bytes"] == pytest.approx(13.76e9, rel=0.002)
+    expert, attention, head = 3 * 2880 * 2880, 2880 * (2 * 64 + 2 * 8) * 64, 201088 * 2880
+    routers = 24 * 32 * 2880 * 2
+    wanted = (24 * (4 * expert * 17 + attention * 25) + head * 25) // 32 + routers
+    assert said["step_bytes"] == wanted
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = speccompile("explain", "gpt-oss-20b").stderr
+    assert f"4 of 32 experts a token: of 11,106.9 MB of matrices a step reads {wanted / 1e6:,.1f} MB" in shown
+
+
+def test_codes_of_a_mixture_are_not_rounded_again() -> None:
+    """A configuration alone says that gpt-oss's experts are MXFP4; a recipe that names another format is refused."""
+    recipe = read_recipe("gpt-oss-20b")
+    assert forecast(recipe, read_configs(recipe))[0].format == "mxfp6_e2m3"
+    plain = Recipe.of_checkpoints("openai/gpt-oss-20b")
+    (found,) = forecast(plain, read_configs(plain))
+    assert found.format == "mxfp4_e2m1"
+    wrong = plain.with_changes(target={"format": "mxfp6_e2m3"})
+    with pytest.raises(RecipeError, match="mxfp4_e2m1 in the checkpoint, and mxfp6_e2m3 would round it a second time"):
+        forecast(wrong, read_configs(wrong))
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "olmoe", "qwen3-30b-a3b"])
+def test_forecasts_of_mixtures_are_what_their_graphs_have(name: str) -> None:
+    """With two layers, for time."""
+    recipe = read_recipe(name)
+    config = read_configs(recipe)["target"]
+    config.num_hidden_layers = 2
+    if hasattr(config, "layer_types"):
+        config.layer_types = config.layer_types[:2]
+    alone = recipe.model_copy(update={"draft": None})
+    (found,) = forecast(alone, {"target": config})
+    counted = check_forecast.count_graph("target", config, alone.target, alone, found.context_length)
+    check_forecast.compare(found, counted)
+    assert found.experts is not None
+    assert len(found.experts.tensors) == 4
