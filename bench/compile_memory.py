@@ -2,13 +2,15 @@
 
     python bench/compile_memory.py --shape llama-2-7b --record build/records/compile_7b.json
     python bench/compile_memory.py --shape llama-2-7b --layers 2 --gptq 8192
+    python bench/compile_memory.py --shape gpt-oss-20b --layers 4
 
 Writes a checkpoint of the shape with random fp16 weights, a shard a layer (two bytes a weight: 13.5 GB for 7B), and
-compiles it, with a draft like the demo's, in a process that is watched. Anonymous memory is what counts: pages of files
-that are mapped or cached go when others need the memory. With --limit the process runs in a memory cgroup (version 1,
-as root) in which those pages count too, and is killed where it needs more. With --gptq it rounds with error
-compensation on that many tokens of random text; with --layers the model has fewer layers of the same widths, and the
-time that rounding all of them would take is extrapolated.
+compiles it, with a draft like the demo's, in a process that is watched. A mixture has a matrix for each expert, or like
+gpt-oss the blocks and scales of all experts. Anonymous memory is what counts: pages of files that are
+mapped or cached go when others need the memory. With --limit the process runs in a memory cgroup (version 1, as root)
+in which those pages count too, and is killed where it needs more. With --gptq it rounds with error compensation on that
+many tokens of random text; with --layers the model has fewer layers of the same widths, and the time that rounding all
+of them would take is extrapolated.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from typing import Any
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 from results import CompileResult
 from rich.console import Console
 from safetensors.numpy import save_file
 
+from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.evaluate.bench.memory import anonymous_bytes
-from mxspec.evaluate.bench.shapes.known import SHAPES, Shape, draft_shape
+from mxspec.evaluate.bench.shapes.known import MIXTURES, SHAPES, MixtureShape, Shape, draft_shape
 from mxspec.evaluate.bench.shapes.random_bundle import config_of, write_tokenizer
-from mxspec.evaluate.bench.shapes.random_weights import random_halves
+from mxspec.evaluate.bench.shapes.random_weights import SCALE_BYTE, random_halves
 from mxspec.evaluate.options import Run, record_options
 from mxspec.runtime.cli.command import Command
 
@@ -43,23 +47,76 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 SAMPLE_SECONDS = 0.02
 
 
-def layer_weights(shape: Shape) -> dict[str, tuple[int, ...]]:
+AnyDecoder = Shape | MixtureShape
+
+
+def layer_weights(shape: AnyDecoder) -> dict[str, tuple[int, ...]]:
     """Shapes of the weights of one layer, by their names after `model.layers.N.`"""
-    hidden, inner, cache = shape.hidden_size, shape.intermediate_size, shape.kv_heads * shape.head_size
-    return {
-        "self_attn.q_proj.weight": (hidden, hidden),
+    hidden, rows, cache = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    attention = {
+        "self_attn.q_proj.weight": (rows, hidden),
         "self_attn.k_proj.weight": (cache, hidden),
         "self_attn.v_proj.weight": (cache, hidden),
-        "self_attn.o_proj.weight": (hidden, hidden),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
+        "self_attn.o_proj.weight": (hidden, rows),
         "input_layernorm.weight": (hidden,),
         "post_attention_layernorm.weight": (hidden,),
     }
+    if isinstance(shape, MixtureShape):
+        return attention | experts_weights(shape)
+    return attention | gated("mlp.", hidden, shape.intermediate_size)
 
 
-def write_checkpoint(folder: Path, shape: Shape) -> int:
+def gated(path: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
+    """A gated feed-forward, or one expert."""
+    up = dict.fromkeys((f"{path}gate_proj.weight", f"{path}up_proj.weight"), (inner, hidden))
+    return {**up, f"{path}down_proj.weight": (hidden, inner)}
+
+
+def experts_weights(shape: MixtureShape) -> dict[str, tuple[int, ...]]:
+    """The router, the experts, and what else the family has; experts in blocks are not among these."""
+    hidden, cache = shape.hidden_size, shape.kv_heads * shape.head_size
+    if shape.model_type == "gpt_oss":
+        return {
+            "self_attn.q_proj.bias": (shape.heads * shape.head_size,),
+            "self_attn.k_proj.bias": (cache,),
+            "self_attn.v_proj.bias": (cache,),
+            "self_attn.o_proj.bias": (hidden,),
+            "self_attn.sinks": (shape.heads,),
+            "mlp.router.weight": (shape.experts, hidden),
+            "mlp.router.bias": (shape.experts,),
+            "mlp.experts.gate_up_proj_bias": (shape.experts, 2 * shape.expert_width),
+            "mlp.experts.down_proj_bias": (shape.experts, hidden),
+        }
+    queries, keys = (hidden, cache) if shape.model_type == "olmoe" else (shape.head_size, shape.head_size)
+    norms = {"self_attn.q_norm.weight": (queries,), "self_attn.k_norm.weight": (keys,)}
+    experts = (gated(f"mlp.experts.{i}.", hidden, shape.expert_width) for i in range(shape.experts))
+    return {**norms, "mlp.gate.weight": (shape.experts, hidden)} | {
+        name: sizes for expert in experts for name, sizes in expert.items()
+    }
+
+
+def expert_blocks(shape: AnyDecoder, rng: np.random.Generator) -> dict[str, NDArray[np.uint8]]:
+    """The MXFP4 codes and scales of gpt-oss's experts; nothing for other models."""
+    if not isinstance(shape, MixtureShape) or shape.model_type != "gpt_oss":
+        return {}
+    found = {}
+    for name, n, k in (
+        ("gate_up_proj", 2 * shape.expert_width, shape.hidden_size),
+        ("down_proj", shape.hidden_size, shape.expert_width),
+    ):
+        found[f"mlp.experts.{name}_blocks"] = rng.integers(0, 256, (shape.experts, n, k // 32, 16), np.uint8)
+        found[f"mlp.experts.{name}_scales"] = np.full((shape.experts, n, k // 32), SCALE_BYTE, np.uint8)
+    return found
+
+
+def settings_of(shape: AnyDecoder) -> dict[str, Any]:
+    """The checkpoint's config.json."""
+    settings: dict[str, Any] = config_of(shape).to_dict()
+    blocks = isinstance(shape, MixtureShape) and shape.model_type == "gpt_oss"
+    return settings | ({"quantization_config": {"quant_method": "mxfp4"}} if blocks else {})
+
+
+def write_checkpoint(folder: Path, shape: AnyDecoder) -> int:
     """Write a checkpoint unless it is there; all layers have the values of one. Returns the number of weights."""
     layer = layer_weights(shape)
     ends = {
@@ -67,13 +124,14 @@ def write_checkpoint(folder: Path, shape: Shape) -> int:
         "lm_head.weight": (shape.vocab_size, shape.hidden_size),
         "model.norm.weight": (shape.hidden_size,),
     }
-    count = sum(int(np.prod(s)) for s in ends.values()) + shape.layers * sum(int(np.prod(s)) for s in layer.values())
+    count = sum(parameter.numel() for parameter in name_parameters(config_of(shape)).parameters())
     index = folder / "model.safetensors.index.json"
     if index.exists():
         return count
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    values = {name: random_halves(sizes, rng) for name, sizes in layer.items()}
+    values: dict[str, NDArray[Any]] = {name: random_halves(sizes, rng) for name, sizes in layer.items()}
+    values |= expert_blocks(shape, rng)
     shards = {"ends.safetensors": {name: random_halves(sizes, rng) for name, sizes in ends.items()}}
     save_file(shards["ends.safetensors"], folder / "ends.safetensors")
     places = dict.fromkeys(ends, "ends.safetensors")
@@ -81,7 +139,7 @@ def write_checkpoint(folder: Path, shape: Shape) -> int:
         tensors = {f"model.layers.{number}.{name}": value for name, value in values.items()}
         save_file(tensors, folder / f"layer-{number}.safetensors")
         places |= dict.fromkeys(tensors, f"layer-{number}.safetensors")
-    (folder / "config.json").write_text(config_of(shape).to_json_string(use_diff=False))
+    (folder / "config.json").write_text(json.dumps(settings_of(shape)))
     write_tokenizer(folder / "tokenizer.json", shape.vocab_size)
     index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return count
@@ -120,7 +178,7 @@ def watch(command: list[str], group: Path | None) -> tuple[dict[str, Any], int]:
     return json.loads(output), peak
 
 
-def rounding_keys(work: Path, shape: Shape, tokens: int | None) -> str:
+def rounding_keys(work: Path, shape: AnyDecoder, tokens: int | None) -> str:
     """Lines of a recipe, and the random text that they name; without `tokens`, to nearest and unmeasured."""
     if tokens is None:
         return "rounding_minutes = 0\n"
@@ -130,7 +188,7 @@ def rounding_keys(work: Path, shape: Shape, tokens: int | None) -> str:
 
 
 @click.command(cls=Command)
-@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="llama-2-7b", show_default=True)
+@click.option("--shape", type=click.Choice(sorted((*SHAPES, *MIXTURES))), default="llama-2-7b", show_default=True)
 @click.option("--limit", type=int, help="Bytes of a memory cgroup to run in.")
 @click.option("--layers", type=click.IntRange(min=1), help="Fewer layers than the shape has.")
 @click.option("--gptq", type=click.IntRange(min=2), metavar="TOKENS", help="Round with gptq on this many tokens.")
@@ -139,7 +197,7 @@ def rounding_keys(work: Path, shape: Shape, tokens: int | None) -> str:
 def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, work: Path, run: Run) -> None:
     """Compile a pair of random weights, and say what it took."""
     CONSOLE.print(f"writing a checkpoint of {shape}")
-    whole = SHAPES[shape]
+    whole: AnyDecoder = {**SHAPES, **MIXTURES}[shape]
     cut = replace(whole, layers=layers or whole.layers)
     folder = shape if layers is None else f"{shape}-{layers}-layers"
     weights = write_checkpoint(work / folder, cut)
@@ -162,6 +220,7 @@ def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, wo
         CompileResult(
             shape=shape,
             layers=cut.layers,
+            whole_layers=whole.layers,
             gptq_tokens=gptq,
             weights=weights,
             seconds=report["seconds"],

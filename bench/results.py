@@ -55,6 +55,7 @@ class CompileResult(Result):
 
     shape: str
     layers: int
+    whole_layers: int | None = None  # of the shape; older records do not say
     gptq_tokens: int | None
     weights: int
     seconds: float
@@ -75,7 +76,8 @@ class CompileResult(Result):
             Column("anonymous memory, MB", ",.0f", 1e-6),
             Column("of a cgroup of, MB", ",.0f", 1e-6),
         )
-        cut = "" if self.gptq_tokens is None else f", {self.layers} layers, gptq"
+        cut = "" if self.whole_layers in (None, self.layers) else f", {self.layers} layers"
+        cut = cut if self.gptq_tokens is None else f", {self.layers} layers, gptq"
         row = (
             self.shape + cut,
             self.weights,

@@ -142,12 +142,11 @@ def _mixture_config(shape: MixtureShape) -> PreTrainedConfig:
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_size,
         "num_experts_per_tok": shape.chosen,
         "max_position_embeddings": shape.context_length,
         "tie_word_embeddings": False,
     }
-    if shape.model_type == "olmoe":
+    if shape.model_type == "olmoe":  # whose heads have the width of the hidden states by their number
         return OlmoeConfig(
             **sizes,
             intermediate_size=shape.expert_width,
@@ -157,6 +156,7 @@ def _mixture_config(shape: MixtureShape) -> PreTrainedConfig:
     if shape.model_type == "qwen3_moe":
         return Qwen3MoeConfig(
             **sizes,
+            head_dim=shape.head_size,
             moe_intermediate_size=shape.expert_width,
             num_experts=shape.experts,
             norm_topk_prob=True,
@@ -167,6 +167,7 @@ def _mixture_config(shape: MixtureShape) -> PreTrainedConfig:
     lengths = GptOssConfig().max_position_embeddings  # which YaRN's factor goes with
     return GptOssConfig(
         **sizes | {"max_position_embeddings": lengths},
+        head_dim=shape.head_size,
         intermediate_size=shape.expert_width,
         num_local_experts=shape.experts,
         layer_types=["full_attention" if layer % 2 else "sliding_attention" for layer in range(shape.layers)],
