@@ -201,7 +201,8 @@ def _narrow(config: PreTrainedConfig) -> PreTrainedConfig:
     own_size = not config.is_encoder_decoder or getattr(config, "head_dim", None)
     if own_size and (narrow := _with_sizes(config, hidden_size=2 * heads * -(-HIDDEN // (2 * heads)), head_dim=size)):
         rows = {heads * size, (heads + 2 * groups) * size}  # of the queries' projection
-        if rows & _layer_widths(narrow):
+        whole = size != narrow.hidden_size and _norms_queries_by(narrow, narrow.hidden_size)
+        if rows & _layer_widths(narrow) and not whole:
             return narrow
     share = heads // groups
     kept = share * max(1, HEADS // share)
@@ -231,6 +232,12 @@ def _with_sizes(config: PreTrainedConfig, hidden_size: int, **sizes: int) -> Pre
     for key, value in {"hidden_size": hidden_size, **sizes}.items():
         setattr(changed, key, value)
     return changed
+
+
+def _norms_queries_by(config: PreTrainedConfig, width: int) -> bool:
+    """Whether a norm of the queries has this width: OLMoE's has that of the hidden states, whatever the heads'."""
+    named = name_parameters(config).named_parameters()
+    return any(name.endswith("q_norm.weight") and value.shape == (width,) for name, value in named)
 
 
 def _layer_widths(config: PreTrainedConfig) -> set[int]:

@@ -64,6 +64,14 @@ def test_shrink_narrows_layers_that_do_not_depend_on_heads() -> None:
     assert (bloom.hidden_size, bloom.num_attention_heads) == (2048, 32)  # the slopes of ALiBi hang on their number
 
 
+def test_queries_are_normed_whole_where_the_norm_has_the_width_of_the_states() -> None:
+    """OLMoE's norms of queries do not follow a head's size, though its projections do."""
+    olmoe = shrink(AutoConfig.for_model("olmoe", hidden_size=2048, num_attention_heads=16))
+    assert olmoe.hidden_size == olmoe.num_attention_heads * 128 < 2048
+    qwen = shrink(AutoConfig.for_model("qwen3", hidden_size=2048, num_attention_heads=16, head_dim=256))
+    assert (qwen.hidden_size, qwen.num_attention_heads, qwen.head_dim) == (256, 16, 256)
+
+
 def test_shrink_has_windows_that_a_short_text_leaves() -> None:
     assert shrink(AutoConfig.for_model("mistral", **LARGE, sliding_window=4096)).sliding_window == 24
     assert shrink(AutoConfig.for_model("mistral", **LARGE, sliding_window=None)).sliding_window is None
