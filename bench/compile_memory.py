@@ -201,11 +201,12 @@ def main(shape: str, limit: int | None, layers: int | None, gptq: int | None, wo
     cut = replace(whole, layers=layers or whole.layers)
     folder = shape if layers is None else f"{shape}-{layers}-layers"
     weights = write_checkpoint(work / folder, cut)
-    write_checkpoint(work / "draft", draft_shape(whole))
+    draft = f"draft-{whole.vocab_size}-tokens"
+    write_checkpoint(work / draft, draft_shape(whole))
     recipe = work / f"{folder}.toml"
     recipe.write_text(
         f'name = "{shape}"\n{rounding_keys(work, cut, gptq)}'
-        f'[target]\ncheckpoint = "./{folder}"\n[draft]\ncheckpoint = "./draft"\n'
+        f'[target]\ncheckpoint = "./{folder}"\n[draft]\ncheckpoint = "./{draft}"\n'
     )
     bundle = work / f"{folder}.bundle"
     speccompile = str(Path(sys.executable).with_name("speccompile"))
