@@ -184,7 +184,7 @@ class Recipe(Strict):
     rounding: Rounding = "auto"
     rounding_minutes: Annotated[float, Field(ge=0)] = 10.0
     calibrate: str | None = None
-    calibration_tokens: Positive = 16384
+    calibration_tokens: Positive = 24576
     seed: Annotated[int, Field(ge=0)] = 0
     from_pickle: bool = False
     ngram: str | None = None

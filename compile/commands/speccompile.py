@@ -118,7 +118,7 @@ for command in (list_recipes, explain, inspect, emit):
     metavar="TEXT",
     help="Text that calibrates gptq and budgets. [for gptq, the model writes one]",
 )
-@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens of text to calibrate on. [16384]")
+@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Tokens of text to calibrate on. [24576]")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the text to calibrate on. [0]")
 @click.option("--ngram", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the tables of drafter ngram.")
 @click.option("--suffix", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the index of drafter suffix.")
