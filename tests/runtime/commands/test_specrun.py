@@ -13,7 +13,7 @@ from mxspec.runtime.commands.specrun import specrun
 
 HOW = ["k", "drafter", "verifier", "proposal", "lossless"]
 COUNTS = ["beams", "steps", "rounds", "drafted", "evaluated", "accepted", "bonus"]
-SPLIT = ["origins", "evaluated_by_position", "accepted_by_position", "rounds_by_k"]
+SPLIT = ["origins", "evaluated_by_position", "accepted_by_position", "experts_a_step", "rounds_by_k"]
 SECONDS = ["waiting_s", "prefill_s", "encode_s", "decode_s", "draft_s", "target_s", "rest_s"]
 SPEED = ["decode_tok_per_s", "timings"]
 KEYS = [
