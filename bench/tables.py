@@ -91,6 +91,8 @@ TABLES: dict[str, Table] = {
     "floor_avx512vbmi": Table(("avx512vbmi/floor",)),
     "model_smollm2_avx512vbmi": Table(("avx512vbmi/model_smollm2",)),
     "model_olmoe_avx512vbmi": Table(("avx512vbmi/model_olmoe_e2m3_int8",)),
+    "speculate_olmoe_avx512vbmi": Table(("avx512vbmi/speculate_olmoe",)),
+    "speculate_olmoe_no_acceptance_avx512vbmi": Table(("avx512vbmi/speculate_olmoe_no_acceptance",)),
     "attention_avx2": Table(("avx2/ops",), (2,)),
     "attention_avx512vbmi": Table(("avx512vbmi/ops",), (2,)),
     "model_avx2": Table(("avx2/model_tinyllama",)),
