@@ -153,7 +153,7 @@ def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, So
     """Join codes and scales into matrices. Raises CheckpointError if one of the two is missing."""
     joined = dict(tensors)
     for name, codes in tensors.items():
-        found = layout.tensors_of(name)
+        found = layout.codes_of(name)
         if found is None or not isinstance(codes, CheckpointTensor) or codes.dtype in DTYPE_NAMES.values():
             continue
         where = f"tensor {name!r} of {codes.shard}"

@@ -116,12 +116,11 @@ _PLANES, _LITTLE_ENDIAN = ("0.9",), ("0.10", "0.11", "0.12", "0.13")
 
 
 @dataclass(frozen=True, slots=True)
-class MxTensors:
-    """The names of the two tensors of an MX matrix, and of the weight that they are."""
+class CodesOf:
+    """The weight whose codes a tensor holds, and the tensor with its scales, by their names."""
 
-    codes: str
-    scales: str
     weight: str
+    scales: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +141,13 @@ class MxLayout:
         """The format of a module's codes, or None if the module is not MX."""
         return next((name for pattern, name in self.rules if fnmatchcase(module, pattern)), None)
 
-    def tensors_of(self, name: str) -> MxTensors | None:
-        """The tensors of a matrix, by the name of its codes; None for a tensor of another kind."""
+    def codes_of(self, name: str) -> CodesOf | None:
+        """The weight whose codes the tensor of this name holds; None for a tensor of another kind."""
         module, _, leaf = name.rpartition(".")
         if not self.in_blocks:
-            return MxTensors(name, f"{module}.weight_scale", f"{module}.weight") if leaf == self.codes else None
+            return CodesOf(f"{module}.weight", f"{module}.weight_scale") if leaf == self.codes else None
         weight = name.removesuffix(self.codes)
-        return None if weight == name else MxTensors(name, f"{weight}_scales", weight)
+        return None if weight == name else CodesOf(weight, f"{weight}_scales")
 
 
 def take_layout(config: PreTrainedConfig, path: Path) -> MxLayout | None:

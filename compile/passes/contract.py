@@ -14,15 +14,16 @@ from mxspec.compile.passes.segments import last_dimension
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import ExpertsEntry
 
-# These make a row's bits depend on its batch, or hide a weight from the packer: no bundle's graph may have one.
+# These make a row's bits depend on its batch, or hide a weight from the packer: no bundle's graph may have one, nor a
+# Softmax along another axis than the last.
 _FORBIDDEN = {"ReduceMean", "ReduceSum", "Cos", "Sin", "MatMul", "Gemm", "Einsum", "CumSum", "Conv"}
 
 
 def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: list[str]) -> None:
     """Raise UnsupportedModelError if a model's graph breaks the contract."""
-    counts = Counter(node.op_type for node in model.graph)
-    if bad := sorted(_FORBIDDEN & counts.keys()):
-        found = ", ".join(f"{counts[name]} {name}" for name in bad)
+    counts = Counter(node.op_type for node in model.graph if node.op_type in _FORBIDDEN or _mixes_rows(node))
+    if counts:
+        found = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         raise UnsupportedModelError(
             f"{architecture}: its graph holds {found}, which no pass could replace: "
             "results would depend on the batch, or weights would stay unpacked"
@@ -37,9 +38,18 @@ def check_graph(model: ir.Model, architecture: str, inputs: list[str], outputs: 
         raise UnsupportedModelError(f"{architecture}: its graph does not use {', '.join(map(str, unused))}")
 
 
+def _mixes_rows(node: ir.Node) -> bool:
+    """Whether a node is a Softmax over entries of several rows, or along an axis that cannot be told."""
+    if node.op_type != "Softmax":
+        return False
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    axis = node.attributes.get_int("axis", -1)
+    return axis != -1 and (shape is None or axis != len(shape) - 1)
+
+
 def _reads_little(node: ir.Node) -> bool:
-    """Whether a node reads a parameter that is no matrix: a factor, a term, or the biases of experts."""
-    return node.op_type in ("Mul", "Add") or is_node_of(PACKED_EXPERTS, node) or is_rearranged(node)
+    """Whether a node reads a parameter that is no matrix: a factor, a term, or biases of experts."""
+    return node.op_type in ("Mul", "Add", "Squeeze") or is_node_of(PACKED_EXPERTS, node) or is_rearranged(node)
 
 
 def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec]:
@@ -47,7 +57,7 @@ def weights_of(model: ir.Model, specs: dict[str, WeightSpec]) -> list[WeightSpec
     values = [value for value in model.graph.initializers.values() if value.const_value is None]
     weights = [specs[str(value.name)] for value in values]
     for spec, value in zip(weights, values, strict=True):
-        small = spec.shape[:1] == (1,) or all(_reads_little(use.node) for use in value.uses())
+        small = all(_reads_little(use.node) for use in value.uses())
         if spec.kind == "float32" and len(spec.shape) > 1 and not small:
             raise UnsupportedModelError(
                 f"{spec.name} {list(spec.shape)} is neither a linear layer nor an embedding: it would stay unpacked"

@@ -78,9 +78,8 @@ class PackRouters(GraphPass):
             return True
         total.outputs[0].name, total.outputs[0].type = f"{node.name}_kept", x.type
         graph.insert_before(node, total)
-        put_in_place(
-            model, node, ir.Node("", "Squeeze", [total.outputs[0], axes], name=f"{node.name}_dropped"), node.outputs
-        )
+        dropped = ir.Node("", "Squeeze", [total.outputs[0], axes], name=f"{node.name}_dropped")
+        put_in_place(model, node, dropped, node.outputs)
         return True
 
 
@@ -101,11 +100,9 @@ def _operands(node: ir.Node) -> _Product | None:
     if node.op_type == "Gemm":
         factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
         turned = node.attributes.get_int("transB", 0) and not node.attributes.get_int("transA", 0)
-        return (
-            _Product(x, matrix, node.inputs[2] if len(node.inputs) > 2 else None)
-            if turned and factors == [1, 1]
-            else None
-        )
+        if not turned or factors != [1, 1]:
+            return None
+        return _Product(x, matrix, node.inputs[2] if len(node.inputs) > 2 else None)
     turn = matrix.producer()
     if turn is None or turn.op_type != "Transpose" or list(turn.attributes.get_ints("perm", [])) != [1, 0]:
         return None

@@ -1,4 +1,4 @@
-"""Choices of experts: in the order of rank, equal scores by the lower index, whatever else is in the call."""
+"""Choices of experts: in the order of rank, equal scores by the lower index, and by each row alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from mxspec.compile.passes.contract import check_graph
 from mxspec.compile.passes.routers import PackRouters
+from mxspec.formats.errors import UnsupportedModelError
 
 
 def choice(experts: int, chosen: int) -> ir.Model:
@@ -32,3 +34,15 @@ def test_equal_scores_are_resolved_by_the_lower_index(experts: int, chosen: int,
     scores = np.random.default_rng(0).integers(0, 4, (rows, experts)).astype(np.float32)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :chosen]
     np.testing.assert_array_equal(session.run(["indices"], {"scores": scores})[0], expected)
+
+
+@pytest.mark.parametrize(("axis", "passes"), [(-1, True), (1, True), (0, False)])
+def test_a_softmax_over_several_rows_is_refused(axis: int, passes: bool) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["tokens", 8]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"], axis=axis)], "softmax", [x], [y])
+    model = ir.serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    if passes:
+        check_graph(model, "Mixture", ["x"], ["y"])
+        return
+    with pytest.raises(UnsupportedModelError, match="1 Softmax, which no pass could replace"):
+        check_graph(model, "Mixture", ["x"], ["y"])
