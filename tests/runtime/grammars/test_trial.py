@@ -129,13 +129,15 @@ def test_a_quick_grammar_does_not_wait_for_slow_ones(monkeypatch: pytest.MonkeyP
 
 
 def test_a_quick_grammar_is_compiled_beside_slow_ones(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Grammar.regex("meanwhile")
+    assert not trial.check(quick).slow  # else it would wait for ever below
     monkeypatch.setattr(trial_module, "QUICK_SECONDS", 0.02)
     slow = Grammar.json_schema({"enum": [f"value {i}" for i in range(20_000)]})
     assert trial.check(slow).slow
     waiting = threading.Thread(target=trial.compile, args=(slow,))
     with trial._compiling[True].entered(lambda: False):
         waiting.start()
-        assert trial.compile(Grammar.regex("meanwhile")).forced(())
+        assert trial.compile(quick).forced(())
         assert waiting.is_alive()
     waiting.join()
 
