@@ -53,10 +53,12 @@ std::vector<Registered> registered() {
 const std::vector<Registered>& operators() {
   static const std::vector<Registered> all =
       registered<AddLayerNormOp, AddRmsNormOp, AttentionOp<ElementType::kFloat16>, AttentionOp<ElementType::kFloat32>,
-                 CrossAttentionOp<ElementType::kFloat16>, CrossAttentionOp<ElementType::kFloat32>, EncoderAttentionOp,
+                 AttentionOp<ElementType::kUint8>, CrossAttentionOp<ElementType::kFloat16>,
+                 CrossAttentionOp<ElementType::kFloat32>, CrossAttentionOp<ElementType::kUint8>, EncoderAttentionOp,
                  GeGluOp, PackedExpertsOp, PackedGatherOp, PackedMatMulOp, QkvAttentionOp<ElementType::kFloat16>,
-                 QkvAttentionOp<ElementType::kFloat32>, RotaryEmbeddingOp, StoreKeyValueOp<ElementType::kFloat16>,
-                 StoreKeyValueOp<ElementType::kFloat32>, SwiGluOp>();
+                 QkvAttentionOp<ElementType::kFloat32>, QkvAttentionOp<ElementType::kUint8>, RotaryEmbeddingOp,
+                 StoreKeyValueOp<ElementType::kFloat16>, StoreKeyValueOp<ElementType::kFloat32>,
+                 StoreKeyValueOp<ElementType::kUint8>, SwiGluOp>();
   return all;
 }
 

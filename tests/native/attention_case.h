@@ -6,9 +6,11 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "formats/native/codec.h"
 #include "formats/native/half.h"
 #include "runtime/ops/kernels/attention.h"
 #include "tests/native/pool_of.h"
@@ -20,7 +22,7 @@ struct AttentionOptions {
   size_t window = 0;
   bool alibi = false;
   bool sinks = false;
-  bool half = true;
+  CacheKind kind = CacheKind::kFloat16;
   size_t distances = 0;  // of biases by distance, the first of which is first_distance
   int64_t first_distance = 0;
   AttentionMode mode = AttentionMode::kCausal;
@@ -83,7 +85,95 @@ struct AttentionCase {
   }
 };
 
-inline float rounded(float value) { return formats::half_to_float(formats::float_to_half(value)); }
+// Each block of 32 times the Hadamard matrix, whose entry i, j is -1 to the number of ones that i and j share.
+template <class T>
+std::vector<T> transformed(std::vector<T> entry) {
+  for (size_t distance = kCacheBlock / 2; distance > 0; distance /= 2) {
+    for (size_t i = 0; i < entry.size(); ++i) {
+      if ((i & distance) != 0) continue;
+      const T a = entry[i], b = entry[i + distance];
+      entry[i] = a + b;
+      entry[i + distance] = a - b;
+    }
+  }
+  return entry;
+}
+
+// A new key as it is stored, before it is rounded. What past_key holds is of that kind already.
+inline std::vector<float> stored_key(CacheKind kind, std::vector<float> key) {
+  return kind == CacheKind::kMxInt8 ? transformed(std::move(key)) : key;
+}
+
+// An entry of head_size values as a cache of this kind gives it back. MXINT8 is the codec's.
+inline std::vector<float> rounded(CacheKind kind, std::vector<float> entry) {
+  if (kind == CacheKind::kFloat16) {
+    for (float& value : entry) value = formats::half_to_float(formats::float_to_half(value));
+  } else if (kind == CacheKind::kMxInt8) {
+    const int64_t n = static_cast<int64_t>(entry.size());
+    const mxspec_matrix matrix = {entry.data(), 1, n, n, MXSPEC_FLOAT32, 0};
+    std::vector<uint8_t> codes(entry.size()), scales(entry.size() / kCacheBlock);
+    if (mxspec_quantize(&matrix, MXSPEC_INT8, MXSPEC_EVEN, 1, codes.data(), scales.data()) != MXSPEC_OK ||
+        mxspec_dequantize(codes.data(), scales.data(), 1, n, MXSPEC_INT8, entry.data()) != MXSPEC_OK) {
+      throw std::runtime_error("the codec refuses an entry of a cache");
+    }
+  }
+  return entry;
+}
+
+// A cache of one kind and of as many values as the case's, in the bytes that the kernels read.
+class StoredCache {
+ public:
+  StoredCache(CacheKind kind, size_t head_size, const std::vector<float>& values)
+      : kind_(kind), head_size_(head_size), bytes_(values.size() / head_size * entry_bytes(kind, head_size)) {
+    for (size_t at = 0; at < values.size(); at += head_size) {
+      const std::vector<float> entry(values.begin() + at, values.begin() + at + head_size);
+      uint8_t* const to = entry_at(at);
+      if (kind == CacheKind::kFloat32) {
+        std::memcpy(to, entry.data(), head_size * sizeof(float));
+      } else if (kind == CacheKind::kFloat16) {
+        for (size_t d = 0; d < head_size; ++d) {
+          const uint16_t half = formats::float_to_half(entry[d]);
+          std::memcpy(to + d * sizeof half, &half, sizeof half);
+        }
+      } else {
+        const int64_t n = static_cast<int64_t>(head_size);
+        const mxspec_matrix matrix = {entry.data(), 1, n, n, MXSPEC_FLOAT32, 0};
+        if (mxspec_quantize(&matrix, MXSPEC_INT8, MXSPEC_EVEN, 1, to, to + head_size) != MXSPEC_OK) {
+          throw std::runtime_error("the codec refuses an entry of a cache");
+        }
+      }
+    }
+  }
+
+  void* data() { return bytes_.data(); }
+
+  std::vector<float> values() {
+    std::vector<float> all(bytes_.size() / entry_bytes(kind_, head_size_) * head_size_);
+    for (size_t at = 0; at < all.size(); at += head_size_) {
+      const uint8_t* const from = entry_at(at);
+      if (kind_ == CacheKind::kFloat32) {
+        std::memcpy(&all[at], from, head_size_ * sizeof(float));
+      } else if (kind_ == CacheKind::kFloat16) {
+        for (size_t d = 0; d < head_size_; ++d) {
+          uint16_t half;
+          std::memcpy(&half, from + d * sizeof half, sizeof half);
+          all[at + d] = formats::half_to_float(half);
+        }
+      } else if (mxspec_dequantize(from, from + head_size_, 1, static_cast<int64_t>(head_size_), MXSPEC_INT8,
+                                   &all[at]) != MXSPEC_OK) {
+        throw std::runtime_error("the codec refuses an entry of a cache");
+      }
+    }
+    return all;
+  }
+
+ private:
+  uint8_t* entry_at(size_t value) { return bytes_.data() + value / head_size_ * entry_bytes(kind_, head_size_); }
+
+  CacheKind kind_;
+  size_t head_size_;
+  std::vector<uint8_t> bytes_;
+};
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -101,12 +191,9 @@ struct AttentionResult {
 // body(call) of a call whose arrays are copies of the case's.
 template <class Body>
 AttentionResult run_with(const AttentionCase& c, const Body& body) {
-  AttentionResult result{std::vector<float>(c.query.size(), 7), c.past_key, c.past_value};
-  std::vector<uint16_t> half_key, half_value;
-  for (size_t i = 0; c.options.half && i < c.past_key.size(); ++i) {
-    half_key.push_back(formats::float_to_half(c.past_key[i]));
-    half_value.push_back(formats::float_to_half(c.past_value[i]));
-  }
+  AttentionResult result{std::vector<float>(c.query.size(), 7), {}, {}};
+  StoredCache key_cache(c.options.kind, c.sizes.head_size, c.past_key),
+      value_cache(c.options.kind, c.sizes.head_size, c.past_value);
   AttentionCall call = {};
   call.mode = c.options.mode;
   call.sequences = c.sequences.data();
@@ -119,9 +206,9 @@ AttentionResult run_with(const AttentionCase& c, const Body& body) {
   const bool stores = c.options.mode != AttentionMode::kStored;
   call.key = stores ? c.key.data() : nullptr;
   call.value = stores ? c.value.data() : nullptr;
-  call.key_cache = c.options.half ? static_cast<void*>(half_key.data()) : result.key_cache.data();
-  call.value_cache = c.options.half ? static_cast<void*>(half_value.data()) : result.value_cache.data();
-  call.half_cache = c.options.half;
+  call.kind = c.options.kind;
+  call.key_cache = key_cache.data();
+  call.value_cache = value_cache.data();
   call.slopes = c.options.alibi ? c.slopes.data() : nullptr;
   call.sinks = c.options.sinks ? c.sinks.data() : nullptr;
   call.distance_bias = c.options.distances != 0 ? c.distance_bias.data() : nullptr;
@@ -132,10 +219,8 @@ AttentionResult run_with(const AttentionCase& c, const Body& body) {
   call.softcap = c.options.softcap;
   call.window = c.options.window;
   body(call);
-  for (size_t i = 0; i < half_key.size(); ++i) {
-    result.key_cache[i] = formats::half_to_float(half_key[i]);
-    result.value_cache[i] = formats::half_to_float(half_value[i]);
-  }
+  result.key_cache = key_cache.values();
+  result.value_cache = value_cache.values();
   return result;
 }
 
@@ -162,19 +247,29 @@ inline std::vector<double> expected_row(const AttentionCase& c, const AttentionS
   const size_t d_count = c.sizes.head_size, kv_head = head / (c.sizes.heads / c.sizes.kv_heads);
   const size_t position = of.past + i;
   const auto [first, end] = seen(c, of, i);
-  const auto cached = [&](const std::vector<float>& past, const std::vector<float>& fresh, size_t j, size_t d) {
-    const float value = j < of.past ? past[c.entry(of, kv_head, j) + d]
-                                    : fresh[((of.first + j - of.past) * c.sizes.kv_heads + kv_head) * d_count + d];
-    return static_cast<double>(c.options.half ? rounded(value) : value);
+  const auto entry_of = [&](const std::vector<float>& all, size_t at) {
+    return std::vector<float>(all.begin() + at, all.begin() + at + d_count);
   };
+  const auto fresh = [&](size_t j) { return ((of.first + j - of.past) * c.sizes.kv_heads + kv_head) * d_count; };
+  const auto key_at = [&](size_t j) {
+    return rounded(c.options.kind, j < of.past ? entry_of(c.past_key, c.entry(of, kv_head, j))
+                                               : stored_key(c.options.kind, entry_of(c.key, fresh(j))));
+  };
+  const auto value_at = [&](size_t j) {
+    return rounded(c.options.kind,
+                   j < of.past ? entry_of(c.past_value, c.entry(of, kv_head, j)) : entry_of(c.value, fresh(j)));
+  };
+  const std::vector<float> given = entry_of(c.query, ((of.first + i) * c.sizes.heads + head) * d_count);
+  std::vector<double> query(given.begin(), given.end());
+  const bool transforms = c.options.kind == CacheKind::kMxInt8;
+  if (transforms) query = transformed(query);
   std::vector<double> weights;
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (size_t j = first; j < end; ++j) {
     double s = 0;
-    for (size_t d = 0; d < d_count; ++d) {
-      s += c.query[((of.first + i) * c.sizes.heads + head) * d_count + d] * cached(c.past_key, c.key, j, d);
-    }
-    s *= 0.25;
+    const std::vector<float> key = key_at(j);
+    for (size_t d = 0; d < d_count; ++d) s += query[d] * key[d];
+    s *= transforms ? 0.25 / kCacheBlock : 0.25;
     if (c.options.softcap != 0) s = std::tanh(s / c.options.softcap) * c.options.softcap;
     if (c.options.alibi) s += c.slopes[head] * (static_cast<double>(j) - static_cast<double>(position));
     if (c.options.distances != 0) s += bias_at(c, head, static_cast<int64_t>(j) - static_cast<int64_t>(position));
@@ -186,7 +281,8 @@ inline std::vector<double> expected_row(const AttentionCase& c, const AttentionS
   if (c.options.sinks) sum += std::exp(c.sinks[head] - largest);
   std::vector<double> row(d_count);
   for (size_t j = first; j < end; ++j) {
-    for (size_t d = 0; d < d_count; ++d) row[d] += weights[j - first] / sum * cached(c.past_value, c.value, j, d);
+    const std::vector<float> value = value_at(j);
+    for (size_t d = 0; d < d_count; ++d) row[d] += weights[j - first] / sum * value[d];
   }
   return row;
 }

@@ -12,6 +12,7 @@ using namespace mxspec::test;
 using mxspec::AttentionCall;
 using mxspec::AttentionMode;
 using mxspec::AttentionSequence;
+using mxspec::CacheKind;
 using mxspec::Isa;
 using mxspec::ThreadPool;
 
@@ -27,7 +28,8 @@ void check_values(const AttentionCase& c, const AttentionResult& result, const s
           const double difference = std::abs(got[d] - expected[d]);
           error = difference <= error ? error : difference;  // a NaN stays
         }
-        CHECK(error < 5e-5) << name << "slot" << of.slot << "row" << i << head << "off by" << error;
+        CHECK(error < (c.options.kind == CacheKind::kMxInt8 ? 2e-3 : 5e-5))
+            << name << "slot" << of.slot << "row" << i << head << "off by" << error;
       }
     }
   }
@@ -43,18 +45,22 @@ void check_cache(const AttentionCase& c, const AttentionResult& result, const st
       const size_t head = i % c.sizes.kv_heads, position = of.past + i / c.sizes.kv_heads;
       const size_t to = c.entry(of, head, position);
       const size_t from = (of.first * c.sizes.kv_heads + i) * d_count;
-      std::copy_n(c.key.begin() + from, d_count, keys.begin() + to);
+      const std::vector<float> key = stored_key(c.options.kind, {c.key.begin() + from, c.key.begin() + from + d_count});
+      std::copy(key.begin(), key.end(), keys.begin() + to);
       std::copy_n(c.value.begin() + from, d_count, values.begin() + to);
     }
   }
-  for (size_t at = 0; at < keys.size(); ++at) {
-    const auto holds = [&](float got, float expected) {
-      expected = c.options.half ? rounded(expected) : expected;
-      return got == expected || (std::isnan(got) && std::isnan(expected));
-    };
-    CHECK(holds(result.key_cache[at], keys[at])) << name << "key cache at" << at;
-    CHECK(holds(result.value_cache[at], values[at])) << name << "value cache at" << at;
-  }
+  const auto check_entries = [&](const std::vector<float>& got, const std::vector<float>& stored, const char* which) {
+    for (size_t at = 0; at < stored.size(); at += d_count) {
+      const std::vector<float> expected = rounded(c.options.kind, {stored.begin() + at, stored.begin() + at + d_count});
+      for (size_t d = 0; d < d_count; ++d) {
+        CHECK(got[at + d] == expected[d] || (std::isnan(got[at + d]) && std::isnan(expected[d])))
+            << name << which << "cache at" << at + d;
+      }
+    }
+  };
+  check_entries(result.key_cache, keys, "key");
+  check_entries(result.value_cache, values, "value");
 }
 
 // The rows first..first + count - 1 of an array of rows.
@@ -234,20 +240,20 @@ void check_store(const AttentionCase& c, Isa isa, ThreadPool& pool) {
 }
 
 // Where a window has passed, NaN in the cache does not matter any more; where it has not, it does.
-void passed_keys_do_not_leak(Isa isa, ThreadPool& pool) {
-  AttentionCase c({2, 1, 16, 200}, {.window = 20}, 1, {{0, 150, 4}}, 5);
+void passed_keys_do_not_leak(CacheKind kind, Isa isa, ThreadPool& pool) {
+  AttentionCase c({2, 1, 32, 200}, {.window = 20, .kind = kind}, 1, {{0, 150, 4}}, 5);
   const AttentionResult clean = run(c, isa, pool);
-  for (size_t i = 0; i < 131 * 16; ++i) c.past_key[i] = c.past_value[i] = std::numeric_limits<float>::quiet_NaN();
+  for (size_t i = 0; i < 131 * 32; ++i) c.past_key[i] = c.past_value[i] = std::numeric_limits<float>::quiet_NaN();
   CHECK(run(c, isa, pool).output == clean.output) << isa_name(isa);  // row 0, at position 150, sees 131 and later
-  c.past_value[131 * 16] = std::numeric_limits<float>::quiet_NaN();
+  c.past_value[131 * 32] = std::numeric_limits<float>::quiet_NaN();
   const AttentionResult spoilt = run(c, isa, pool);
   CHECK(std::isnan(spoilt.output[0])) << isa_name(isa);
-  CHECK(std::equal(spoilt.output.begin() + 32, spoilt.output.end(), clean.output.begin() + 32)) << isa_name(isa);
+  CHECK(std::equal(spoilt.output.begin() + 64, spoilt.output.end(), clean.output.begin() + 64)) << isa_name(isa);
 }
 
 // Scores of any size: one key takes all, and none overflows.
 void large_scores(Isa isa, ThreadPool& pool) {
-  AttentionCase c({1, 1, 4, 300}, {.half = false}, 1, {{0, 290, 1}}, 6);
+  AttentionCase c({1, 1, 4, 300}, {.kind = CacheKind::kFloat32}, 1, {{0, 290, 1}}, 6);
   for (float& value : c.query) value *= 1e4f;
   const AttentionResult result = run(c, isa, pool);
   check_values(c, result, "large scores");
@@ -263,18 +269,18 @@ int main() {
       {4, 2, 16, 90},           {6, 2, 20, 300}, {3, 1, 4, 280}, {7, 7, kLargeHead + 8, 150},
       {10, 1, kLargeHead, 330}, {4, 2, 18, 140}, {3, 3, 2, 90}};
   const AttentionOptions all_options[] = {{},
-                                          {.half = false},
+                                          {.kind = CacheKind::kFloat32},
                                           {.softcap = 3},
                                           {.window = 30},
                                           {.alibi = true},
-                                          {2.5f, 140, true, true, false, 50, -70},
+                                          {2.5f, 140, true, true, CacheKind::kFloat32, 50, -70},
                                           {.sinks = true},
                                           {.distances = 33, .first_distance = -30}};
   const AttentionOptions other_modes[] = {
-      {.half = false, .mode = AttentionMode::kOwn},
-      {.softcap = 3, .half = false, .distances = 41, .first_distance = -20, .mode = AttentionMode::kOwn},
+      {.kind = CacheKind::kFloat32, .mode = AttentionMode::kOwn},
+      {.softcap = 3, .kind = CacheKind::kFloat32, .distances = 41, .first_distance = -20, .mode = AttentionMode::kOwn},
       {.mode = AttentionMode::kStored},
-      {.softcap = 3, .half = false, .mode = AttentionMode::kStored}};
+      {.softcap = 3, .kind = CacheKind::kFloat32, .mode = AttentionMode::kStored}};
   for (const AttentionSizes& sizes : all_sizes) {
     const size_t room = sizes.capacity;
     for (const AttentionOptions& options : all_options) {
@@ -295,13 +301,33 @@ int main() {
       check(AttentionCase(of_mode, options, own ? 1 : 3, parts, ++seed), own ? "own tokens" : "stored", one, three);
     }
   }
+  // Heads of one block, of two, of a wide pack and a half one.
+  const AttentionSizes block_sizes[] = {
+      {4, 2, 32, 300}, {10, 1, 64, 200}, {3, 1, kSlow ? 32 : 96, 280}, {7, 7, kSlow ? 32 : 128, 150}};
+  for (const AttentionSizes& sizes : block_sizes) {
+    const size_t room = sizes.capacity;
+    for (AttentionOptions options : all_options) {
+      if (++seed % 2 == 0 && sizes.heads != 4) continue;
+      options.kind = CacheKind::kMxInt8;
+      const std::vector<Part> parts = {{2, room - 9, 9}, {0, 0, 5}, {3, room / 2, 1}};
+      check(AttentionCase(sizes, options, 4, parts, ++seed), "mxint8", one, three);
+    }
+    const AttentionOptions plain = {.kind = CacheKind::kMxInt8};
+    check(AttentionCase(sizes, plain, 1, {{0, 3, 70}}, ++seed), "mxint8 prompt", one, three);
+    const AttentionOptions stored = {.softcap = 3, .kind = CacheKind::kMxInt8, .mode = AttentionMode::kStored};
+    check(AttentionCase(sizes, stored, 3, {{2, room, 9}, {0, 1, 2}, {1, room / 2, 20}}, ++seed), "mxint8 stored", one,
+          three);
+  }
   for (const Isa isa : mxspec::kAllIsas) {
     if (!tried(isa)) continue;
-    passed_keys_do_not_leak(isa, three);
+    passed_keys_do_not_leak(CacheKind::kFloat16, isa, three);
+    passed_keys_do_not_leak(CacheKind::kMxInt8, isa, three);
     large_scores(isa, one);
-    for (const bool half : {true, false}) {
-      const AttentionOptions options = {.half = half};
-      check_store(AttentionCase({0, 3, 20, 90}, options, 3, {{2, 0, 70}, {0, 0, 1}, {1, 0, 90}}, ++seed), isa, three);
+    for (const CacheKind kind : {CacheKind::kFloat16, CacheKind::kFloat32, CacheKind::kMxInt8}) {
+      const AttentionOptions options = {.kind = kind};
+      const size_t head_size = kind == CacheKind::kMxInt8 ? 32 : 20;
+      check_store(AttentionCase({0, 3, head_size, 90}, options, 3, {{2, 0, 70}, {0, 0, 1}, {1, 0, 90}}, ++seed), isa,
+                  three);
       check_store(AttentionCase({0, 1, 64, 9}, options, 2, {{1, 0, 9}}, ++seed), isa, one);
     }
     random_companies_over_stored({6, 2, 20, 300}, other_modes[2], ++seed, isa, one);
@@ -309,6 +335,9 @@ int main() {
     for (unsigned i = 0; i < kCompanies; ++i) {
       random_companies({6, 2, 20, 200}, all_options[i], ++seed, isa, i % 2 ? one : three);
       random_companies({10, 1, kLargeHead, 170}, all_options[7 - i], ++seed, isa, i % 2 ? three : one);
+      AttentionOptions options = all_options[i * 2];
+      options.kind = CacheKind::kMxInt8;
+      random_companies({6, 2, 64, 200}, options, ++seed, isa, i % 2 ? one : three);
     }
   }
   return mxspec::test::check_result();

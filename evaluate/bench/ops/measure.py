@@ -178,7 +178,7 @@ def time_layers(caches: NDArray[np.float16], ceiling: ReadCeiling, rows: int, ca
     """For each piece, the median seconds of a layer, and the seconds of reading as many bytes."""
     pairs = []
     for piece, layers in enumerate(caches):
-        seconds = time_attention(layers, HEADS, rows, cached, isa=isa, repetitions=len(layers))
+        seconds = time_attention(layers, "float16", HEAD_SIZE, HEADS, rows, cached, isa=isa, repetitions=len(layers))
         assert seconds is not None
         pairs.append(Pair(median(seconds), ceiling.seconds_after(piece) / len(layers)))
     return pairs

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/ops/attention/attention_inputs.h"
 #include "runtime/ops/checks.h"
 
 namespace mxspec {
@@ -42,9 +43,9 @@ void AttentionBase::attend(const Operands& operands, const Tensor& output) const
       .query = operands.query.as<const float>(),
       .key = floats_of(operands.key),
       .value = floats_of(operands.value),
+      .kind = kind_of(operands.past_key),
       .key_cache = operands.past_key.data,
       .value_cache = operands.past_value.data,
-      .half_cache = operands.past_key.type == ElementType::kFloat16,
       .slopes = floats_of(operands.slopes),
       .sinks = floats_of(operands.sinks),
       .distance_bias = floats_of(operands.distance_bias),

@@ -37,17 +37,39 @@ void check_query(const Tensor& query, int64_t kv_heads) {
   }
 }
 
+CacheKind kind_of(const Tensor& past) {
+  switch (past.type) {
+    case ElementType::kFloat32:
+      return CacheKind::kFloat32;
+    case ElementType::kFloat16:
+      return CacheKind::kFloat16;
+    case ElementType::kUint8:
+      return CacheKind::kMxInt8;
+    default:
+      throw OpError("past_key: got " + name_of(past.type) + ", expected float32, float16, or uint8 for MXINT8");
+  }
+}
+
+int64_t head_size_of(const Tensor& past) {
+  expect_rank(4, "past_key", past.shape, kCacheShape);
+  const int64_t last = past.shape[3];
+  if (kind_of(past) != CacheKind::kMxInt8) return last;
+  constexpr int64_t kBlock = kCacheBlock;
+  if (last >= 1 && last % (kBlock + 1) == 0) return last / (kBlock + 1) * kBlock;
+  throw OpError("past_key: got " + std::to_string(last) + " bytes an entry, expected a multiple of " +
+                std::to_string(kBlock + 1) + " for MXINT8");
+}
+
 void check_cache(const Tensor& past_key, const Tensor& past_value, int64_t head_size) {
   const Shape& shape = past_key.shape;
   expect_rank(4, "past_key", shape, kCacheShape);
-  expect_shape("past_key", shape, {shape[0], shape[1], shape[2], head_size}, kCacheShape);
+  head_size_of(past_key);  // refuses entries that have no whole blocks
+  const int64_t blocks = kind_of(past_key) == CacheKind::kMxInt8 ? head_size / static_cast<int64_t>(kCacheBlock) : 0;
+  expect_shape("past_key", shape, {shape[0], shape[1], shape[2], head_size + blocks}, kCacheShape);
   expect_shape("past_value", past_value.shape, shape, "the shape of past_key");
-  const ElementType type = past_key.type;
-  if (type != ElementType::kFloat16 && type != ElementType::kFloat32) {
-    throw OpError("past_key: got " + name_of(type) + ", expected float16 or float32");
-  }
-  if (past_value.type != type) {
-    throw OpError("past_value: got " + name_of(past_value.type) + ", expected " + name_of(type) + " like past_key");
+  if (past_value.type != past_key.type) {
+    throw OpError("past_value: got " + name_of(past_value.type) + ", expected " + name_of(past_key.type) +
+                  " like past_key");
   }
 }
 

@@ -12,7 +12,14 @@ namespace mxspec {
 
 // Queries [1, tokens, heads, head_size], heads being a multiple of kv_heads.
 void check_query(const Tensor& query, int64_t kv_heads);
-// Keys and values that are cached: float16 or float32 [slots, kv_heads, capacity, head_size], both alike.
+// The kind of a cache, from its type: float32, float16, or uint8 for kMxInt8.
+CacheKind kind_of(const Tensor& past);
+
+// The size of a head of a cache [slots, kv_heads, capacity, head_size]; of kMxInt8, whose last dimension is the bytes
+// of an entry, 33 for 32 elements.
+int64_t head_size_of(const Tensor& past);
+
+// Keys and values that are cached, both alike.
 void check_cache(const Tensor& past_key, const Tensor& past_value, int64_t head_size);
 // Keys and values of a call's tokens: [1, tokens, kv_heads, head_size].
 void check_new_entries(const Tensor& key, const Tensor& value, int64_t tokens, int64_t kv_heads, int64_t head_size);

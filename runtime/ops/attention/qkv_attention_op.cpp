@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "runtime/ops/attention/attention_inputs.h"
 #include "runtime/ops/attention/qkv_rows.h"
 #include "runtime/ops/checks.h"
 #include "runtime/ops/rotary_op.h"
@@ -16,11 +17,9 @@ constexpr int64_t kValuesPerTask = 32768;
 constexpr float kNoEpsilon = -1;  // the attribute is absent
 
 // Number of query heads, from the row width.
-int64_t query_heads(const Shape& qkv, const Shape& past) {
-  if (past.rank() != 4 || past[1] < 1 || past[3] < 1) {
-    throw_shape("past_key", past, "[slots, kv_heads, capacity, head_size]");
-  }
-  const int64_t kv_heads = past[1], head_size = past[3];
+int64_t query_heads(const Shape& qkv, const Shape& past, int64_t head_size) {
+  if (past[1] < 1 || head_size < 1) throw_shape("past_key", past, "[slots, kv_heads, capacity, head_size]");
+  const int64_t kv_heads = past[1];
   const int64_t heads = qkv.rank() == 3 && qkv[0] == 1 ? qkv[2] / head_size - 2 * kv_heads : 0;
   if (heads < 1 || qkv[2] % head_size != 0 || heads % kv_heads != 0) {
     throw_shape(
@@ -65,8 +64,9 @@ void QkvAttentionBase::compute(Context& context) const {
   const Tensor past_key = context.input(1);
   const std::optional<Tensor> cos = context.optional_input(6);
   const std::optional<Tensor> sin = context.optional_input(7);
-  const int64_t heads = query_heads(qkv.shape, past_key.shape);
-  const int64_t tokens = qkv.shape[1], kv_heads = past_key.shape[1], head_size = past_key.shape[3];
+  const int64_t head_size = head_size_of(past_key);
+  const int64_t heads = query_heads(qkv.shape, past_key.shape, head_size);
+  const int64_t tokens = qkv.shape[1], kv_heads = past_key.shape[1];
   const Shape query_shape{1, tokens, heads, head_size}, key_shape{1, tokens, kv_heads, head_size};
   if (cos.has_value() != sin.has_value()) throw OpError("cos and sin: got one of them, expected both or neither");
   if (cos) check_rotary_tables(cos->shape, sin->shape, query_shape);

@@ -27,7 +27,7 @@ void check_half(const char* name, const Tensor& values) {
   for (int64_t i = 0; i < count; ++i) {
     if (!(std::abs(first[i]) >= kInfiniteHalf)) continue;
     throw OpError(std::string(name) + ": got " + std::to_string(first[i]) +
-                  ", which a float16 cache cannot hold (at most 65504); compile with cache_dtype float32");
+                  ", which a float16 cache cannot hold (at most 65504); compile with --caches float32 or mxint8");
   }
 }
 
@@ -39,14 +39,15 @@ void StoreKeyValue::compute(Context& context) const {
   const Tensor key = context.input(0), value = context.input(1);
   const Tensor past_key = context.input(2), past_value = context.input(3);
   const Shape& cache = past_key.shape;
-  check_cache(past_key, past_value, cache[3]);
+  const int64_t head_size = head_size_of(past_key);
+  check_cache(past_key, past_value, head_size);
   if (key.shape.rank() != 4) throw_shape("key", key.shape, "[1, tokens, kv_heads, head_size]");
-  check_new_entries(key, value, key.shape[1], cache[1], cache[3]);
+  check_new_entries(key, value, key.shape[1], cache[1], head_size);
   std::vector<AttentionSequence> sequences = read_sequences(context.input(5), key.shape[1]);
   read_slots(context.input(4), cache[0], sequences);
   check_room(cache[2], sequences);
-  const bool half = past_key.type == ElementType::kFloat16;
-  if (half) {
+  const CacheKind kind = kind_of(past_key);
+  if (kind == CacheKind::kFloat16) {
     check_half("key", key);
     check_half("value", value);
   }
@@ -58,13 +59,13 @@ void StoreKeyValue::compute(Context& context) const {
   call.sequences = sequences.data();
   call.sequence_count = sequences.size();
   call.kv_heads = static_cast<size_t>(cache[1]);
-  call.head_size = static_cast<size_t>(cache[3]);
+  call.head_size = static_cast<size_t>(head_size);
   call.capacity = static_cast<size_t>(cache[2]);
   call.key = key.as<const float>();
   call.value = value.as<const float>();
+  call.kind = kind;
   call.key_cache = past_key.data;
   call.value_cache = past_value.data;
-  call.half_cache = half;
   store_keys_and_values(call, chosen_isa().isa, shared_threads());
 }
 

@@ -63,11 +63,13 @@ class Plan {
 
   size_t state_floats() const { return most_rows() * (2 + padded_); }
   size_t scratch_floats() const { return kSpanKeys * call_.head_size + most_rows() * (kSpanKeys + 4); }
+  size_t queries_floats() const { return most_rows() * query_floats(call_.kind, call_.head_size); }
   AttentionState state_in(float* memory) const { return {memory, memory + most_rows(), memory + 2 * most_rows()}; }
-  AttentionScratch scratch_in(float* memory) const {
+  AttentionScratch scratch_in(float* memory, float* queries) const {
     float* const scores = memory + kSpanKeys * call_.head_size;
     float* const rows = scores + most_rows() * kSpanKeys;
-    return {memory, scores, rows, rows + most_rows(), rows + 2 * most_rows(), rows + 3 * most_rows()};
+    const auto numbers = [&](size_t i) { return rows + i * most_rows(); };
+    return {memory, scores, numbers(0), numbers(1), numbers(2), numbers(3), queries};
   }
 
  private:
@@ -125,9 +127,11 @@ class Plan {
 // Task = (tile): all its spans in order.
 void attend_tile(const AttentionCall& call, const AttentionKernels& kernels, const Plan& plan, const Plan::Tile& tile) {
   thread_local Buffer buffer;
-  float* const memory = buffer.floats(plan.scratch_floats() + plan.state_floats());
-  const AttentionState state = plan.state_in(memory + plan.scratch_floats());
-  kernels.attend(call, tile.view, tile.first_span, tile.last_span, state, plan.scratch_in(memory));
+  float* const memory = buffer.floats(plan.scratch_floats() + plan.queries_floats() + plan.state_floats());
+  float* const queries = memory + plan.scratch_floats();
+  const AttentionState state = plan.state_in(queries + plan.queries_floats());
+  kernels.prepare(call, tile.view, queries);
+  kernels.attend(call, tile.view, tile.first_span, tile.last_span, state, plan.scratch_in(memory, queries));
   kernels.finish(call, tile.view, state);
 }
 
@@ -143,7 +147,8 @@ class SplitTiles {
       for (size_t span = tile.first_span; span < tile.last_span; ++span) tasks_.push_back({i, span});
     }
     state_stride_ = plan.state_floats();
-    states_ = buffer.floats(tasks_.size() * state_stride_);
+    states_ = buffer.floats(tasks_.size() * state_stride_ + plan.tiles().size() * plan.queries_floats());
+    for (size_t i = 0; i < plan.tiles().size(); ++i) kernels.prepare(call, plan.tiles()[i].view, queries_of(i));
   }
 
   size_t count() const { return tasks_.size(); }
@@ -152,7 +157,7 @@ class SplitTiles {
     const auto [index, span] = tasks_[task];
     const AttentionTile& tile = plan_.tiles()[index].view;
     thread_local Buffer buffer;
-    const AttentionScratch scratch = plan_.scratch_in(buffer.floats(plan_.scratch_floats()));
+    const AttentionScratch scratch = plan_.scratch_in(buffer.floats(plan_.scratch_floats()), queries_of(index));
     kernels_.attend(call_, tile, span, span + 1, state_of(task), scratch);
     if (left_[index].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(index, scratch);
   }
@@ -162,6 +167,9 @@ class SplitTiles {
     size_t tile, span;
   };
 
+  float* queries_of(size_t tile) const {
+    return states_ + tasks_.size() * state_stride_ + tile * plan_.queries_floats();
+  }
   AttentionState state_of(size_t task) const { return plan_.state_in(states_ + task * state_stride_); }
 
   // The first span's state takes in the others. Rows of a window that do not see the first span replace it later.

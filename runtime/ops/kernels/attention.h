@@ -18,6 +18,22 @@
 
 namespace mxspec {
 
+// What a cache holds of a head's key or value, entry by entry.
+enum class CacheKind {
+  kFloat32,
+  kFloat16,
+  kMxInt8,  // OCP MX: head_size elements of INT8, then a scale of E8M0 for each 32 of them
+};
+
+inline constexpr size_t kCacheBlock = 32;  // elements of kMxInt8 that share a scale
+
+// Bytes of an entry. The head size of kMxInt8 is a multiple of kCacheBlock.
+constexpr size_t entry_bytes(CacheKind kind, size_t head_size) {
+  return kind == CacheKind::kFloat32   ? head_size * sizeof(float)
+         : kind == CacheKind::kFloat16 ? head_size * sizeof(uint16_t)
+                                       : head_size + head_size / kCacheBlock;
+}
+
 inline constexpr size_t kSpanKeys = 128;    // keys of one partial softmax
 inline constexpr size_t kSharingRows = 64;  // rows that share one pass over keys and values
 
@@ -42,12 +58,12 @@ struct AttentionCall {
   const AttentionSequence* sequences;
   size_t sequence_count;
   size_t heads, kv_heads, head_size, capacity;
-  const float* query;   // [tokens, heads, head_size]
-  const float* key;     // [tokens, kv_heads, head_size]
-  const float* value;   // like key
-  void* key_cache;      // [slots, kv_heads, capacity, head_size], holding the past
+  const float* query;  // [tokens, heads, head_size]
+  const float* key;    // [tokens, kv_heads, head_size]
+  const float* value;  // like key
+  CacheKind kind;
+  void* key_cache;      // [slots, kv_heads, capacity] entries, holding the past
   void* value_cache;    // like key_cache
-  bool half_cache;      // float16, else float32
   const float* slopes;  // [heads], or nullptr
   const float* sinks;   // [heads], or nullptr
   // [heads, distances], or nullptr: added to the score of a key by its distance from the row in positions, beginning

@@ -38,7 +38,14 @@ struct AttentionScratch {
   float* sum;      // [row] of this span
   float* keep;     // [row]: factor of what was merged before
   float* take;     // [row]: factor of this span
+  float* queries;  // [row][query_floats], prepared
 };
+
+// Of a row's query as the kernels want it: for kMxInt8 as integers, two words for four entries, a scale and a start for
+// 32.
+constexpr size_t query_floats(CacheKind kind, size_t head_size) {
+  return kind == CacheKind::kMxInt8 ? head_size / 2 + head_size / kCacheBlock * 2 : 0;
+}
 
 // Of the cache, the entry of a sequence's key-value head that is its position 0. Where sequences see their own tokens,
 // those of all of them lie in one slot.
@@ -50,6 +57,8 @@ inline size_t first_entry(const AttentionCall& call, const AttentionSequence& se
 struct AttentionKernels {
   // Writes the new keys and values of one (sequence, key-value head) to the cache, rounded to its type.
   void (*store)(const AttentionCall&, const AttentionSequence&, size_t kv_head);
+  // Prepares the queries of a tile: float[row][query_floats].
+  void (*prepare)(const AttentionCall&, const AttentionTile&, float* queries);
   // Attends over the spans first..last-1 and merges them, into a state that holds nothing yet.
   void (*attend)(const AttentionCall&, const AttentionTile&, size_t first, size_t last, AttentionState,
                  AttentionScratch);

@@ -1,4 +1,4 @@
-// The table of an instruction set from its lanes. Included by one file an instruction set.
+// The table of an instruction set from its lanes and bytes. Included by one file an instruction set.
 #pragma once
 
 #include "runtime/ops/kernels/attention_impl.h"
@@ -10,9 +10,9 @@
 namespace mxspec {
 namespace {
 
-template <class L>
+template <class L, class B>
 constexpr LaneKernels lane_kernels() {
-  return {attention_kernels<L>(),
+  return {attention_kernels<L, B>(),
           {gate<L, Silu<L>>, gate<L, GeluTanh<L>>, gate<L, ClampedSwiGlu<L>>},
           {rms_norm_row<L>, layer_norm_row<L>},
           weighted_sum<L>};

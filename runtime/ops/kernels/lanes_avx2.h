@@ -77,6 +77,15 @@ struct Avx2Lanes {
     return {_mm256_blendv_ps(b.low, a.low, mask.low), _mm256_blendv_ps(b.high, a.high, mask.high)};
   }
 
+  template <int kDistance>
+  static Vector swap(Vector a) {
+    if constexpr (kDistance == 8) return {a.high, a.low};
+    if constexpr (kDistance == 4)
+      return {_mm256_permute2f128_ps(a.low, a.low, 1), _mm256_permute2f128_ps(a.high, a.high, 1)};
+    if constexpr (kDistance == 2) return {_mm256_permute_ps(a.low, 0x4e), _mm256_permute_ps(a.high, 0x4e)};
+    if constexpr (kDistance == 1) return {_mm256_permute_ps(a.low, 0xb1), _mm256_permute_ps(a.high, 0xb1)};
+  }
+
   static float sum(Vector a) {
     const __m256 eight = _mm256_add_ps(a.low, a.high);
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -54,6 +54,14 @@ struct Avx512Lanes {
   static Mask range(size_t first, size_t last) { return static_cast<Mask>(first_lanes(last) & ~first_lanes(first)); }
   static Vector select(Mask mask, Vector a, Vector b) { return _mm512_mask_blend_ps(mask, b, a); }
 
+  template <int kDistance>
+  static Vector swap(Vector a) {
+    if constexpr (kDistance == 8) return _mm512_shuffle_f32x4(a, a, 0x4e);
+    if constexpr (kDistance == 4) return _mm512_shuffle_f32x4(a, a, 0xb1);
+    if constexpr (kDistance == 2) return _mm512_permute_ps(a, 0x4e);
+    if constexpr (kDistance == 1) return _mm512_permute_ps(a, 0xb1);
+  }
+
   static float sum(Vector a) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -1,11 +1,10 @@
 #if defined(__aarch64__)
-#include "runtime/ops/kernels/lanes_neon.h"
-
+#include "runtime/ops/kernels/bytes_neon.h"
 #include "runtime/ops/kernels/lane_kernels_impl.h"
 
 namespace mxspec {
 
-constinit const LaneKernels kLanesNeon = lane_kernels<NeonLanes>();
+constinit const LaneKernels kLanesNeon = lane_kernels<NeonLanes, NeonBytes>();
 
 }  // namespace mxspec
 #endif

@@ -101,6 +101,15 @@ struct NeonLanes {
     return each([&](int i) { return vbslq_f32(mask.four[i], a.four[i], b.four[i]); });
   }
 
+  template <int kDistance>
+  static Vector swap(Vector a) {
+    return each([&](int i) {
+      if constexpr (kDistance >= 4) return a.four[i ^ (kDistance / 4)];
+      if constexpr (kDistance == 2) return vextq_f32(a.four[i], a.four[i], 2);
+      if constexpr (kDistance == 1) return vrev64q_f32(a.four[i]);
+    });
+  }
+
   static float sum(Vector a) {
     const float32x4_t four = vaddq_f32(vaddq_f32(a.four[0], a.four[2]), vaddq_f32(a.four[1], a.four[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));

@@ -1,9 +1,8 @@
-#include "runtime/ops/kernels/lanes_scalar.h"
-
+#include "runtime/ops/kernels/bytes_scalar.h"
 #include "runtime/ops/kernels/lane_kernels_impl.h"
 
 namespace mxspec {
 
-constinit const LaneKernels kLanesScalar = lane_kernels<ScalarLanes>();
+constinit const LaneKernels kLanesScalar = lane_kernels<ScalarLanes, ScalarBytes>();
 
 }  // namespace mxspec

@@ -103,6 +103,12 @@ struct ScalarLanes {
     return each([&](int i) { return mask.lane[i] ? a.lane[i] : b.lane[i]; });
   }
 
+  // Each lane has that of the lane kDistance (1, 2, 4 or 8) away, in pairs.
+  template <int kDistance>
+  static Vector swap(Vector a) {
+    return each([&](int i) { return a.lane[i ^ kDistance]; });
+  }
+
   // ((((l0+l8)+(l4+l12)) + ((l2+l10)+(l6+l14))) + the same sum over the odd lanes
   static float sum(Vector a) {
     for (int width = 8; width > 0; width /= 2) {

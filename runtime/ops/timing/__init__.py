@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.formats.caches import CACHE_KINDS, CacheKind, cache_dtype, entry_size
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, TILE_ROWS, WEIGHT_FORMATS, Activations, packed_shape
 from mxspec.runtime.ops import library_path
@@ -46,7 +48,7 @@ def _library() -> ctypes.CDLL:
         pointer,
     )
     library.mxspec_time_attention.restype = ctypes.c_int
-    library.mxspec_time_attention.argtypes = (ctypes.c_char_p, *(size,) * 7, pointer, size, size, pointer)
+    library.mxspec_time_attention.argtypes = (ctypes.c_char_p, ctypes.c_int, *(size,) * 7, pointer, size, size, pointer)
     library.mxspec_time_read.restype = ctypes.c_uint64
     library.mxspec_time_read.argtypes = (size, pointer, size, size, pointer)
     library.mxspec_time_region.restype = None
@@ -132,20 +134,29 @@ def time_experts(
 
 
 def time_attention(
-    caches: NDArray[np.float16], heads: int, rows: int, cached: int, *, isa: str = "", repetitions: int = 10
+    caches: NDArray[Any],
+    kind: CacheKind,
+    head_size: int,
+    heads: int,
+    rows: int,
+    cached: int,
+    *,
+    isa: str = "",
+    repetitions: int = 10,
 ) -> NDArray[np.float64] | None:
     """Seconds of each call of `rows` tokens of each sequence after `cached` ones of its own, the layers alternating.
 
-    caches: float16[layers, 2, sequences, kv_heads, capacity, head_size]. isa: one of ISAS, by default the best one.
-    Returns None where this machine does not have it.
+    caches: [layers, 2, sequences, kv_heads, capacity, entry], as formats.caches has them. isa: one of ISAS, by default
+    the best one. Returns None where this machine does not have it.
     """
-    layers, _, sequences, kv_heads, capacity, head_size = caches.shape
+    layers, _, sequences, kv_heads, capacity, entry = caches.shape
     assert cached + rows <= capacity
     assert caches.flags.c_contiguous
+    assert (caches.dtype, entry) == (cache_dtype(kind), entry_size(kind, head_size))
     seconds = np.empty(repetitions)
     sizes = (heads, kv_heads, head_size, sequences, rows, cached, capacity)
     status = _library().mxspec_time_attention(
-        isa.encode(), *sizes, caches.ctypes.data, layers, repetitions, seconds.ctypes.data
+        isa.encode(), CACHE_KINDS.index(kind), *sizes, caches.ctypes.data, layers, repetitions, seconds.ctypes.data
     )
     return _timed(status, isa, seconds)
 

@@ -89,10 +89,10 @@ MXSPEC_EXPORT int mxspec_time_experts(const char* isa, const size_t* sizes, cons
 }
 
 // Seconds of each of `repetitions` calls of attention of `rows` new tokens of each of `sequences` sequences, after
-// `cached` tokens each. `layers` pairs of caches uint16[sequences, kv_heads, capacity, head_size], of float16 values,
-// in `caches` alternate, as in a model.
-MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv_heads, size_t head_size,
-                                        size_t sequences, size_t rows, size_t cached, size_t capacity, uint16_t* caches,
+// `cached` tokens each. `layers` pairs of caches [sequences, kv_heads, capacity] of entries of a kind (CacheKind) in
+// `caches` alternate, as in a model.
+MXSPEC_EXPORT int mxspec_time_attention(const char* isa, int kind, size_t heads, size_t kv_heads, size_t head_size,
+                                        size_t sequences, size_t rows, size_t cached, size_t capacity, uint8_t* caches,
                                         size_t layers, size_t repetitions, double* seconds) {
   using namespace mxspec;
   return no_throw<int>(kNoMemory, [&]() -> int {
@@ -103,9 +103,10 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
     std::vector<float> output(query.size());
     std::vector<AttentionSequence> parts;
     for (size_t s = 0; s < sequences; ++s) parts.push_back({s, cached, s * rows, rows});
-    const size_t cache_values = sequences * kv_heads * capacity * head_size;
+    const CacheKind of_caches = static_cast<CacheKind>(kind);
+    const size_t cache_bytes = sequences * kv_heads * capacity * entry_bytes(of_caches, head_size);
     for (size_t i = 0; i < repetitions; ++i) {
-      uint16_t* keys = caches + i % layers * 2 * cache_values;
+      uint8_t* keys = caches + i % layers * 2 * cache_bytes;
       const AttentionCall call = {
           .mode = AttentionMode::kCausal,
           .sequences = parts.data(),
@@ -117,9 +118,9 @@ MXSPEC_EXPORT int mxspec_time_attention(const char* isa, size_t heads, size_t kv
           .query = query.data(),
           .key = fresh.data(),
           .value = fresh.data(),
+          .kind = of_caches,
           .key_cache = keys,
-          .value_cache = keys + cache_values,
-          .half_cache = true,
+          .value_cache = keys + cache_bytes,
           .slopes = nullptr,
           .sinks = nullptr,
           .distance_bias = nullptr,

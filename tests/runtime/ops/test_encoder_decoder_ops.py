@@ -238,7 +238,7 @@ def test_a_value_that_float16_cannot_hold_is_refused(name: str, value: float) ->
         binding.bind_ortvalue_input(bound, array)
     for past in PASTS:
         binding.bind_ortvalue_output(past.replace("past", "present"), values[past])
-    message = f"mxspec.StoreKeyValue: {name}: got {value:f}.*float16.*; compile with cache_dtype float32"
+    message = f"mxspec.StoreKeyValue: {name}: got {value:f}.*float16.*; compile with --caches float32 or mxint8"
     with pytest.raises(RuntimeError, match=message):
         session.run_with_iobinding(binding)
     assert all(np.isnan(arrays[past]).all() for past in PASTS)  # nothing was written

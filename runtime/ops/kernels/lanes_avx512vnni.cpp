@@ -1,0 +1,10 @@
+#if defined(__x86_64__)
+#include "runtime/ops/kernels/bytes_avx512.h"
+#include "runtime/ops/kernels/lane_kernels_impl.h"
+
+namespace mxspec {
+
+constinit const LaneKernels kLanesAvx512Vnni = lane_kernels<Avx512Lanes, Avx512Bytes>();
+
+}  // namespace mxspec
+#endif
