@@ -181,7 +181,7 @@ def check_models(
             if not complete:
                 check_twin(plan, checkpoint.config, models[plan.name], recipe)
             own = check_own_weights(folder, entry, checkpoint, plan.rows)
-        seen = {} if own is None else {"own": own.stored.error, "int8_rows": own.int8_rows}
+        seen: dict[str, float] = {} if own is None else {"own": own.stored.error} | {**own.divergences}
         referee = verdicts[checkpoint].entry.model_copy(update=seen)
         cost = None
         if plan.name == "target":

@@ -21,7 +21,7 @@ from mxspec.evaluate.result import Result
 from mxspec.evaluate.sheet import Sheet
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError
-from mxspec.formats.manifest import ModelEntry, ModelName
+from mxspec.formats.manifest import BLURS, BlurName, ModelEntry, ModelName
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.cli.command import Command, read_text
 from mxspec.runtime.models.draft_tokens import DraftTokens
@@ -35,7 +35,10 @@ TEXTS = 4  # two texts, and what each becomes after a rollback
 
 
 class LogitsResult(Result):
-    """The largest errors of a model's logits with int16 rows, as shares of the largest logit; what int8 rows change."""
+    """The largest errors of a model's logits with int16 rows, as shares of the largest logit; what blurs change.
+
+    `divergences` are KL divergences in nats, by the blur that causes them.
+    """
 
     model: ModelName
     format: str
@@ -44,7 +47,7 @@ class LogitsResult(Result):
     worst_reading: str
     error_checkpoint_weights: float
     tolerance: float
-    int8_rows: float | None  # KL divergence in nats; None of a model without
+    divergences: dict[BlurName, float]
     failure: str | None
     passed: bool
 
@@ -57,10 +60,10 @@ class LogitsResult(Result):
             ("where", self.worst_reading),
             ("largest error, weights of the checkpoint", f"{self.error_checkpoint_weights:.1e}"),
         ]
-        if self.int8_rows is not None:
-            figures.append(("int8 rows change it by, nats (KL)", f"{self.int8_rows:.1e}"))
+        for blur, divergence in self.divergences.items():
+            figures.append((f"{BLURS[blur]} change it by, nats (KL)", f"{divergence:.1e}"))
         figures.append(("verdict", "passed" if self.passed else "failed"))
-        note = "An error is a share of the largest logit; rows are int16."
+        note = "An error is a share of the largest logit; rows are int16, caches at least float16."
         return [Sheet.of_figures(f"logits of the {self.model} against transformers in float32", figures, [note])]
 
 
@@ -143,7 +146,7 @@ def measure_logits(
         worst_reading=found.stored.way,
         error_checkpoint_weights=original.error,
         tolerance=TOLERANCE,
-        int8_rows=found.int8_rows,
+        divergences=found.divergences,
         failure=failure,
         passed=failure is None,
     )

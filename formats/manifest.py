@@ -7,21 +7,26 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError, field_validator, model_validator
 
+from mxspec.formats.caches import CacheKind, entry_bytes, entry_size
 from mxspec.formats.errors import BundleError
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.formats.sampling import BUNDLED, PARAMETERS
 from mxspec.formats.validation import Strict, first_problem, parse_json, with_fields
 from mxspec.formats.weight_format import Activations
 
-SCHEMA_VERSION = 3
-READABLE_SCHEMA_VERSIONS = (2, 3)  # version 2 has no `cost`; the graphs of version 1 hold one text a call
+SCHEMA_VERSION = 4
+# In version 3 `caches` is called `cache_dtype`, version 2 has no `cost`; the graphs of version 1 hold one text a call.
+READABLE_SCHEMA_VERSIONS = (2, 3, 4)
 LARGEST_K = 64  # tokens drafted in a round: far more than any pair gains by, and few enough to count through
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 
 ModelName = Literal["target", "draft", "baseline"]
+BlurName = Literal["int8_rows", "mxint8_caches"]
+BLURS: dict[BlurName, str] = {"int8_rows": "int8 rows", "mxint8_caches": "MXINT8 caches"}
+"""What a model may round beside its weights, as a sentence names it."""
 GuessesName = Literal["ngram", "suffix"]  # as the drafters that they are for
 LENDER: ModelName = "target"  # the model whose weights file may hold tables of the others
 Count = Annotated[int, Field(ge=0)]
@@ -87,14 +92,15 @@ class RefereeEntry(Strict):
     """How far the graph's logits were from transformers' own in float32, as shares of the largest logit.
 
     `quiet` and `loud`: a small twin of the model with random weights at two scales. `own`: the model itself with the
-    weights that it stores, where they fit in memory. Rows are int16 in all of them; `int8_rows` is what int8 rows
-    change in the last, as a KL divergence in nats a token.
+    weights that it stores, where they fit in memory. Rows are int16 and caches at least float16 in all of them;
+    `int8_rows` and `mxint8_caches` are what these change in the last, as a KL divergence in nats a token.
     """
 
     quiet: Annotated[float, Field(ge=0)]
     loud: Annotated[float, Field(ge=0)]
     own: Annotated[float, Field(ge=0)] | None = None
     int8_rows: Nats | None = None
+    mxint8_caches: Nats | None = None
 
 
 class CostEntry(Strict):
@@ -238,7 +244,7 @@ class ModelEntry(Strict):
     layers: Positive
     kv_heads: Positive
     head_size: Positive
-    cache_dtype: Literal["float16", "float32"]
+    caches: CacheKind = Field(validation_alias=AliasChoices("caches", "cache_dtype"))
     vocab_size: Positive
     context_length: Positive
     vocabulary: VocabularyEntry | None = None
@@ -264,6 +270,15 @@ class ModelEntry(Strict):
     def longest(self) -> int:
         """The most tokens that one of its graphs reads of a text."""
         return max(self.context_length, 0 if self.encoder is None else self.encoder.context_length)
+
+    @property
+    def cache_entry(self) -> int:
+        """Size of the last dimension of its caches: one key, or value, of a head."""
+        return entry_size(self.caches, self.head_size)
+
+    def cache_bytes(self, tokens: int) -> int:
+        """Bytes of the keys and values of so many tokens, in all layers."""
+        return 2 * self.layers * self.kv_heads * entry_bytes(self.caches, self.head_size) * tokens
 
     @model_validator(mode="after")
     def _has_experts(self) -> Self:

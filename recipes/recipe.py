@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from mxspec.formats.caches import CacheKind
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.file_kind import is_gguf, what_it_is
 from mxspec.formats.manifest import GuessesName, KMax
@@ -180,7 +181,7 @@ class Recipe(Strict):
     context_length: Positive | None = None
     source_length: Positive | None = None
     prefill_chunk: Positive = 128
-    cache_dtype: Literal["float16", "float32"] = "float16"
+    caches: CacheKind = "float16"
     rounding: Rounding = "auto"
     rounding_minutes: Annotated[float, Field(ge=0)] = 10.0
     calibrate: str | None = None

@@ -99,7 +99,9 @@ def byte_tokenizer() -> Tokenizer:
     return make_byte_tokenizer()
 
 
-def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0, layers: int = 2) -> Path:
+def save_checkpoint(
+    folder: Path, *, seed: int, logits: int, noise: float = 0.0, layers: int = 2, heads: int = 4
+) -> Path:
     """A random Llama with `logits` ≥ VOCAB logits, the ones beyond VOCAB far too likely: they must be masked."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -108,8 +110,8 @@ def save_checkpoint(folder: Path, *, seed: int, logits: int, noise: float = 0.0,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         vocab_size=logits,
         max_position_embeddings=CONTEXT,
         bos_token_id=BOS,
@@ -251,7 +253,7 @@ def t5_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def fill(folder: Path) -> None:
         target, draft = save_t5(folder / "target", seed=1), save_t5(folder / "draft", seed=1, noise=0.01)
-        settings: dict[str, Any] = {"context_length": CONTEXT, "source_length": 48, "cache_dtype": "float32"}
+        settings: dict[str, Any] = {"context_length": CONTEXT, "source_length": 48, "caches": "float32"}
         settings |= {"k_max": K_MAX, "prefill_chunk": PREFILL_CHUNK, "tasks": {"reverse": "reverse: "}}
         with compiled_once(tmp_path_factory):
             compile_pair(folder, target, draft, with_baseline=True, **settings)

@@ -22,9 +22,7 @@ SIZES = {
 
 def exported(weight_format: str, context_length: int, **settings: float) -> bytes:
     config = AutoConfig.for_model("llama", **SIZES, **settings)
-    found = export_graph(
-        config, weight_format=lambda _: weight_format, context_length=context_length, cache_dtype="float16"
-    )
+    found = export_graph(config, weight_format=lambda _: weight_format, context_length=context_length, caches="float16")
     for node in found.model.graph:
         node.name = None  # the passes number their own, among others where a graph was read back
     model: bytes = ir.serde.serialize_model(found.model).SerializeToString()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxspec.compile.check.int8_rows import divergences
+from mxspec.compile.check.blurs import divergences
 from mxspec.compile.check.readings import Logits
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import Source

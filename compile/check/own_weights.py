@@ -1,9 +1,9 @@
 """Compare a compiled model with transformers' float32 forward of the checkpoint that it was made from.
 
 The bundle's weights are unpacked and put into transformers' model, so that packed and fp16 models are compared alike:
-only half-precision caches and rows of int16 differ. int8_rows.py judges what int8 rows add. Each stored tensor must
-also be near the parameter that transformers loaded. This finds an error that a twin cannot show: one tensor in the
-place of another.
+only half-precision caches and rows of int16 differ. blurs.py judges what int8 rows and MXINT8 caches add. Each
+stored tensor must also be near the parameter that transformers loaded. This finds an error that a twin cannot show: one
+tensor in the place of another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from mxspec.compile.check.int8_rows import check_divergence, mean_divergence, with_int16_rows
+from mxspec.compile.check.blurs import blurs_of, check_divergence, mean_divergence, without
 from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, Text, random_texts, read_texts, shortened
 from mxspec.compile.check.reference import (
     Difference,
@@ -38,7 +38,7 @@ from mxspec.compile.checkpoint.names import is_computed, resolve_names, tied_nam
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.planning.plan import head_parameters
 from mxspec.formats.errors import CheckFailed, CheckpointError
-from mxspec.formats.manifest import ModelEntry, TensorEntry
+from mxspec.formats.manifest import BlurName, ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
 from mxspec.formats.storage import stored_as
 from mxspec.formats.tiles import unpack_values
@@ -54,13 +54,13 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OwnWeights:
-    """The difference of logits from transformers' with the bundle's weights, of a model with int16 rows.
+    """The difference of logits from transformers' with the bundle's weights, of a model without blurs.
 
-    `int8_rows` is the KL divergence in nats that int8 rows cause, None for a model without int8 rows.
+    `divergences`: the KL divergence in nats that each rounding of the model causes.
     """
 
     stored: Difference
-    int8_rows: float | None
+    divergences: dict[BlurName, float]
 
     def check(self, entry: ModelEntry) -> None:
         """Raise CheckFailed unless a model's logits are those of the weights that it stores."""
@@ -69,8 +69,8 @@ class OwnWeights:
                 f"{entry.graph}: differs from transformers with the same weights by {self.stored.error:.1e} of the "
                 f"largest logit ({self.stored.way}), expected at most {TOLERANCE:.0e}: the bundle is wrong"
             )
-        if self.int8_rows is not None:
-            check_divergence(self.int8_rows, entry)
+        for blur, divergence in self.divergences.items():
+            check_divergence(blur, divergence, entry)
 
 
 def check_own_weights(
@@ -118,7 +118,7 @@ class _Comparison:
     """The logits of a bundle's model for texts that begin at a position, and transformers' model to compare with."""
 
     readings: Sequence[Reading]
-    int8_rows: float | None
+    divergences: dict[BlurName, float]
     first_position: int
     model: PreTrainedModel
     rows: Ids | None
@@ -130,20 +130,21 @@ class _Comparison:
         """Read the texts, and load transformers' model with the checkpoint's weights."""
         config, length = checkpoint.config, len(texts[0])
         first_position = min(first_positions(config, entry.context_length, entry.context_length - length))
-        read = partial(_read, entry=entry, texts=texts, first_position=first_position)
-        if entry.activations == "int8":
-            with with_int16_rows(folder, entry) as place:
-                readings = read(place)
-            int8_rows = mean_divergence(readings, read(folder))
-        else:
-            readings, int8_rows = read(folder), None
-        return cls(readings, int8_rows, first_position, load_reference(checkpoint, config), rows)
+        read = partial(_read, texts=texts, first_position=first_position)
+        blurs = blurs_of(entry)
+        with without(folder, entry, blurs) as exact:
+            readings = read(*exact)
+        divergences = {}
+        for blur in blurs:
+            with without(folder, entry, [other for other in blurs if other != blur]) as rounded:
+                divergences[blur] = mean_divergence(readings, read(*rounded))
+        return cls(readings, divergences, first_position, load_reference(checkpoint, config), rows)
 
     def with_stored(self, folder: Path, entry: ModelEntry, checkpoint: Checkpoint) -> OwnWeights:
         """Give transformers' model the weights of the bundle, and compare."""
         with torch.no_grad():
             _store_weights(self.model, folder, entry, checkpoint, self.rows)
-        return OwnWeights(self.difference(), self.int8_rows)
+        return OwnWeights(self.difference(), self.divergences)
 
     def difference(self) -> Difference:
         """The largest difference, a mixture's median one, with the current weights of transformers' model."""

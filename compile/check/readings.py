@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.mx import NAN_SCALE
 from mxspec.runtime.models.session import Session
 
 Logits = npt.NDArray[np.float32]
@@ -92,7 +93,7 @@ def forget(session: Session) -> None:
     """Fill every slot with NaN, because an entry that was not written since must not be read."""
     encoded = {} if session.encoder is None else session.encoder.caches.arrays
     for cache in (*session.caches.values(), *encoded.values()):
-        cache.fill(np.nan)
+        cache.fill(NAN_SCALE if cache.dtype == np.uint8 else np.nan)
 
 
 def _sources(texts: Sequence[Text], capacity: int) -> Iterator[Text]:

@@ -46,7 +46,7 @@ from mxspec.runtime.models.session import Session
 # The smallest that is wrong: an epsilon 5 % off shows 4e-4 (Gemma, quiet), GELU's tanh for its erf 9e-5 (loud).
 TOLERANCE = {QUIET: 2e-5, LOUD: 4e-5}
 _PLAIN = TargetRecipe(checkpoint="twin", format=FP16_TILES)
-_RECIPE = Recipe(name="twin", cache_dtype="float32", target=_PLAIN, draft=DraftRecipe(checkpoint="twin"))
+_RECIPE = Recipe(name="twin", caches="float32", target=_PLAIN, draft=DraftRecipe(checkpoint="twin"))
 
 
 @dataclass(frozen=True, slots=True)

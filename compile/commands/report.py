@@ -17,6 +17,7 @@ from mxspec.compile.checkpoint.generation_config import shorten_json
 from mxspec.compile.commands.budget_table import budget_line, budget_table
 from mxspec.formats.generation import GenerationRules
 from mxspec.formats.manifest import (
+    BLURS,
     LENDER,
     CostEntry,
     Manifest,
@@ -156,8 +157,9 @@ def _first_of(ids: Sequence[object]) -> str:
 def _referee_line(referee: RefereeEntry) -> str:
     own = "" if referee.own is None else f"; by {referee.own:.0e} with the weights above"
     twin = max(referee.quiet, referee.loud)
-    rows = "" if referee.int8_rows is None else f"; int8 rows change it by {referee.int8_rows:.1e} nats (KL)"
-    return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}{rows}"
+    found = {words: getattr(referee, name) for name, words in BLURS.items()}
+    blur = "".join(f"; {words} change it by {nats:.1e} nats (KL)" for words, nats in found.items() if nats is not None)
+    return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}{blur}"
 
 
 def _states_line(states: StatesEntry) -> str:

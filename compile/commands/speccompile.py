@@ -15,6 +15,7 @@ from mxspec.compile.commands.report import as_json, print_report
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.compile.interchange.folder import Form
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.caches import CACHE_KINDS
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES
 from mxspec.recipes.find_recipe import read_recipe
@@ -124,6 +125,7 @@ for command in (list_recipes, explain, inspect, emit):
 @click.option("--suffix", type=click.Path(path_type=Path), metavar="TEXT", help="Text for the index of drafter suffix.")
 @click.option("--k-max", type=click.IntRange(min=1), help="Largest number of tokens drafted in a round.")
 @click.option("--context-length", type=click.IntRange(min=1), help="Largest number of tokens of prompt and answer.")
+@click.option("--caches", type=click.Choice(CACHE_KINDS), help="What key-value caches hold. [float16]")
 @click.option("--force", is_flag=True, help="Replace an existing bundle once the new one is complete.")
 @click.option(
     "--emit",
@@ -164,6 +166,7 @@ def compile_recipe(
     suffix: Path | None,
     k_max: int | None,
     context_length: int | None,
+    caches: str | None,
     force: bool,
     emitted: tuple[Form, ...],
     json_output: bool,
@@ -172,6 +175,7 @@ def compile_recipe(
     wanted = read_recipe(recipe, draft).with_changes(
         k_max=k_max,
         context_length=context_length,
+        caches=caches,
         rounding=rounding,
         rounding_minutes=rounding_minutes,
         calibrate=None if calibrate is None else str(calibrate.absolute()),

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from mxspec.formats.caches import CacheKind
 from mxspec.formats.manifest import ExpertsEntry, StatesEntry
 from mxspec.formats.weight_format import packed_shape
 
@@ -90,7 +91,7 @@ class ExportedGraph:
     head_size: int
     vocab_size: int
     context_length: int
-    cache_dtype: str
+    caches: CacheKind
     notes: tuple[str, ...] = ()  # choices that users should know
     states: StatesEntry | None = None
     experts: ExpertsEntry | None = None

@@ -93,8 +93,8 @@ def cache_names(entry: ModelEntry) -> list[str]:
 
 
 def cache_type(entry: ModelEntry) -> ir.DataType:
-    """The type of keys and values, as in the bundle's caches."""
-    return ir.DataType.FLOAT if entry.cache_dtype == "float32" else ir.DataType.FLOAT16
+    """The type of keys and values: float32 as in the bundle's caches, else float16."""
+    return ir.DataType.FLOAT if entry.caches == "float32" else ir.DataType.FLOAT16
 
 
 def _cache(entry: ModelEntry, length: str) -> ir.Shape:

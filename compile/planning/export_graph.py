@@ -38,9 +38,10 @@ from mxspec.compile.trace.rotary import replace_rotary_modules
 from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
 from mxspec.compile.trace.trace import trace
 from mxspec.compile.trace.traces import Traces
+from mxspec.formats.caches import CacheKind
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import StatesEntry
-from mxspec.formats.weight_format import Activations
+from mxspec.formats.weight_format import BLOCK, Activations
 
 __all__ = ["ExportedGraph", "WeightSpec", "export_graph"]
 
@@ -50,7 +51,7 @@ def export_graph(
     *,
     weight_format: Callable[[str], str],
     context_length: int,
-    cache_dtype: str,
+    caches: CacheKind,
     source_length: int | None = None,
     activations: Activations = "int16",
     buffers: Mapping[str, Source] = MappingProxyType({}),
@@ -62,7 +63,7 @@ def export_graph(
     """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py). Products read
-    rows as `activations` if their format supports it. `cache_dtype` is float16 or float32. A head that is also the
+    rows as `activations` if their format supports it. A head that is also the
     embedding is stored once if `stored_once` says so for its parameter, else with a float16 table. No weights are read,
     only small `buffers` (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to
     `source_length` tokens. `traces` are of the same configuration, buffers, lengths and taps. With `head_rows` the
@@ -75,7 +76,7 @@ def export_graph(
     family = family_of(config)
     family.prepare(config)
     _check_context(config, context_length)
-    name, shape = architecture_name(config), _cache_shape(config, cache_dtype)
+    name, shape = architecture_name(config), _cache_shape(config, caches)
     call, source_call = CallInputs(), SourceCall()
     source_call.positions = call.positions
     with call.registered():
@@ -105,7 +106,7 @@ def export_graph(
         head_size=shape.head_size,
         vocab_size=head.source.n,
         context_length=context_length,
-        cache_dtype=cache_dtype,
+        caches=caches,
         notes=notes,
         states=_states(config, taps),
         experts=experts_of(graph),
@@ -152,9 +153,15 @@ def _check_context(config: PreTrainedConfig, context_length: int) -> None:
         )
 
 
-def _cache_shape(config: PreTrainedConfig, cache_dtype: str) -> CacheShape:
+def _cache_shape(config: PreTrainedConfig, caches: CacheKind) -> CacheShape:
     kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
-    return CacheShape(decoder_layers(config), kv_heads, head_size(config), cache_dtype)
+    size = head_size(config)
+    if caches == "mxint8" and size % BLOCK:
+        raise RecipeError(
+            f"caches: got mxint8, which needs heads of a multiple of {BLOCK} numbers, and {architecture_name(config)} "
+            f"has heads of {size}; choose float16"
+        )
+    return CacheShape(decoder_layers(config), kv_heads, size, caches)
 
 
 def _constants(model: PreTrainedModel) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:

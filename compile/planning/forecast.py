@@ -17,6 +17,7 @@ from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format
+from mxspec.formats.caches import CacheKind, entry_bytes
 from mxspec.formats.manifest import ExpertsEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 from mxspec.recipes.find_recipe import shipped_config
@@ -116,7 +117,7 @@ def _forecast_model(
         weights=weights,
         fetch_bytes=0 if recipe.has_folder(wanted.checkpoint) else _stored_bytes(model, width, own),
         file_bytes=sum(packed.values()) + sum(_kept_bytes(model, context_length, stored_once, packed)),
-        cache_bytes=_cache_bytes(config, texts, 4 if recipe.cache_dtype == "float32" else 2),
+        cache_bytes=_cache_bytes(config, texts, recipe.caches),
         context_length=context_length,
         matrices=frozenset(packed),
         matrix_bytes=sum(packed.values()),
@@ -212,7 +213,7 @@ def _kept_bytes(
     yield from (4 * math.prod(shape) for shape in computed)
 
 
-def _cache_bytes(config: PreTrainedConfig, tokens: int, width: int) -> int:
+def _cache_bytes(config: PreTrainedConfig, tokens: int, kind: CacheKind) -> int:
     """Bytes of the keys and values of all layers, for a text and its source."""
     kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
-    return 2 * width * int(decoder_layers(config) * kv_heads * head_size(config) * tokens)
+    return 2 * int(decoder_layers(config) * kv_heads * entry_bytes(kind, head_size(config)) * tokens)

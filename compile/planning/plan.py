@@ -159,7 +159,7 @@ def _export(
         config,
         weight_format=weight_format,
         context_length=context_length,
-        cache_dtype=recipe.cache_dtype,
+        caches=recipe.caches,
         source_length=source_length(recipe, config),
         activations=wanted.activations,
         buffers=buffers,

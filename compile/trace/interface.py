@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-CACHE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+from mxspec.formats.caches import CacheKind, entry_size
+
+_DTYPES = {"float16": torch.float16, "float32": torch.float32, "mxint8": torch.uint8}
 # Sizes of an example call: all different and above 1, so that the exporter takes none for a constant.
 SEQUENCES, TOKENS, ROWS, SLOTS, CAPACITY, SOURCE_CAPACITY = 2, 5, 3, 7, 11, 13
 
@@ -18,16 +20,17 @@ Caches = list[tuple[Tensor, Tensor]]  # keys and values of each layer
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of a layer's cache: [slots, kv_heads, capacity, head_size] of `dtype`."""
+    """The shape of a layer's cache: [slots, kv_heads, capacity, entry], as formats.caches has entries of its kind."""
 
     layers: int
     kv_heads: int
     head_size: int
-    dtype: str
+    kind: CacheKind
 
     def examples(self, capacity: int = CAPACITY) -> Caches:
         """Caches of an example call, of zeros."""
-        size, dtype = (SLOTS, self.kv_heads, capacity, self.head_size), CACHE_DTYPES[self.dtype]
+        entry, dtype = entry_size(self.kind, self.head_size), _DTYPES[self.kind]
+        size = (SLOTS, self.kv_heads, capacity, entry)
         return [(torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)) for _ in range(self.layers)]
 
     def names(self, kind: str) -> list[str]:

@@ -71,7 +71,7 @@ def write_graph(
         layers=exported.layers,
         kv_heads=exported.kv_heads,
         head_size=exported.head_size,
-        cache_dtype="float32" if exported.cache_dtype == "float32" else "float16",
+        caches=exported.caches,
         vocab_size=exported.vocab_size,
         context_length=exported.context_length,
         states=exported.states,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mxspec.evaluate.bench.commands.batch import bench_batch
+from mxspec.evaluate.bench.commands.caches import bench_caches
 from mxspec.evaluate.bench.commands.columns import bench_columns
 from mxspec.evaluate.bench.commands.compare import bench_compare
 from mxspec.evaluate.bench.commands.floor import bench_floor
@@ -34,6 +35,7 @@ for command in (
     bench_head,
     bench_floor,
     bench_speculate,
+    bench_caches,
     bench_columns,
     bench_batch,
     bench_serve,

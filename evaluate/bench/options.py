@@ -44,6 +44,12 @@ def repetitions_option(default: int) -> Callable[[Callable[..., Any]], Callable[
     return click.option("--repetitions", default=default, show_default=True, type=click.IntRange(min=1))
 
 
+def check_activations(weight_format: str, activations: Activations) -> None:
+    """Raise MxspecError where products of a format do not take these activations."""
+    if activations not in (taken := taken_activations(weight_format)):
+        raise MxspecError(f"--activations: got {activations}, but products of {weight_format} take {', '.join(taken)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The bundle to measure: a given one, or one with random weights of a known shape."""
@@ -74,10 +80,7 @@ class Choice:
             ) from None
         assert self.shape is not None
         weight_format, activations = named_by_user(self.weight_format or "mxfp6_e3m2"), self.activations or "int16"
-        if activations not in (taken := taken_activations(weight_format)):
-            raise MxspecError(
-                f"--activations: got {activations}, but products of {weight_format} take {', '.join(taken)}"
-            )
+        check_activations(weight_format, activations)
         self.work.mkdir(parents=True, exist_ok=True)
         before = set(self.work.iterdir())
         shape = ALL_SHAPES[self.shape]

@@ -104,15 +104,16 @@ def _wrong_caches(
     takes: Signature, gives: Signature, names: Sequence[tuple[str, str]], entry: ModelEntry
 ) -> Iterator[str]:
     """Caches whose output is another than their input, or that the entry does not describe."""
-    cache_type = {"float16": "tensor(float16)", "float32": "tensor(float)"}[entry.cache_dtype]
+    cache_type = {"float16": "tensor(float16)", "float32": "tensor(float)", "mxint8": "tensor(uint8)"}[entry.caches]
+    sizes = {"kv_heads": (1, entry.kv_heads), "head_size": (3, entry.cache_entry)}
     for name, written in names:
         kind, shape = takes[name]
         if (kind, shape) != gives[written] or len(shape) != 4:
             yield f"{name} is {kind} {shape}, and {written} is not"
         if kind != cache_type:
-            yield f"cache_dtype: got {entry.cache_dtype}, the graph's {name} is {kind}"
-        for key, index in (("kv_heads", 1), ("head_size", 3)):
-            if shape[index] != getattr(entry, key):
+            yield f"caches: got {entry.caches}, the graph's {name} is {kind}"
+        for key, (index, size) in sizes.items():
+            if shape[index] != size:
                 yield f"{key}: got {getattr(entry, key)}, the graph's {name} is {shape}"
 
 

@@ -17,12 +17,12 @@ _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names
 
 
 class Caches:
-    """Arrays of one shape [slots, kv_heads, capacity, head_size] by name, which calls read and write in place."""
+    """Arrays of one shape [slots, kv_heads, capacity, entry] by name, which calls read and write in place."""
 
-    def __init__(self, names: Sequence[str], shape: tuple[int, int, int, int], dtype: str) -> None:
+    def __init__(self, names: Sequence[str], shape: tuple[int, int, int, int], dtype: np.dtype[Any]) -> None:
         """All zeros. Raises MxspecError where the address space does not hold them."""
         self._memory: list[mmap.mmap] = []  # one map for each cache
-        self.arrays = {name: self._make(shape, np.dtype(dtype)) for name in names}
+        self.arrays = {name: self._make(shape, dtype) for name in names}
         self._values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.arrays.items()}
 
     def bind(self, binding: Any, read: str, written: str | None = None) -> None:

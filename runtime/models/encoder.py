@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnxruntime as ort
 
+from mxspec.formats.caches import cache_dtype
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime.models.agreement import check_encoder_agreement, cross_names
@@ -30,7 +31,7 @@ INPUTS: dict[str, type[np.integer[Any]]] = {
 
 
 class Encoder:
-    """An encoder's graph and what it has written, each cache [slots, kv_heads, capacity, head_size]."""
+    """An encoder's graph and what it has written, each cache [slots, kv_heads, capacity, entry]."""
 
     def __init__(self, folder: Path, entry: ModelEntry, slots: int, options: ort.SessionOptions | None = None) -> None:
         """Load the encoder of a model; raises BundleError and MxspecError as Session does."""
@@ -43,8 +44,8 @@ class Encoder:
         path = folder / entry.encoder.graph
         self.session = load_graph(path, options)
         check_encoder_agreement(path, self.session, INPUTS, entry)
-        shape = (slots, entry.kv_heads, self.capacity, entry.head_size)
-        self.caches = Caches(cross_names(entry.layers), shape, entry.cache_dtype)
+        shape = (slots, entry.kv_heads, self.capacity, entry.cache_entry)
+        self.caches = Caches(cross_names(entry.layers), shape, cache_dtype(entry.caches))
         self._binding = self.session.io_binding()
         self.caches.bind(self._binding, "", "present_")
         self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in INPUTS.items()}

@@ -20,6 +20,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.caches import cache_dtype
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.models.agreement import cache_names, check_agreement
@@ -59,7 +60,7 @@ class _Read:
 
 
 class Session:
-    """A graph and its caches, each [slots, kv_heads, capacity, head_size]; used by one thread at a time."""
+    """A graph and its caches, each [slots, kv_heads, capacity, entry]; used by one thread at a time."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class Session:
         self.session = load_graph(path, options)
         check_agreement(path, self.session, inputs, entry)
         self._binding = self.session.io_binding()
-        shape = (slots, entry.kv_heads, self.capacity, entry.head_size)
-        self._caches = Caches(cache_names(entry.layers), shape, entry.cache_dtype)
+        shape = (slots, entry.kv_heads, self.capacity, entry.cache_entry)
+        self._caches = Caches(cache_names(entry.layers), shape, cache_dtype(entry.caches))
         self._caches.bind(self._binding, "past_", "present_")
         self.encoder = None if entry.encoder is None else Encoder(folder, entry, slots, options)
         if self.encoder is not None:

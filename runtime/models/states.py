@@ -29,7 +29,7 @@ class GivenStates:
     def __init__(self, binding: Any, entry: StatesEntry, slots: int, capacity: int) -> None:
         """Memory is taken as tokens are read. Raises MxspecError where the address space does not hold it."""
         self._output = Output(binding, _NAME, entry.size)
-        self._kept = Caches([_NAME], (slots, 1, capacity, entry.size), "float32")
+        self._kept = Caches([_NAME], (slots, 1, capacity, entry.size), np.dtype(np.float32))
         self._given: States = np.zeros((0, entry.size), np.float32)
 
     def begin(self, tokens: int) -> None:

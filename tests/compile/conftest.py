@@ -222,11 +222,9 @@ def tiny_export(
     """Call it with a name of TINY, a weight format and a cache type for the exported graph: shared, to be read only."""
 
     @cache
-    def export(name: str, weight_format: str, cache_dtype: str) -> ExportedGraph:
+    def export(name: str, weight_format: str, caches: str) -> ExportedGraph:
         path, _ = tiny_checkpoint(name)
-        return export_graph(
-            load_config(path), weight_format=lambda _: weight_format, context_length=96, cache_dtype=cache_dtype
-        )
+        return export_graph(load_config(path), weight_format=lambda _: weight_format, context_length=96, caches=caches)
 
     return export
 
@@ -294,15 +292,15 @@ def written_graph(
     """Call it as tiny_export for a folder with the graph, its weights inside, and the manifest's entry (entry.json)."""
 
     @cache
-    def write(name: str, weight_format: str, cache_dtype: str) -> tuple[Path, ModelEntry]:
-        exported = tiny_export(name, weight_format, cache_dtype)
+    def write(name: str, weight_format: str, caches: str) -> tuple[Path, ModelEntry]:
+        exported = tiny_export(name, weight_format, caches)
         state = tiny_checkpoint(name)[1].state_dict()
         model = exported.model.clone()
         for spec in exported.weights:
             model.graph.initializers[spec.name].const_value = ir.tensor(fill_weight(spec, state), name=spec.name)
-        folder = tmp_path_factory.mktemp(f"{name}-{weight_format}-{cache_dtype}")
+        folder = tmp_path_factory.mktemp(f"{name}-{weight_format}-{caches}")
         (folder / "graph.onnx").write_bytes(ir.serde.serialize_model(model).SerializeToString())
-        sizes = ("architecture", "layers", "kv_heads", "head_size", "cache_dtype", "vocab_size", "context_length")
+        sizes = ("architecture", "layers", "kv_heads", "head_size", "caches", "vocab_size", "context_length")
         entry = ModelEntry(
             graph="graph.onnx", weights="inside", format=weight_format, specializations=(1, 96), tensors=(),
             **{name: getattr(exported, name) for name in sizes},

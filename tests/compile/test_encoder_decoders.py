@@ -57,7 +57,7 @@ def compiled(tiny_checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFact
         wanted = MIXED if name == "bart" else {"format": FP16_TILES}
         target = TargetRecipe.model_validate({"checkpoint": str(path)} | wanted)
         lengths = {"context_length": CONTEXT, "source_length": SOURCE, "k_max": 4, "prefill_chunk": 12}
-        recipe = Recipe.model_validate({"name": "x", "target": target, "cache_dtype": "float32"} | lengths)
+        recipe = Recipe.model_validate({"name": "x", "target": target, "caches": "float32"} | lengths)
         with Checkpoint(path) as checkpoint:
             plan = plan_model("target", checkpoint, target, recipe, CONTEXT)
             entry = write_model(plan, folder, lambda _: None).entry

@@ -95,7 +95,7 @@ def write_mx(
 
 def compile_in(folder: Path, **wanted: Any) -> ModelEntry:
     target, draft = TargetRecipe(checkpoint="x", **wanted), DraftRecipe(checkpoint="x")
-    recipe = Recipe(name="x", k_max=3, prefill_chunk=8, cache_dtype="float32", target=target, draft=draft)
+    recipe = Recipe(name="x", k_max=3, prefill_chunk=8, caches="float32", target=target, draft=draft)
     with Checkpoint(folder) as checkpoint:
         plan = plan_model("target", checkpoint, target, recipe, 64)
         assert not any("_proj" in name for name in mx_formats(plan))  # gptq and scale leave codes alone

@@ -65,7 +65,7 @@ class Compiled:
 def compiled(checkpoint: Path, folder: Path, **wanted: object) -> Compiled:
     folder.mkdir()
     target = TargetRecipe.model_validate({"checkpoint": str(checkpoint), **wanted})
-    recipe = Recipe(name="x", cache_dtype="float32", target=target)
+    recipe = Recipe(name="x", caches="float32", target=target)
     with Checkpoint(checkpoint) as opened:
         plan = plan_model("target", opened, target, recipe, CONTEXT)
         return Compiled(folder, plan, write_model(plan, folder, lambda count: None).entry)

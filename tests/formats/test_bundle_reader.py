@@ -87,8 +87,8 @@ def test_no_folder_and_no_manifest(tmp_path: Path) -> None:
         (b'{"schema_version": -1e999}', "-1e999 is too large for a number"),
         (b'{"schema_version": 2}', "key 'name' is missing"),
         (b'{"schema_version": true}', "schema version True"),
-        (b'{"schema_version": 1}', "schema version 1, this mxspec reads 2, 3; compile the bundle again"),
-        (b'{"schema_version": 4}', "schema version 4, this mxspec reads 2, 3"),
+        (b'{"schema_version": 1}', "schema version 1, this mxspec reads 2, 3, 4; compile the bundle again"),
+        (b'{"schema_version": 5}', "schema version 5, this mxspec reads 2, 3, 4"),
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "not valid JSON"),
     ],
 )
@@ -148,7 +148,7 @@ def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[i
         (lambda m: m["models"]["draft"].update(graph="target.onnx"), "already belongs to target"),
         (lambda m: m["models"]["draft"].update(graph="other.onnx"), "'other.onnx' is not in files"),
         (lambda m: m["models"]["draft"].update(layers=-1), "models.draft.layers: expected more than 0, got -1"),
-        (lambda m: m["models"]["draft"].update(cache_dtype="int8"), "expected 'float16' or 'float32', got 'int8'"),
+        (lambda m: m["models"]["draft"].update(caches="int8"), "expected 'float32', 'float16' or 'mxint8', got 'int8'"),
         (
             lambda m: m["models"]["draft"].update(specializations=[]),
             "expected to have at least 1 item",

@@ -92,9 +92,7 @@ class CallBench:
 
     def cache_bytes(self, cached: int) -> int:
         """Bytes of keys and values of `cached` tokens."""
-        entry = self.entry
-        itemsize = np.dtype(entry.cache_dtype).itemsize
-        return 2 * entry.layers * entry.kv_heads * entry.head_size * cached * itemsize
+        return self.entry.cache_bytes(cached)
 
     def fill(self, cached: int) -> None:
         """Fill or cut the cache to exactly `cached` tokens."""

@@ -73,7 +73,7 @@ def write_model(folder: Path, fault: str, vocab_size: int = VOCABULARY) -> Model
     onnx.save(model, folder / "model.onnx")
     return ModelEntry(
         graph="model.onnx", weights="x", architecture="x", format="fp16", layers=1, kv_heads=1, head_size=4,
-        cache_dtype="float32", vocab_size=vocab_size, context_length=64, specializations=(1,), tensors=(),
+        caches="float32", vocab_size=vocab_size, context_length=64, specializations=(1,), tensors=(),
     )  # fmt: skip
 
 

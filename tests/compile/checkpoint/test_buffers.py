@@ -26,7 +26,7 @@ from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 from tests.compile.conftest import LIGHT
 
 PLAIN = TargetRecipe(checkpoint="x", format="fp16_tiles")
-RECIPE = Recipe(name="x", cache_dtype="float32", target=PLAIN, draft=DraftRecipe(checkpoint="x"))
+RECIPE = Recipe(name="x", caches="float32", target=PLAIN, draft=DraftRecipe(checkpoint="x"))
 BETA = "model.layers.0.mlp.act_fn.beta"
 
 

@@ -89,7 +89,7 @@ def test_the_check_of_the_demo_and_its_bundle(demo_bundles: dict[str, Path]) -> 
     recipe = recipe.with_changes(target={"format": manifest.models["target"].format})
     for model in forecast(recipe, read_configs(recipe)):
         entry = manifest.models[model.name]
-        size = 2 if entry.cache_dtype == "float16" else 4
+        size = 2 if entry.caches == "float16" else 4
         assert model.cache_bytes == 2 * size * entry.layers * entry.kv_heads * entry.head_size * entry.context_length
         assert model.file_bytes == pytest.approx(manifest.files[entry.weights].bytes, rel=0.01)
         assert model.fetch_bytes == 0

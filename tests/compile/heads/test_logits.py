@@ -49,7 +49,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compiled(head: Checkpoint, folder: Path) -> Session:
     folder.mkdir()
-    recipe = Recipe.of_checkpoints("x", "y").with_changes(cache_dtype="float32")
+    recipe = Recipe.of_checkpoints("x", "y").with_changes(caches="float32")
     assert recipe.draft is not None
     ids = target_ids(head)
     rows = np.argsort(ids)

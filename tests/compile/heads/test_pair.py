@@ -34,7 +34,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def compiled(folder: Path, head: Path, *, with_baseline: bool, **changes: Any) -> Bundle:
-    sizes = {"k_max": 4, "context_length": 96, "prefill_chunk": 16, "cache_dtype": "float32"}
+    sizes = {"k_max": 4, "context_length": 96, "prefill_chunk": 16, "caches": "float32"}
     pair = Recipe.of_checkpoints(str(folder / "target"), str(head))
     recipe = pair.with_changes(**{"target": {"format": "fp16"}, **sizes, **changes})
     output = head.with_suffix(".bundle")

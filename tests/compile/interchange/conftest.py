@@ -43,14 +43,12 @@ def written_model(
     """Call it as tiny_export for a folder with graph and weights: read only. "every" is a format for each matrix."""
 
     @cache
-    def write(name: str, weight_format: str, cache_dtype: str = "float32") -> tuple[Path, ModelEntry]:
+    def write(name: str, weight_format: str, caches: str = "float32") -> tuple[Path, ModelEntry]:
         path, _ = tiny_checkpoint(name)
         if weight_format == "every":
-            exported = export_graph(
-                load_config(path), weight_format=format_of, context_length=96, cache_dtype=cache_dtype
-            )
+            exported = export_graph(load_config(path), weight_format=format_of, context_length=96, caches=caches)
         else:
-            exported = tiny_export(name, weight_format, cache_dtype)
+            exported = tiny_export(name, weight_format, caches)
             exported = replace(exported, model=exported.model.clone())
         folder = tmp_path_factory.mktemp(f"{name}-{weight_format}")
         with ExitStack() as files:
@@ -73,8 +71,8 @@ def standard_model(
     """Call it as written_model, and with a type of scales, for the path of the standard graph."""
 
     @cache
-    def emit(name: str, weight_format: str, cache_dtype: str = "float32", scales: standard.Scales = "e8m0") -> Path:
-        source, entry = written_model(name, weight_format, cache_dtype)
+    def emit(name: str, weight_format: str, caches: str = "float32", scales: standard.Scales = "e8m0") -> Path:
+        source, entry = written_model(name, weight_format, caches)
         folder = tmp_path_factory.mktemp(f"{name}-{weight_format}-{scales}")
         plan = standard.plan_model(source, entry, scales)
         standard.write_model(plan, source, folder, lambda _: None)

@@ -48,7 +48,7 @@ def onnx_runtime(path: Path) -> Run:
 def step(run: Run, entry: ModelEntry, tokens: Any, past: dict[str, Any] | None = None, hidden: int = 0) -> Any:
     """Logits and caches after more tokens of a batch, the first `hidden` of all of which are padding."""
     batch = len(tokens)
-    dtype = np.dtype(entry.cache_dtype)
+    dtype = np.dtype(entry.caches)
     names = [f"{layer}.{what}" for layer in range(entry.layers) for what in ("key", "value")]
     if past is None:
         past = {name: np.zeros((batch, entry.kv_heads, 0, entry.head_size), dtype) for name in names}

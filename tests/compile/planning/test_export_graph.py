@@ -27,7 +27,7 @@ Exports = Callable[[str, str, str], ExportedGraph]
 def export(
     path: Path, weight_format: Callable[[str], str] = lambda _: "mxfp6_e3m2", context: int = 96
 ) -> ExportedGraph:
-    return export_graph(load_config(path), weight_format=weight_format, context_length=context, cache_dtype="float16")
+    return export_graph(load_config(path), weight_format=weight_format, context_length=context, caches="float16")
 
 
 def write_config(path: Path, model_type: str, **settings: object) -> Path:
@@ -75,7 +75,7 @@ def test_inputs_and_outputs_are_the_contract(llama) -> None:
     assert llama.model.graph.opset_imports[""] <= 26
     assert llama.model.ir_version <= 13
     assert (llama.layers, llama.kv_heads, llama.head_size, llama.vocab_size) == (2, 2, 16, 121)
-    assert (llama.architecture, llama.context_length, llama.cache_dtype) == ("LlamaForCausalLM", 96, "float16")
+    assert (llama.architecture, llama.context_length, llama.caches) == ("LlamaForCausalLM", 96, "float16")
 
 
 def test_llama_has_eight_nodes_a_layer(llama) -> None:

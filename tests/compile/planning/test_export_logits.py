@@ -29,8 +29,8 @@ SLOTS = (4, 1)  # of the two texts, among the slots of a session
 
 @pytest.fixture
 def open_session(written_graph: Written) -> Sessions:
-    def open_it(name: str, weight_format: str = "fp16_tiles", cache_dtype: str = "float32") -> Session:
-        folder, entry = written_graph(name, weight_format, cache_dtype)
+    def open_it(name: str, weight_format: str = "fp16_tiles", caches: str = "float32") -> Session:
+        folder, entry = written_graph(name, weight_format, caches)
         session = Session(folder, entry, entry.vocab_size, slots=5)
         forget(session)
         return session
@@ -122,7 +122,7 @@ def test_mixtures_write_what_transformers_writes(name, open_session, tiny_checkp
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2"])
 def test_half_precision_cache_costs_little(name, open_session, tiny_checkpoint) -> None:
     _, model = tiny_checkpoint(name)
-    error = worst_error(open_session(name, cache_dtype="float16"), model)
+    error = worst_error(open_session(name, caches="float16"), model)
     assert 1e-5 < error < 1e-3  # below, the cache would not have been float16
 
 
@@ -162,10 +162,10 @@ def threads() -> Iterator[Callable[[int], None]]:
     ops.set_threads(before)
 
 
-@pytest.mark.parametrize(("name", "weight_format", "cache_dtype"), SETTINGS)
-def test_rows_do_not_depend_on_the_rest_of_the_batch(name, weight_format, cache_dtype, open_session, threads) -> None:
+@pytest.mark.parametrize(("name", "weight_format", "caches"), SETTINGS)
+def test_rows_do_not_depend_on_the_rest_of_the_batch(name, weight_format, caches, open_session, threads) -> None:
     """K+1 scored rows, rows beside other texts, other chunks, other threads: all have the bits of single steps."""
-    session = open_session(name, weight_format, cache_dtype)
+    session = open_session(name, weight_format, caches)
     text, other = texts(3, (41, 29))
     alone = np.concatenate([run(session, (0, i, [token]))[0] for i, token in enumerate(text)])
     for k in range(1, 9):

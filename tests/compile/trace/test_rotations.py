@@ -30,7 +30,7 @@ def make_config(model_type: str, **settings: Any) -> Any:
 
 def export(**settings: Any) -> ExportedGraph:
     config = make_config("llama", **settings)
-    return export_graph(config, weight_format=lambda _: "fp16_tiles", context_length=CONTEXT, cache_dtype="float32")
+    return export_graph(config, weight_format=lambda _: "fp16_tiles", context_length=CONTEXT, caches="float32")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ TEXT = [int(token) for token in np.random.default_rng(3).integers(3, 118, 40)]
 
 def compiled(checkpoint: Checkpoint, folder: Path, taps: tuple[int, ...]) -> Session:
     folder.mkdir()
-    recipe = Recipe.of_checkpoints("x").with_changes(cache_dtype="float32", target={"format": "fp16"})
+    recipe = Recipe.of_checkpoints("x").with_changes(caches="float32", target={"format": "fp16"})
     plan = plan_model("target", checkpoint, recipe.target, recipe, 64, taps=taps)
     entry = write_model(plan, folder, lambda count: None).entry
     return Session(folder, entry, entry.vocab_size, slots=4)

@@ -46,7 +46,7 @@ def test_formats_are_set_after_the_trace(model_type: str, monkeypatch: pytest.Mo
             export_graph(
                 config,
                 weight_format=lambda name: "mxfp4_e2m1" if "o" in name.split(".")[-2] else weight_format,
-                cache_dtype="float16",
+                caches="float16",
                 activations="int8" if weight_format == "mxfp6_e2m3" else "int16",
                 traces=traces,
                 **lengths,

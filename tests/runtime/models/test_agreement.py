@@ -35,7 +35,7 @@ def test_a_true_manifest_is_taken(tiny_bundles: dict[str, Path]) -> None:
         ("layers", 1),
         ("layers", 3),
         ("layers", 10**12),
-        ("cache_dtype", "float32"),
+        ("caches", "float32"),
     ],
 )
 def test_a_false_one_is_refused_by_its_key(tiny_bundles: dict[str, Path], key: str, value: Any) -> None:

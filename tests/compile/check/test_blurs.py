@@ -1,4 +1,4 @@
-"""int8 rows: right ones pass, and damage is seen, in the graph as in the rounding alone."""
+"""int8 rows and MXINT8 caches: right ones pass; damage is seen, in the graph as in the rounding alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from mxspec.compile.check.int8_rows import check_divergence, mean_divergence, with_int16_rows
+from mxspec.compile.check.blurs import check_divergence, mean_divergence, without
 from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, random_texts, read_texts, shortened
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
@@ -28,11 +28,11 @@ Damage = Callable[[ir.Graph, ir.Node], ir.Value]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, each_model_compiled_once: None) -> tuple[Path, ModelEntry]:
-    """The demo target with int8 rows."""
+    """The demo target with int8 rows and MXINT8 caches."""
     folder = tmp_path_factory.mktemp("int8")
     target = TargetRecipe(checkpoint="x", format="mxfp6_e2m3", activations="int8")
     with Checkpoint(DEMO / "target") as checkpoint:
-        plan = plan_model("target", checkpoint, target, Recipe(name="x", target=target), 1024)
+        plan = plan_model("target", checkpoint, target, Recipe(name="x", caches="mxint8", target=target), 1024)
         return folder, write_model(plan, folder, lambda count: None).entry
 
 
@@ -111,8 +111,8 @@ def test_rounding_passes(model: tuple[Path, ModelEntry]) -> None:
         found = check_own_weights(folder, entry, checkpoint)
     assert found is not None
     assert found.stored.error < 2e-3
-    assert found.int8_rows is not None
-    assert 1e-5 < found.int8_rows < 1e-3
+    assert set(found.divergences) == {"int8_rows", "mxint8_caches"}
+    assert all(1e-6 < divergence < 1e-3 for divergence in found.divergences.values())
 
 
 @pytest.mark.parametrize(
@@ -151,16 +151,16 @@ def test_wrong_int8_products_are_seen(
 ) -> None:
     """The graph is right: only its int8 products are not."""
     folder, entry = model
-    with with_int16_rows(folder, entry) as place:
-        exact = read(place, entry)
-    check_divergence(mean_divergence(exact, read(folder, entry)), entry)
+    with without(folder, entry, ["int8_rows"]) as place:
+        exact = read(*place)
+    check_divergence("int8_rows", mean_divergence(exact, read(folder, entry)), entry)
     divergence = mean_divergence(exact, read(write_damaged(model, tmp_path, damage, which), entry))
     with pytest.raises(CheckFailed, match=r"target\.onnx: int8 rows change its distributions by a KL divergence of"):
-        check_divergence(divergence, entry)
+        check_divergence("int8_rows", divergence, entry)
 
 
 def test_values_that_are_not_finite_are_refused(model: tuple[Path, ModelEntry]) -> None:
     exact = read(*model)
     broken = [Reading(one.way, one.text, one.first, one.logits * np.nan) for one in exact]
     with pytest.raises(CheckFailed, match="of inf nats"):
-        check_divergence(mean_divergence(exact, broken), model[1])
+        check_divergence("int8_rows", mean_divergence(exact, broken), model[1])
