@@ -292,12 +292,18 @@ def plan_models(
         with stages.step(f"export {name}"):
             tapped = () if name == "draft" else taps
             trace, kept = traces[checkpoint], rows.get(name)
-            plan = plan_model(name, checkpoint, wanted, recipe, contexts[name], trace, kept, tapped)
+            plan = plan_model(name, checkpoint, wanted, _recipe_of(name, recipe), contexts[name], trace, kept, tapped)
             check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
             plans.append(plan)
         if wanted.tied == "once" and not plan.shares_table and plan.rows is None:
             stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")
     return plans
+
+
+def _recipe_of(name: ModelName, recipe: Recipe) -> Recipe:
+    """The recipe of one model: a baseline, which the others are compared with, has no MXINT8 caches."""
+    exact = name == "baseline" and recipe.caches == "mxint8"
+    return recipe.with_changes(caches="float16") if exact else recipe
 
 
 def pack_model(plan: ModelPlan, rounded: RoundedModel, writer: BundleWriter, stages: Stages) -> WrittenModel:

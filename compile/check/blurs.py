@@ -36,6 +36,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from mxspec.compile.check.readings import Logits, Reading
+from mxspec.compile.graph.cache_types import set_caches
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import BLURS, BlurName, ModelEntry
 
@@ -67,7 +68,7 @@ def without(folder: Path, entry: ModelEntry, blurs: Collection[BlurName]) -> Ite
             if "int8_rows" in blurs:
                 _with_int16_rows(model)
             if "mxint8_caches" in blurs:
-                _with_float32_caches(model, entry.head_size)
+                set_caches(model, "float32", entry.head_size)
             ir.save(model, Path(place) / path)
         exact = {"caches": "float32"} if "mxint8_caches" in blurs else {}
         yield Path(place), entry.model_copy(update=exact)
@@ -77,13 +78,6 @@ def _with_int16_rows(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         for name in ("activations", "down_activations"):
             node.attributes.pop(name, None)
-
-
-def _with_float32_caches(model: ir.Model, head_size: int) -> None:
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        if value.dtype == ir.DataType.UINT8 and value.shape is not None and len(value.shape) == 4:
-            value.dtype = ir.DataType.FLOAT
-            value.shape = ir.Shape([*value.shape[:3], head_size])
 
 
 def _link(source: Path, copy: Path) -> None:

@@ -98,6 +98,9 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(
                 f"  rounded a second time: the checkpoint's matrices are {', '.join(origins)}", highlight=False
             )
+        of_token, in_half = entry.cache_bytes(1), entry.model_copy(update={"caches": "float16"}).cache_bytes(1)
+        beside = "" if entry.caches == "float16" else f"; {in_half:,} in float16"
+        console.print(f"  caches in {entry.caches}: {of_token:,} bytes a token{beside}", highlight=False)
         for tensor in entry.tensors:
             if tensor.looked_up:
                 console.print(

@@ -142,7 +142,7 @@ class CallInputs(TracedCall, PassThroughCache):
         attributes = scaling_of(query, scaling, softcap)
         if self._sources is not None and key is self._sources.caches[layer][0]:
             unread = {"s_aux": s_aux, "position_bias": position_bias, "sliding_window": sliding_window}
-            require_plain(module, query, query, attention_mask, extra | unread)
+            require_plain(module, query, value, attention_mask, extra | unread)
             return self._attend_to_source(query, layer, attributes), None
         require_plain(module, query, value, attention_mask, extra)
         name = type(module).__name__

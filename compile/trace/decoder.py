@@ -40,9 +40,8 @@ class DecoderInterface(GraphInterface):
     ) -> None:
         given = ["states"] if taps else []
         takes, gives = [*_INPUTS, *shape.names("past"), *inputs], ["logits", *given, *outputs, *shape.names("present")]
-        super().__init__(model, takes, gives)
+        super().__init__(model, shape, takes, gives)
         self._call = call
-        self._shape = shape
         self.taps = Taps(model, taps)
 
     def forward(
@@ -74,7 +73,7 @@ class DecoderInterface(GraphInterface):
             *(torch.zeros(1, TOKENS, dtype=torch.int64) for _ in range(2)),
             *(torch.zeros(SEQUENCES, dtype=torch.int32) for _ in range(3)),
             torch.zeros(ROWS, dtype=torch.int64),
-            self._shape.examples(),
+            self.caches.examples(),
         )
 
     def dimensions(self) -> tuple[object, ...]:
@@ -83,7 +82,7 @@ class DecoderInterface(GraphInterface):
         return (ids, ids, lengths, lengths, lengths, rows, self._of_caches({0: slots, 2: Dim("capacity")}))
 
     def _of_caches(self, dimensions: dict[int, Dim]) -> list[tuple[dict[int, Dim], dict[int, Dim]]]:
-        return [(dimensions, dimensions) for _ in range(self._shape.layers)]
+        return [(dimensions, dimensions) for _ in range(self.caches.layers)]
 
 
 class SourceDecoderInterface(DecoderInterface):
@@ -121,7 +120,7 @@ class SourceDecoderInterface(DecoderInterface):
     def arguments(self) -> tuple[object, ...]:
         """Of an example call."""
         lengths = torch.zeros(SEQUENCES, dtype=torch.int32)
-        return (*super().arguments(), lengths, self._shape.examples(SOURCE_CAPACITY))
+        return (*super().arguments(), lengths, self.caches.examples(SOURCE_CAPACITY))
 
     def dimensions(self) -> tuple[object, ...]:
         """The symbolic dimensions of the arguments, by their axes."""

@@ -119,9 +119,8 @@ class EncoderInterface(GraphInterface):
     """Keys and values of the sources, written into their slots."""
 
     def __init__(self, model: PreTrainedModel, call: SourceCall, shape: CacheShape) -> None:
-        super().__init__(model, [*_INPUTS, *shape.names("cross")], shape.names("present_cross"))
+        super().__init__(model, shape, [*_INPUTS, *shape.names("cross")], shape.names("present_cross"))
         self._call = call
-        self._shape = shape
 
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, slots: Tensor, new_lengths: Tensor, cross: Caches
@@ -145,7 +144,7 @@ class EncoderInterface(GraphInterface):
         return (
             *(torch.zeros(1, TOKENS, dtype=torch.int64) for _ in range(2)),
             *(torch.zeros(SEQUENCES, dtype=torch.int32) for _ in range(2)),
-            self._shape.examples(SOURCE_CAPACITY),
+            self.caches.examples(SOURCE_CAPACITY),
         )
 
     def dimensions(self) -> tuple[object, ...]:
@@ -153,4 +152,4 @@ class EncoderInterface(GraphInterface):
         names = ("tokens", "sequences", "slots", "encoder_capacity")
         tokens, sequences, slots, capacity = (torch.export.Dim(name) for name in names)
         ids, lengths, cache = {1: tokens}, {0: sequences}, {0: slots, 2: capacity}
-        return (ids, ids, lengths, lengths, [(cache, cache) for _ in range(self._shape.layers)])
+        return (ids, ids, lengths, lengths, [(cache, cache) for _ in range(self.caches.layers)])

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from mxspec.formats.caches import CacheKind, entry_size
+from mxspec.formats.caches import CacheKind
 
-_DTYPES = {"float16": torch.float16, "float32": torch.float32, "mxint8": torch.uint8}
 # Sizes of an example call: all different and above 1, so that the exporter takes none for a constant.
 SEQUENCES, TOKENS, ROWS, SLOTS, CAPACITY, SOURCE_CAPACITY = 2, 5, 3, 7, 11, 13
 
@@ -20,7 +19,10 @@ Caches = list[tuple[Tensor, Tensor]]  # keys and values of each layer
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of a layer's cache: [slots, kv_heads, capacity, entry], as formats.caches has entries of its kind."""
+    """The caches of all layers, each [slots, kv_heads, capacity, entry] of a kind.
+
+    A model is traced with caches of float32; the kind is set in the graph (cache_types.py).
+    """
 
     layers: int
     kv_heads: int
@@ -29,9 +31,8 @@ class CacheShape:
 
     def examples(self, capacity: int = CAPACITY) -> Caches:
         """Caches of an example call, of zeros."""
-        entry, dtype = entry_size(self.kind, self.head_size), _DTYPES[self.kind]
-        size = (SLOTS, self.kv_heads, capacity, entry)
-        return [(torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)) for _ in range(self.layers)]
+        size = (SLOTS, self.kv_heads, capacity, self.head_size)
+        return [(torch.zeros(size), torch.zeros(size)) for _ in range(self.layers)]
 
     def names(self, kind: str) -> list[str]:
         """The names of the caches in a graph, such as past_key.0 for `past`."""
@@ -41,9 +42,10 @@ class CacheShape:
 class GraphInterface(nn.Module):
     """Wraps the model in the inputs and outputs of the graph contract, whose names are listed in order."""
 
-    def __init__(self, model: PreTrainedModel, inputs: list[str], outputs: list[str]) -> None:
+    def __init__(self, model: PreTrainedModel, caches: CacheShape, inputs: list[str], outputs: list[str]) -> None:
         super().__init__()
         self.model = model
+        self.caches = caches
         self.inputs = inputs
         self.outputs = outputs
 

@@ -1,4 +1,4 @@
-"""One trace for a model in several formats: in its raw graph only the packed products depend on them."""
+"""One trace for a model in several formats: in its raw graph only packed products and the types of caches differ."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import Tensor
 
+from mxspec.compile.graph.cache_types import set_caches
 from mxspec.compile.trace.interface import GraphInterface
 from mxspec.compile.trace.packed import PackedModule
 
@@ -19,12 +20,13 @@ class Traces:
         self._kept: dict[type[GraphInterface], ir.Model] = {}
 
     def of(self, interface: GraphInterface, trace: Callable[[GraphInterface], ir.Model]) -> ir.Model:
-        """A raw graph of its own for each call, in the formats of the interface's model."""
+        """A raw graph of its own for each call, in the formats of the interface's model and with its caches."""
         kind = type(interface)
         if kind not in self._kept:
             self._kept[kind] = trace(interface)
         graph = self._kept[kind].clone()
         _set_formats(graph, interface)
+        set_caches(graph, interface.caches.kind, interface.caches.head_size)
         return graph
 
 

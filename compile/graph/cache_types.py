@@ -1,0 +1,19 @@
+"""The types of a graph's key-value caches, which nothing else in the graph depends on."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from mxspec.formats.caches import CacheKind, entry_size
+
+_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "mxint8": ir.DataType.UINT8}
+_PREFIXES = ("past_key.", "past_value.", "present_", "cross_")
+
+
+def set_caches(model: ir.Model, kind: CacheKind, head_size: int) -> None:
+    """Make the caches that a graph reads and writes those of a kind, [slots, kv_heads, capacity, entry] each."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if str(value.name).startswith(_PREFIXES):
+            assert value.shape is not None
+            value.type = ir.TensorType(_TYPES[kind])  # a type of its own: clones of a graph share theirs
+            value.shape = ir.Shape([*value.shape[:3], entry_size(kind, head_size)])
