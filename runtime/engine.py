@@ -57,6 +57,8 @@ class Engine:
     operators work on (all usable cores by default); no result depends on it. While a text waits for its next token,
     a step reads as much of other prompts as takes `prefill_ms` milliseconds. More than `queue` requests that wait
     are refused. `shared_suffixes` bytes hold past answers: suffix decoding guesses by those of a text's own cache key.
+    `cache_memory` is the most bytes that the key-value caches of all slots may take (any by default): past beginnings
+    are dropped for new texts, which then wait for others to end.
     `model` "baseline" writes with the fp16 target, if the bundle holds it, for a comparison.
     Raises BundleError where the bundle is invalid or cannot be loaded.
     """
@@ -70,11 +72,14 @@ class Engine:
         prefill_ms: float = 50.0,
         queue: int = QUEUE,
         shared_suffixes: int = 0,
+        cache_memory: int | None = None,
         model: Literal["target", "baseline"] = "target",
     ) -> None:
         require_integer("slots", slots, 1)
         require_integer("queue", queue, 0)
         require_integer("shared_suffixes", shared_suffixes, 0)
+        if cache_memory is not None:
+            require_integer("cache_memory", cache_memory, 1)
         if not isinstance(prefill_ms, int | float) or not prefill_ms > 0:
             raise GenerationError(f"prefill_ms: got {prefill_ms!r}, expected a positive number of milliseconds")
         self.bundle = Bundle.open(path)
@@ -93,10 +98,11 @@ class Engine:
         drafting = None if self.draft is None else _draft_of(self.draft, self.target, self.tokenizer)
         self._drafters = drafters_of(self.bundle, drafting, shared_suffixes)
         self._measured = Measured()
-        scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner])
+        scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner], cache_memory)
         costs = table_path(self.bundle, model)
         if (table := read_table(costs)) is not None:
             table.teach(scheduler.load)
+        self._scheduler = scheduler
         self._worker = Worker(scheduler, queue)
         self._close = weakref.finalize(self, _close, self._worker, scheduler, costs)
         self._idle_readers: dict[ModelName, list[Reader | StatesReader]] = {}
@@ -124,6 +130,11 @@ class Engine:
         """Number of texts that have a slot."""
         return self._worker.running
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the key-value caches of all slots take."""
+        return self._scheduler.cache_bytes
+
     # --- writing ---
 
     def generate(self, prompt: str | Sequence[int] | None = None, **settings: Any) -> Handle:
@@ -143,6 +154,8 @@ class Engine:
     def submit_all(self, requests: Sequence[Request]) -> list[Handle]:
         """Begin several requests in the same step, as far as there are slots; if one is refused, no request begins."""
         begun = [(request, mailbox := Mailbox(), self._texts(request, mailbox)) for request in requests]
+        for _, _, texts in begun:
+            self._scheduler.check_memory(texts[0])
         self._worker.submit([texts for _, _, texts in begun])
         return [Handle(self, texts, mailbox, request.n, request.best_of is None) for request, mailbox, texts in begun]
 

@@ -37,14 +37,25 @@ class Caches:
         for cache in self.arrays.values():
             cache[destination, :, first:length] = cache[source, :, first:length]
 
-    def release(self, slot: int) -> None:
-        """Give the memory of a slot back to the system; its entries are zero afterwards."""
-        size = next(iter(self.arrays.values()))[slot].nbytes
-        first = -(-slot * size // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = (slot + 1) * size // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first:
-            for memory in self._memory:
-                memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+    def slot_bytes(self, length: int) -> int:
+        """Bytes of the pages of a slot with so many entries a head, in all caches."""
+        one = next(iter(self.arrays.values()))
+        pages = -(-length * one.strides[2] // mmap.PAGESIZE)
+        return len(self.arrays) * int(one.shape[1]) * pages * mmap.PAGESIZE
+
+    def release(self, slot: int, first: int = 0) -> None:
+        """Give the memory of a slot back to the system, from entry number `first` on; its entries are zero then."""
+        one = next(iter(self.arrays.values()))
+        of_slot, of_head, of_entry = one.strides[:3]
+        # Heads lie side by side: a whole slot is one range.
+        heads = [0] if first == 0 else [head * of_head for head in range(one.shape[1])]
+        size = of_slot if first == 0 else of_head
+        for start in heads:
+            begin = -(-(slot * of_slot + start + first * of_entry) // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (slot * of_slot + start + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if end > begin:
+                for memory in self._memory:
+                    memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def _make(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Zeros that cost memory page by page as they are written.

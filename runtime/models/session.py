@@ -219,11 +219,19 @@ class Session:
         if self.given_states is not None:
             self.given_states.copy(source, destination, length, first)
 
-    def release(self, slot: int) -> None:
-        """Give the memory of a slot back to the system; its entries are zero afterwards."""
-        self._caches.release(slot)
+    def slot_bytes(self, tokens: int, source: int = 0) -> int:
+        """Bytes of the pages of a slot that holds so many tokens, and what the encoder makes of a source."""
+        states = 0 if self.given_states is None else self.given_states.slot_bytes(tokens)
+        read = 0 if self.encoder is None else self.encoder.caches.slot_bytes(source)
+        return self._caches.slot_bytes(tokens) + states + read
+
+    def release(self, slot: int, first: int = 0) -> None:
+        """Give the memory of a slot back to the system, from token number `first` on; its entries are zero then."""
+        if first and self.translation is not None:
+            return  # its entries are not one for each token
+        self._caches.release(slot, first)
         if self.given_states is not None:
-            self.given_states.release(slot)
+            self.given_states.release(slot, first)
 
     def part(self, slot: int, past: int, tokens: Sequence[int], rows: int) -> Part:
         """A part of a check or a measurement: a model that reads states gets some that belong to no text."""

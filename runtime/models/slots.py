@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.runtime.models.cache_memory import CacheMemory
+
 Ids = NDArray[np.int64]
 
 
@@ -41,6 +43,7 @@ class Slot:
     running: bool = False
     last_used: int = 0  # the number of the last taking; 0: never used
     borrower: object | None = None  # a running text that uses the slot while it is idle
+    reserved: int = 0  # most tokens that the running text will have
     _ids: Ids = field(default_factory=_no_ids, compare=False)  # the first of `_ids_of`, a list that only grows
     _ids_of: list[int] | None = field(default=None, compare=False)
 
@@ -90,14 +93,23 @@ class Taken:
 class Slots:
     """All slots of an engine."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, memory: CacheMemory | None = None) -> None:
         self._slots = [Slot(index) for index in range(count)]
+        self._memory = memory
         self._takings = 0
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the slots' caches take."""
+        return sum(self._held_by(slot) for slot in self._slots)
+
     def take(
-        self, prompt: Sequence[int], cache_key: str, source: tuple[int, ...] = (), count: int = 1
+        self, prompt: Sequence[int], cache_key: str, source: tuple[int, ...] = (), count: int = 1, most: int = 0
     ) -> list[Taken] | None:
         """`count` slots for a text that begins with `prompt` under `source`, or None where fewer are idle.
+
+        Also None where the text, which may have `most` tokens, does not fit beside running ones into the caches' memory
+        limit. Slots that were not used for longest lose their content for it.
 
         The first is where the prompt is read; the others are those not used for longest, and get nothing.
         The last token of the prompt is never taken over: reading it gives the first logits. A slot that holds nothing
@@ -119,6 +131,10 @@ class Slots:
             slot = max(own, key=lambda slot: (shared[slot.index], slot.last_used))
         else:
             slot = min(idle, key=lambda slot: slot.last_used)
+        if length and not lender.running and not self._fits(most, count, source, beside=lender):
+            slot = lender
+        if not self._fits(most, count, source):
+            return None
         first = Taken(
             slot,
             lender,
@@ -129,15 +145,50 @@ class Slots:
         )
         others = sorted((other for other in idle if other is not slot), key=lambda other: other.last_used)
         taken = [first, *(Taken(other, other, 0, 0) for other in others[: count - 1])]
+        self._make_room(taken, lender, most, source)
         for each in taken:
             self._takings += 1
             one = each.slot
+            one.reserved = most
             one.running, one.last_used, one.cache_key = True, self._takings, cache_key
             one.source, one.undraftable = source, False
             one.target_encoded, one.draft_encoded = each.target_source is not None, each.draft_source is not None
             one.target_length, one.draft_length = each.target, each.draft
             one.tokens, one.borrower = list(prompt), None
         return taken
+
+    def _bytes_of(self, tokens: int, source: tuple[int, ...]) -> int:
+        return 0 if self._memory is None else self._memory.bytes_of(tokens, len(source))
+
+    def _held_by(self, slot: Slot) -> int:
+        return self._bytes_of(slot.target_length, slot.source)
+
+    def _reserved(self) -> int:
+        return sum(self._bytes_of(slot.reserved, slot.source) for slot in self._slots if slot.running)
+
+    def _fits(self, most: int, count: int, source: tuple[int, ...], beside: Slot | None = None) -> bool:
+        """Whether a text fits into the limit beside those that run, and beside the content of one idle slot."""
+        if self._memory is None or self._memory.limit is None:
+            return True
+        kept = 0 if beside is None else self._held_by(beside)
+        return self._reserved() + count * self._bytes_of(most, source) + kept <= self._memory.limit
+
+    def _make_room(self, taken: Sequence[Taken], lender: Slot, most: int, source: tuple[int, ...]) -> None:
+        """Drop the content of idle slots, those not used for longest first, until a new text fits; the lender last."""
+        if self._memory is None or self._memory.limit is None:
+            return
+        chosen = {each.slot.index for each in taken}
+        idle = [slot for slot in self._slots if not slot.running and slot.index not in chosen and self._held_by(slot)]
+        idle.sort(key=lambda slot: (slot is lender, slot.last_used))
+        left = self._memory.limit - self._reserved() - len(taken) * self._bytes_of(most, source)
+        held = sum(map(self._held_by, idle))
+        for slot in idle:
+            if held <= left:
+                return
+            held -= self._held_by(slot)
+            self.forget(slot)
+            self._memory.release(slot.index)
+            self._memory.release_source(slot.index)
 
     def borrow(self, count: int, borrower: object) -> list[Slot]:
         """Up to `count` idle slots for a text that runs, until another text is given them.
@@ -157,6 +208,8 @@ class Slots:
         return len(self._free_for(borrower))
 
     def _free_for(self, borrower: object) -> list[Slot]:
+        if self._memory is not None and self._memory.limit is not None:
+            return []  # what a text borrows would not be counted
         return [slot for slot in self._slots if not slot.running and slot.borrower in (None, borrower)]
 
     def free(self, slot: Slot) -> None:

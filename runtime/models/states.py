@@ -52,9 +52,13 @@ class GivenStates:
         """Give a slot those of the first `length` tokens of another, but for those before number `first`."""
         self._kept.copy(source, destination, length, first)
 
-    def release(self, slot: int) -> None:
-        """Give the memory of a slot back to the system."""
-        self._kept.release(slot)
+    def slot_bytes(self, tokens: int) -> int:
+        """Bytes of the pages of a slot with the states of so many tokens."""
+        return self._kept.slot_bytes(tokens)
+
+    def release(self, slot: int, first: int = 0) -> None:
+        """Give the memory of a slot back to the system, from token number `first` on."""
+        self._kept.release(slot, first)
 
 
 class ReadStates:

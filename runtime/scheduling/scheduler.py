@@ -13,6 +13,8 @@ from collections import abc, deque
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.models.cache_memory import CacheMemory
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slots, Taken
@@ -21,8 +23,10 @@ from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.scheduling.sequence_planner import SequencePlanner
+from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.work import Planner, ScheduledText, Timing, Work, alone, draft_piece
 
+MIB = 1 << 20
 FIRST_CHUNK = 16  # tokens of a prompt in a step that other texts wait for, while costs are unknown
 
 DraftRead = tuple[ScheduledText, int]  # a text, and the number of its tokens that the draft reads
@@ -51,11 +55,14 @@ class Scheduler:
         k_max: int,
         prefill_ms: float,
         planners: abc.Sequence[abc.Callable[[Slots], Planner]] = (),
+        cache_memory: int | None = None,
     ) -> None:
         self.load = KByLoad(k_max)
         self._target, self._draft = target, draft
         self._prefill_seconds = prefill_ms / 1e3
-        self._slots = Slots(target.slots)
+        self._memory = CacheMemory([target] if draft is None else [target, draft], cache_memory)
+        self._slots = Slots(target.slots, self._memory)
+        self._beyond = k_max + 1  # rows of a round that are rolled back
         known: list[Planner] = [SequencePlanner(self.load, k_max), *(planner(self._slots) for planner in planners)]
         self._planners = {planner.kind: planner for planner in known}
         self._encode_costs = Costs()
@@ -128,7 +135,8 @@ class Scheduler:
         while self._waiting:
             text = self._waiting[0]
             settings = text.settings
-            taken = self._slots.take(settings.prompt, settings.cache_key, settings.source, text.slots_needed)
+            most = self.most_tokens(settings)
+            taken = self._slots.take(settings.prompt, settings.cache_key, settings.source, text.slots_needed, most)
             if taken is None:
                 return
             self._waiting.popleft()
@@ -139,6 +147,25 @@ class Scheduler:
                 text.start(taken, now, self.load)
             if text.ended:
                 self._retire()
+
+    def most_tokens(self, settings: Settings) -> int:
+        """Most tokens that a text with these settings will have in its slot."""
+        return min(len(settings.prompt) + settings.max_new_tokens + self._beyond, self._target.capacity)
+
+    def check_memory(self, text: ScheduledText) -> None:
+        """Raise GenerationError for a text that would not fit into the caches' memory alone."""
+        settings, limit = text.settings, self._memory.limit
+        needed = text.slots_needed * self._memory.bytes_of(self.most_tokens(settings), len(settings.source))
+        if limit is not None and needed > limit:
+            raise GenerationError(
+                f"cache memory: a prompt of {len(settings.prompt):,} tokens and {settings.max_new_tokens:,} new ones "
+                f"may take {needed / MIB:,.0f} MiB, and the engine has {limit / MIB:,.0f}; ask for fewer max_new_tokens"
+            )
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the key-value caches of all slots take."""
+        return self._slots.cache_bytes
 
     def _hand_over(self, taken: Taken) -> None:
         """Copy the prefix and the source from other slots, or free the memory of the slot's older text."""
@@ -155,7 +182,10 @@ class Scheduler:
                 session.copy_source(source.index, slot)
             if length == 0:
                 session.release(slot)
-            elif taken.lender is not taken.slot:
+                continue
+            if self._memory.limit is not None:
+                session.release(slot, length if taken.lender is taken.slot else 0)
+            if taken.lender is not taken.slot:
                 session.copy_prefix(taken.lender.index, slot, length)
 
     def _drop_ended(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import MxspecError
+from mxspec.runtime.cli.bytes import Bytes
 from mxspec.runtime.cli.option_groups import GroupedCommand, option
 from mxspec.serve.http.limits import MIB, Limits
 
@@ -101,6 +102,13 @@ def limit_options(command: Function) -> Function:
 )
 @option(
     WORK,
+    "--cache-memory",
+    type=Bytes(),
+    help="Most memory of a model's key-value caches, such as 2GiB: past beginnings are dropped for it, and new texts "
+    "wait.  [default: what all slots need]",
+)
+@option(
+    WORK,
     "--alias",
     multiple=True,
     metavar="NAME=ID",
@@ -145,6 +153,7 @@ def specserve(
     slots: int,
     threads: int | None,
     shared_mib: int,
+    cache_memory: int | None,
     alias: tuple[str, ...],
     typed_control_tokens: TypedControlTokens,
     limits: Limits,
@@ -185,6 +194,7 @@ def specserve(
         threads=threads,
         limits=limits,
         shared_suffixes=shared_mib * MIB,
+        cache_memory=cache_memory,
         aliases=aliases_of(alias, models),
         typed_control_tokens=typed_control_tokens,
     )

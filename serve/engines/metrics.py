@@ -39,6 +39,7 @@ class Metrics:
 
         self._running = Gauge("mxspec:num_requests_running", "Texts that have a slot.", (_MODEL,), registry=registry)
         self._waiting = Gauge("mxspec:num_requests_waiting", "Texts that wait.", (_MODEL,), registry=registry)
+        self._caches = Gauge("mxspec:cache_bytes", "Bytes of key-value caches.", (_MODEL,), registry=registry)
         self._prompt = counter("prompt_tokens", "Tokens of prompts, those from the prefix cache included.")
         self._generated = counter("generation_tokens", "Tokens written.")
         self._queries = counter("prefix_cache_queries", "Tokens of prompts that were looked for in the slots.")
@@ -70,8 +71,9 @@ class Metrics:
         self._responses = counter("http_responses", "Answers, by route and status.", "route", "status")
 
     def add_model(self, served: Served) -> None:
-        """Show how many of its texts run and wait."""
+        """Show how many of its texts run and wait, and what its caches take."""
         self._running.labels(served.id).set_function(lambda: served.engine.running)
+        self._caches.labels(served.id).set_function(lambda: served.engine.cache_bytes)
         self._waiting.labels(served.id).set_function(lambda: max(served.under_way - served.engine.running, 0))
 
     def refuse(self) -> None:

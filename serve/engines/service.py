@@ -120,6 +120,7 @@ class Service:
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
     shared_suffixes: int = 0  # bytes for each model
+    cache_memory: int | None = None  # most bytes of each model's key-value caches
     aliases: Mapping[str, str] = field(default_factory=dict)  # further ids of models, with their own
     typed_control_tokens: TypedControlTokens = "control"
     on_failure: Callable[[], None] = lambda: None  # called on the event loop
@@ -159,6 +160,7 @@ class Service:
                 threads=self.threads,
                 queue=2 * limit,  # twice, because cancelled texts leave the queue later than this count
                 shared_suffixes=self.shared_suffixes,
+                cache_memory=self.cache_memory,
                 model=model.kind,
             )
             with suppress(GenerationError):  # llguidance is not installed, or cannot read the tokenizer
