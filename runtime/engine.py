@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from tokenizers import Tokenizer
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import ContextLengthError, GenerationError, did_you_mean
+from mxspec.formats.errors import ContextLengthError, GenerationError, MxspecError, UnavailableError, did_you_mean
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.sampling import PARAMETERS
 from mxspec.runtime import ops
@@ -27,6 +27,7 @@ from mxspec.runtime.drafters.text_draft import TextDraft
 from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.grammars.trial import Trial
 from mxspec.runtime.handle import Answer, Handle, Mailbox
+from mxspec.runtime.models.read_beginning import read_beginning, write_beginning
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.states_reader import StatesReader
@@ -240,6 +241,39 @@ class Engine:
         """Largest number of tokens of a prompt; with an encoder, of a source."""
         return self.target.source_capacity or self.target.capacity
 
+    # --- prompts that were read before ---
+
+    def save(self, prompt: str | Sequence[int], path: str | Path, *, cache_key: str = "") -> int:
+        """Keep what the models have read of a prompt in a file, for load(); it is read first where no slot holds it.
+
+        Returns its number of tokens. Raises GenerationError for an invalid prompt, and MxspecError where the file
+        cannot be written, or an encoder reads the prompt.
+        """
+        if self.target.encoder is not None:
+            raise MxspecError("prompt cache: a bundle with an encoder reads each source anew")
+        ids = self._checked(self.encode_within(prompt) if isinstance(prompt, str) else prompt, self.target.capacity)
+        kept = self._worker.call(lambda: self._scheduler.beginning(ids, cache_key))
+        if kept is None:
+            self.generate(ids, max_new_tokens=1, temperature=0, cache_key=cache_key).result()
+            kept = self._worker.call(lambda: self._scheduler.beginning(ids, cache_key))
+        if kept is None:
+            raise UnavailableError("prompt cache: another text took the slot before the prompt was kept")
+        write_beginning(Path(path), kept, self.bundle, self.model)
+        return len(ids)
+
+    def load(self, path: str | Path) -> int:
+        """Give a slot what save() kept: texts that begin with its tokens, under its cache key, read only what follows.
+
+        Returns its number of tokens. Raises MxspecError where the file is damaged, or was made with another bundle, and
+        where no slot is idle.
+        """
+        kept = read_beginning(Path(path), self.bundle, self.model)
+        try:
+            self._worker.call(lambda: self._scheduler.adopt(kept))
+        except MxspecError as error:
+            raise MxspecError(f"prompt cache {path}: {error}") from None
+        return len(kept.tokens)
+
     # --- scoring ---
 
     def score(
@@ -352,7 +386,7 @@ class Engine:
 
     def _source_and_prompt(self, request: Request) -> tuple[tuple[int, ...], list[int]]:
         """The source that the encoder reads (empty without an encoder), and the ids that the text continues."""
-        read = self._checked(self._prompt_ids(request), self.prompt_capacity)
+        read = self._checked(self.prompt_of(request), self.prompt_capacity)
         given = request.decoder_prompt
         if self.target.encoder is None:
             if given is not None:
@@ -364,7 +398,8 @@ class Engine:
             beginning = start + beginning
         return tuple(read), self._checked(beginning, self.target.capacity, "decoder_prompt")
 
-    def _prompt_ids(self, request: Request) -> Sequence[int]:
+    def prompt_of(self, request: Request) -> Sequence[int]:
+        """The token ids of a request's prompt, or of its messages by the chat template. Raises GenerationError."""
         if request.messages is not None:
             template = self.template_for(request.typed_control_tokens)
             self.check_chat(request.messages)

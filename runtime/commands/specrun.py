@@ -37,6 +37,14 @@ FILE = click.Path(path_type=Path)
 @option(PROMPT, "--system", metavar="TEXT", help="System message of the chat.")
 @option(PROMPT, "--task", metavar="NAME", help="Put what the bundle's recipe has for this task before the prompt.")
 @option(PROMPT, "--raw", is_flag=True, help="Continue the prompt as it is, though the bundle has a chat template.")
+@option(
+    PROMPT,
+    "--prompt-cache",
+    type=FILE,
+    metavar="FILE",
+    help="Keep the prompt as it was read in FILE, which the first run writes: later runs with the same beginning read "
+    "only what follows.",
+)
 @request_options
 @option(SPEED, "--slots", type=int, help="Number of texts to write at the same time.  [default: 8]")
 @option(SPEED, "--threads", type=int, help="Number of threads.  [default: all cores]")
@@ -86,6 +94,7 @@ def specrun(
     system: str | None,
     raw: bool,
     task: str | None,
+    prompt_cache: Path | None,
     slots: int | None,
     threads: int | None,
     json_output: bool,
@@ -139,6 +148,10 @@ def specrun(
                 ),
                 "what is not one answer to one prompt, written token by token",
             ),
+            "--prompt-cache": (
+                prompt_cache is not None and (talk or prompts is not None or compared),
+                "what is not one answer to one prompt",
+            ),
             "--picture": (picture is not None and not compared, "no --compare, whose picture it is"),
             "--slots": (compared and slots is not None, "--compare, which writes one text at a time"),
             "--logprobs": (
@@ -180,7 +193,12 @@ def specrun(
         if trace is not None:
             settings["trace"] = True
         request = request_for(engine, text, settings, system=system, raw=raw, task=task)
-        return answer_once(engine, request, json_output=json_output, trace=trace)
+        if prompt_cache is not None and prompt_cache.exists():
+            engine.load(prompt_cache)
+        code = answer_once(engine, request, json_output=json_output, trace=trace)
+        if prompt_cache is not None and not prompt_cache.exists():
+            engine.save(engine.prompt_of(request), prompt_cache)
+        return code
 
 
 def _refuse(mistakes: dict[str, tuple[bool, str]]) -> None:

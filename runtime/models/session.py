@@ -9,7 +9,7 @@ A model with an encoder has a second graph, which reads the source of a slot's t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.caches import cache_dtype
+from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.models.agreement import cache_names, check_agreement
@@ -218,6 +219,29 @@ class Session:
         self._caches.copy(source, destination, length, first)
         if self.given_states is not None:
             self.given_states.copy(source, destination, length, first)
+
+    def rows(self, slot: int, length: int) -> dict[str, NDArray[Any]]:
+        """Copies of the first `length` entries of a slot, [kv_heads, length, entry] by the name of the cache."""
+        return {name: array[slot, :, :length].copy() for name, array in self._kept.items()}
+
+    def put_rows(self, slot: int, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Give a slot the entries that rows() gave, which may be flat arrays of bytes. Raises MxspecError."""
+        kept = self._kept
+        if rows.keys() != kept.keys():
+            raise MxspecError(f"{self.entry.graph}: got caches of another model")
+        for name, array in kept.items():
+            of_slot = array[slot]
+            entry = of_slot.shape[0] * of_slot.shape[2]
+            values = np.ascontiguousarray(rows[name]).reshape(-1).view(array.dtype)
+            length, left = divmod(values.size, entry)
+            if left or length > self.capacity:
+                raise MxspecError(f"{self.entry.graph}: got {values.size} values of {name}, expected whole entries")
+            of_slot[:, :length] = values.reshape(of_slot.shape[0], length, of_slot.shape[2])
+
+    @property
+    def _kept(self) -> dict[str, NDArray[Any]]:
+        """All that a slot keeps of its tokens."""
+        return self._caches.arrays | ({} if self.given_states is None else self.given_states.arrays)
 
     def slot_bytes(self, tokens: int, source: int = 0) -> int:
         """Bytes of the pages of a slot that holds so many tokens, and what the encoder makes of a source."""

@@ -212,6 +212,11 @@ class Slots:
             return []  # what a text borrows would not be counted
         return [slot for slot in self._slots if not slot.running and slot.borrower in (None, borrower)]
 
+    def holding(self, tokens: Sequence[int], cache_key: str) -> Slot | None:
+        """A slot that holds these tokens, and maybe more after them, for texts with this key."""
+        wanted = np.array(tokens, np.int64)
+        return next((slot for slot in self._slots if _shared(slot, wanted, cache_key, ()) == len(tokens)), None)
+
     def free(self, slot: Slot) -> None:
         """The slot's text has ended; what was read of it stays, for texts that begin alike."""
         self._takings += 1

@@ -32,6 +32,11 @@ class GivenStates:
         self._kept = Caches([_NAME], (slots, 1, capacity, entry.size), np.dtype(np.float32))
         self._given: States = np.zeros((0, entry.size), np.float32)
 
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """float32[slots, 1, capacity, size], by name."""
+        return self._kept.arrays
+
     def begin(self, tokens: int) -> None:
         """Make room for the states of the next call's tokens."""
         self._given = self._output.of(tokens)

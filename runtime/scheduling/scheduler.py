@@ -13,9 +13,10 @@ from collections import abc, deque
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
-from mxspec.formats.errors import GenerationError
+from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.models.cache_memory import CacheMemory
 from mxspec.runtime.models.encoder import together_or_apart
+from mxspec.runtime.models.read_beginning import ReadBeginning
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad, StepCost
@@ -161,6 +162,39 @@ class Scheduler:
                 f"cache memory: a prompt of {len(settings.prompt):,} tokens and {settings.max_new_tokens:,} new ones "
                 f"may take {needed / MIB:,.0f} MiB, and the engine has {limit / MIB:,.0f}; ask for fewer max_new_tokens"
             )
+
+    def beginning(self, tokens: abc.Sequence[int], cache_key: str) -> ReadBeginning | None:
+        """What slots hold of a text that begins with these tokens, if they hold all of it."""
+        slot = self._slots.holding(tokens, cache_key)
+        if slot is None:
+            return None
+        rows = self._target.rows(slot.index, len(tokens))
+        read = min(slot.draft_length, len(tokens))
+        if self._draft is None or self._draft.translation is not None or not read:
+            return ReadBeginning(list(tokens), cache_key, rows)
+        return ReadBeginning(list(tokens), cache_key, rows, read, self._draft.rows(slot.index, read))
+
+    def adopt(self, beginning: ReadBeginning) -> None:
+        """Give an idle slot what was read of a beginning. Raises MxspecError where none is idle, or rows do not fit."""
+        tokens, after = beginning.tokens, [*beginning.tokens, -1]  # the last token of a prompt is never taken over
+        if len(tokens) > self._target.capacity:
+            raise MxspecError(f"{len(tokens):,} tokens, more than the context length of {self._target.capacity:,}")
+        taken = self._slots.take(after, beginning.cache_key, most=len(tokens))
+        if taken is None:
+            raise MxspecError("no slot is idle, or the cache memory is too small")
+        slot = taken[0].slot
+        try:
+            self._memory.release(slot.index)
+            self._target.put_rows(slot.index, beginning.target)
+            if self._draft is not None and beginning.draft:
+                self._draft.put_rows(slot.index, beginning.draft)
+        except Exception:
+            self._slots.forget(slot)
+            raise
+        else:
+            slot.tokens, slot.target_length, slot.draft_length = list(tokens), len(tokens), beginning.draft_length
+        finally:
+            self._slots.free(slot)
 
     @property
     def cache_bytes(self) -> int:

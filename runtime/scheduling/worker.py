@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from collections.abc import Sequence as Samples
+from concurrent.futures import Future
+from typing import TypeVar
 
 from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.work import ScheduledText
+
+Result = TypeVar("Result")
 
 
 class QueueFullError(UnavailableError):
@@ -23,6 +28,7 @@ class Worker:
         self._queue = queue
         self._changed = threading.Condition()
         self._inbox: list[Samples[ScheduledText]] = []
+        self._calls: list[Callable[[], None]] = []  # to be made between two steps
         self._closing = False
         self._error: GenerationError | None = None  # why the thread ended without close()
         self._thread: threading.Thread | None = None
@@ -33,22 +39,48 @@ class Worker:
 
         Raises GenerationError if the worker is closed, the process was forked, or the queue is full.
         """
-        if os.getpid() != self._pid:
-            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
         with self._changed:
-            if self._error is not None:
-                raise self._error
-            if self._closing:
-                raise UnavailableError("engine: closed, no text can be begun")
+            self._require_open()
             waiting = len(self._inbox) + self._scheduler.waiting
             if waiting + len(requests) > self._queue + self._scheduler.free:
                 raise QueueFullError(f"engine: {waiting} requests wait already, its queue takes {self._queue}")
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
-                thread.start()  # raises if the system has no thread left
-                self._thread = thread
+            self._start()
             self._inbox += requests
             self._changed.notify()
+
+    def call(self, function: Callable[[], Result]) -> Result:
+        """What `function` returns or raises, called by the worker's thread between two steps.
+
+        Raises GenerationError if the worker is closed, or the process was forked.
+        """
+        future: Future[Result] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        with self._changed:
+            self._require_open()
+            self._start()
+            self._calls.append(call)
+            self._changed.notify()
+        return future.result()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="mxspec-engine", daemon=True)
+            thread.start()  # raises if the system has no thread left
+            self._thread = thread
+
+    def _require_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise UnavailableError("engine: closed, no text can be begun")
 
     @property
     def running(self) -> int:
@@ -78,6 +110,8 @@ class Worker:
             with self._changed:
                 self._error = UnavailableError(f"engine: failed, make another: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
+                for call in self._calls:
+                    call()
                 for samples in self._inbox:
                     self._scheduler.add(samples)
             self._scheduler.end_all(self._error)
@@ -86,9 +120,12 @@ class Worker:
         scheduler = self._scheduler
         while True:
             with self._changed:
-                while not (self._inbox or scheduler.busy or self._closing):
+                while not (self._inbox or self._calls or scheduler.busy or self._closing):
                     self._changed.wait()
                 inbox, self._inbox = self._inbox, []
+                calls, self._calls = self._calls, []
+            for call in calls:
+                call()
             for samples in inbox:
                 scheduler.add(samples)
             if self._closing:
