@@ -48,6 +48,8 @@ from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rende
 from mxspec.runtime.verifiers.measured import Measured
 
 SLOTS = 8
+KEPT = ".promptcache"  # how the names of files with what a slot held end
+WORTH_KEEPING = 64  # tokens
 QUEUE = 1024  # requests that may wait
 
 
@@ -273,6 +275,33 @@ class Engine:
         except MxspecError as error:
             raise MxspecError(f"prompt cache {path}: {error}") from None
         return len(kept.tokens)
+
+    def save_slots(self, folder: Path) -> int:
+        """Keep what all slots hold as files in `folder`, in the place of its earlier ones; their number.
+
+        Short texts are left out. Raises MxspecError.
+        """
+        if self.target.encoder is not None:
+            return 0
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # they hold what users wrote
+        written: list[Path] = []
+        for tokens, cache_key in self._worker.call(self._scheduler.contents):
+            kept = self._worker.call(partial(self._scheduler.beginning, tokens, cache_key))
+            if kept is not None and len(tokens) >= WORTH_KEEPING:
+                written.append(folder / f"{len(written):04}{KEPT}")
+                write_beginning(written[-1], kept, self.bundle, self.model)
+        for path in folder.glob(f"*{KEPT}"):
+            if path not in written:
+                path.unlink(missing_ok=True)
+        return len(written)
+
+    def load_slots(self, folder: Path) -> Iterator[str]:
+        """Give slots what save_slots() kept, as many as there are; yields a line for each file that is not right."""
+        for path in reversed(sorted(folder.glob(f"*{KEPT}"))[: self.target.slots]):  # what was used last is used last
+            try:
+                self.load(path)
+            except MxspecError as error:
+                yield str(error)
 
     # --- scoring ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.serve.access.hosts import Hosts
-from mxspec.serve.access.keys import Keys
+from mxspec.serve.access.keys import Keys, new_salt
 from mxspec.serve.access.log import AccessLog, Write, write_line
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.errors import ApiError
@@ -38,6 +38,7 @@ class Access:
     hosts: Sequence[str] | None = None  # names allowed in the Host header; None: any
     log: Write | None = write_line
     page: bool = True
+    salt: bytes = field(default_factory=new_salt)  # of cache keys
 
 
 def build_app(service: Service, access: Access | None = None) -> Starlette:
@@ -74,7 +75,7 @@ def build_app(service: Service, access: Access | None = None) -> Starlette:
                 allow_headers=["Authorization", "Content-Type"],
             )
         )
-    around.append(Middleware(Keys, keys=access.keys))
+    around.append(Middleware(Keys, keys=access.keys, salt=access.salt))
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:

@@ -217,6 +217,11 @@ class Slots:
         wanted = np.array(tokens, np.int64)
         return next((slot for slot in self._slots if _shared(slot, wanted, cache_key, ()) == len(tokens)), None)
 
+    def contents(self) -> list[tuple[list[int], str]]:
+        """The tokens that each slot holds, and the cache key that they are for; what was used last comes first."""
+        used = sorted((slot for slot in self._slots if slot.target_length), key=lambda slot: -slot.last_used)
+        return [(slot.tokens[: slot.target_length], slot.cache_key) for slot in used]
+
     def free(self, slot: Slot) -> None:
         """The slot's text has ended; what was read of it stays, for texts that begin alike."""
         self._takings += 1

@@ -174,6 +174,10 @@ class Scheduler:
             return ReadBeginning(list(tokens), cache_key, rows)
         return ReadBeginning(list(tokens), cache_key, rows, read, self._draft.rows(slot.index, read))
 
+    def contents(self) -> list[tuple[list[int], str]]:
+        """The tokens that each slot holds, and the cache key that they are for; what was used last comes first."""
+        return self._slots.contents()
+
     def adopt(self, beginning: ReadBeginning) -> None:
         """Give an idle slot what was read of a beginning. Raises MxspecError where none is idle, or rows do not fit."""
         tokens, after = beginning.tokens, [*beginning.tokens, -1]  # the last token of a prompt is never taken over

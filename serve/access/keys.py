@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -18,7 +21,28 @@ from mxspec.serve.http.errors import AUTHENTICATION, ApiError
 from mxspec.serve.http.respond import send_error
 
 OPEN = ("/health", "/")  # open to requests without a key
+SALT_BYTES = 32
 SHORTEST = 8  # least number of characters of a key
+
+
+def new_salt() -> bytes:
+    """Random bytes that turn API keys into cache keys: those of another salt are others."""
+    return secrets.token_bytes(SALT_BYTES)
+
+
+def kept_salt(folder: Path) -> bytes:
+    """The salt of a folder that keeps prompts, for their cache keys; made with the folder. Raises MxspecError."""
+    path = folder / "salt"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+            file.write(new_salt())
+        salt = path.read_bytes()
+    except OSError as error:
+        raise MxspecError(f"--prompt-cache {folder}: {error.strerror}") from None
+    if len(salt) != SALT_BYTES:
+        raise MxspecError(f"--prompt-cache {folder}: its salt is damaged; delete the folder")
+    return salt
 
 
 def read_keys(path: Path) -> list[str]:
@@ -41,10 +65,9 @@ def read_keys(path: Path) -> list[str]:
 class Keys:
     """Around the routes: lets requests with one of the keys through, and notes the owner of each."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], salt: bytes) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
-        salt = secrets.token_bytes(32)  # for this process: cache keys do not outlive it
         self._owners = [hmac.new(salt, key, hashlib.sha256).hexdigest() for key in self._keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -109,6 +109,13 @@ def limit_options(command: Function) -> Function:
 )
 @option(
     WORK,
+    "--prompt-cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep what slots hold in DIR when the server ends, for when it starts again.  [default: nowhere]",
+)
+@option(
+    WORK,
     "--alias",
     multiple=True,
     metavar="NAME=ID",
@@ -154,6 +161,7 @@ def specserve(
     threads: int | None,
     shared_mib: int,
     cache_memory: int | None,
+    prompt_cache: Path | None,
     alias: tuple[str, ...],
     typed_control_tokens: TypedControlTokens,
     limits: Limits,
@@ -174,7 +182,7 @@ def specserve(
         -d '{"model": "my", "prompt": "Once upon a time"}'
     """
     from mxspec.serve.access.hosts import is_loopback
-    from mxspec.serve.access.keys import read_keys
+    from mxspec.serve.access.keys import kept_salt, new_salt, read_keys
     from mxspec.serve.access.log import write_line
     from mxspec.serve.app import Access, build_app
     from mxspec.serve.engines.service import Service, aliases_of, models_of
@@ -186,6 +194,7 @@ def specserve(
         hosts=allow_host if is_loopback(host) and not keys else None,
         log=write_line if access_log else None,
         page=page,
+        salt=new_salt() if prompt_cache is None else kept_salt(prompt_cache),
     )
     models = models_of(bundles)
     service = Service(
@@ -195,6 +204,8 @@ def specserve(
         limits=limits,
         shared_suffixes=shared_mib * MIB,
         cache_memory=cache_memory,
+        prompt_cache=prompt_cache,
+        warn=lambda line: print(f"warning: {line}", file=sys.stderr, flush=True),
         aliases=aliases_of(alias, models),
         typed_control_tokens=typed_control_tokens,
     )

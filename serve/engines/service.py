@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import os
 import threading
 import time
@@ -121,6 +122,8 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     shared_suffixes: int = 0  # bytes for each model
     cache_memory: int | None = None  # most bytes of each model's key-value caches
+    prompt_cache: Path | None = None  # a folder that keeps what slots hold from one server to the next
+    warn: Callable[[str], None] = lambda line: None
     aliases: Mapping[str, str] = field(default_factory=dict)  # further ids of models, with their own
     typed_control_tokens: TypedControlTokens = "control"
     on_failure: Callable[[], None] = lambda: None  # called on the event loop
@@ -163,6 +166,9 @@ class Service:
                 cache_memory=self.cache_memory,
                 model=model.kind,
             )
+            if self.prompt_cache is not None:
+                for line in engine.load_slots(self.prompt_cache / _folder_name(model.id)):
+                    self.warn(line)
             with suppress(GenerationError):  # llguidance is not installed, or cannot read the tokenizer
                 engine.trial.warm()
             if engine.template is not None:
@@ -200,6 +206,11 @@ class Service:
         self._triers.shutdown(wait=False, cancel_futures=True)
         for served in self.served.values():
             served.scorer.shutdown(wait=False, cancel_futures=True)
+            if self.prompt_cache is not None:
+                try:
+                    served.engine.save_slots(self.prompt_cache / _folder_name(served.id))
+                except (MxspecError, OSError) as error:
+                    self.warn(str(error))
             served.engine.close()
 
     # --- for requests ---
@@ -280,6 +291,10 @@ class Service:
         except GivenUpError:
             flight.raise_if_aborted()
             raise
+
+
+def _folder_name(model: str) -> str:
+    return hashlib.sha256(model.encode()).hexdigest()[:16]
 
 
 def describe(served: Served) -> dict[str, Any]:

@@ -124,3 +124,33 @@ def test_a_request_that_takes_too_long_ends(demo: Path, serving: Serving) -> Non
         assert streamed.status == 200
         assert streamed.events[-1]["error"]["code"] == "timeout"
         assert server.metric("mxspec:request_success_total", finished_reason="abort") == 2
+
+
+def test_what_slots_hold_outlives_the_server_by_key(demo: Path, serving: Serving, tmp_path: Path) -> None:
+    keys, kept = tmp_path / "keys", tmp_path / "kept"
+    keys.write_text("first-secret-key\nsecond-secret-key\n")
+    prompt = "def read_lines(path):\n" * 20
+    options = ("--prompt-cache", kept, "--api-key-file", keys)
+    body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
+
+    def reused(server: Server, key: str) -> int:
+        answer = server.post("/v1/completions", body, authorization=f"Bearer {key}")
+        assert answer.status == 200
+        return int(answer.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    with serving(demo, *options) as server:
+        assert reused(server, "first-secret-key") == 0
+        assert server.stop() == 0
+    files = list(kept.rglob("*.promptcache"))
+    assert len(files) == 1
+    assert {path.stat().st_mode & 0o077 for path in (kept, files[0].parent, kept / "salt")} == {0}
+    assert not any(b"secret-key" in path.read_bytes() for path in kept.rglob("*") if path.is_file())
+    with serving(demo, *options) as server:
+        assert reused(server, "second-secret-key") == 0
+        assert reused(server, "first-secret-key") > 100
+        assert server.stop() == 0
+    files[0].write_bytes(b"damaged")
+    with serving(demo, *options) as server:
+        assert reused(server, "first-secret-key") == 0  # with a warning
+        assert "prompt cache" in server.wait_for("warning")
+        assert server.stop() == 0
