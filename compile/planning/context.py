@@ -29,8 +29,10 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
     if not context:
         raise UnsupportedModelError("the target does not say how many positions it knows; set context_length")
     if most and context > most:
+        scaled = getattr(target, "rope_parameters", None)
+        more = f"; for more, its config.json needs rope_scaling and max_position_embeddings {context}" if scaled else ""
         raise RecipeError(
-            f"context_length: got {context}, but the target knows {most} positions; expected at most {most}"
+            f"context_length: got {context}, but the target knows {most} positions; expected at most {most}{more}"
         )
     _check_tables(target, context)
     if recipe.k_max >= context:
