@@ -271,6 +271,7 @@ class Engine:
         """
         kept = read_beginning(Path(path), self.bundle, self.model)
         try:
+            check_ids(kept.tokens, self.bundle.manifest.tokenizer.vocab_size)
             self._worker.call(lambda: self._scheduler.adopt(kept))
         except MxspecError as error:
             raise MxspecError(f"prompt cache {path}: {error}") from None

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError
 
 from mxspec.formats.array_file import map_arrays, write_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
-from mxspec.formats.manifest import TOKENIZER, ModelName
+from mxspec.formats.manifest import TOKENIZER, Count, ModelName
+from mxspec.formats.validation import Strict, first_problem
 
 Rows = Mapping[str, NDArray[Any]]  # by the name of a cache: [kv_heads, tokens, entry]
 _ABOUT, _SHA256 = "about", "sha256"
@@ -36,16 +37,26 @@ class ReadBeginning:
     draft: Rows = field(default_factory=dict)
 
 
+class _About(Strict):
+    """What a file says of itself."""
+
+    version: int
+    models: dict[str, str]
+    tokens: Annotated[list[Count], Field(min_length=1)]
+    cache_key: str
+    draft_length: Count
+
+
 def write_beginning(path: Path, beginning: ReadBeginning, bundle: Bundle, model: ModelName) -> None:
     """Write a file, whole or not at all. Raises MxspecError."""
-    about = {
-        "version": _VERSION,
-        "models": _identity(bundle, model),
-        "tokens": beginning.tokens,
-        "cache_key": beginning.cache_key,
-        "draft_length": beginning.draft_length,
-    }
-    arrays = {_ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    about = _About(
+        version=_VERSION,
+        models=_identity(bundle, model),
+        tokens=beginning.tokens,
+        cache_key=beginning.cache_key,
+        draft_length=beginning.draft_length,
+    )
+    arrays = {_ABOUT: np.frombuffer(about.model_dump_json().encode(), np.uint8)}
     for whose, rows in (("target", beginning.target), ("draft", beginning.draft)):
         for name, row in rows.items():
             arrays[f"{whose}.{name}"] = np.ascontiguousarray(row).reshape(-1).view(np.uint8)
@@ -67,14 +78,19 @@ def read_beginning(path: Path, bundle: Bundle, model: ModelName) -> ReadBeginnin
     stored = arrays.pop(_SHA256, None)
     if _ABOUT not in arrays or stored is None or stored.tobytes() != _digest(arrays):
         raise MxspecError(f"prompt cache {path}: damaged, or not a prompt cache; delete it, and it is made again")
-    about = json.loads(arrays.pop(_ABOUT).tobytes())
-    if about["version"] != _VERSION or about["models"] != _identity(bundle, model):
+    try:
+        about = _About.model_validate_json(arrays.pop(_ABOUT).tobytes())
+    except ValidationError as problems:
+        raise MxspecError(f"prompt cache {path}: {first_problem(problems, _About)}") from None
+    if about.version != _VERSION or about.models != _identity(bundle, model):
         raise MxspecError(f"prompt cache {path}: made with another bundle than {bundle.path}; name a new one")
-    rows: dict[str, dict[str, NDArray[Any]]] = {"target": {}, "draft": {}}
+    rows: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         whose, _, cache = name.partition(".")
-        rows[whose][cache] = array
-    return ReadBeginning(about["tokens"], about["cache_key"], rows["target"], about["draft_length"], rows["draft"])
+        rows.setdefault(whose, {})[cache] = array
+    return ReadBeginning(
+        about.tokens, about.cache_key, rows.get("target", {}), about.draft_length, rows.get("draft", {})
+    )
 
 
 def _identity(bundle: Bundle, model: ModelName) -> dict[str, str]:

@@ -224,19 +224,16 @@ class Session:
         """Copies of the first `length` entries of a slot, [kv_heads, length, entry] by the name of the cache."""
         return {name: array[slot, :, :length].copy() for name, array in self._kept.items()}
 
-    def put_rows(self, slot: int, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Give a slot the entries that rows() gave, which may be flat arrays of bytes. Raises MxspecError."""
+    def put_rows(self, slot: int, rows: Mapping[str, NDArray[Any]], length: int) -> None:
+        """Give a slot the `length` entries that rows() gave, which may be flat arrays of bytes. Raises MxspecError."""
         kept = self._kept
         if rows.keys() != kept.keys():
             raise MxspecError(f"{self.entry.graph}: got caches of another model")
         for name, array in kept.items():
-            of_slot = array[slot]
-            entry = of_slot.shape[0] * of_slot.shape[2]
-            values = np.ascontiguousarray(rows[name]).reshape(-1).view(array.dtype)
-            length, left = divmod(values.size, entry)
-            if left or length > self.capacity:
-                raise MxspecError(f"{self.entry.graph}: got {values.size} values of {name}, expected whole entries")
-            of_slot[:, :length] = values.reshape(of_slot.shape[0], length, of_slot.shape[2])
+            places, got = array[slot, :, :length], rows[name].nbytes
+            if got != places.nbytes:
+                raise MxspecError(f"{name}: got {got} bytes for {length} tokens, expected {places.nbytes}")
+            places[:] = np.ascontiguousarray(rows[name]).reshape(-1).view(array.dtype).reshape(places.shape)
 
     @property
     def _kept(self) -> dict[str, NDArray[Any]]:

@@ -183,15 +183,19 @@ class Scheduler:
         tokens, after = beginning.tokens, [*beginning.tokens, -1]  # the last token of a prompt is never taken over
         if len(tokens) > self._target.capacity:
             raise MxspecError(f"{len(tokens):,} tokens, more than the context length of {self._target.capacity:,}")
+        if beginning.draft_length > (len(tokens) if self._draft is not None else 0):
+            raise MxspecError(f"{beginning.draft_length:,} tokens that a draft has read, of {len(tokens):,}")
+        if self._slots.holding(tokens, beginning.cache_key) is not None:
+            return
         taken = self._slots.take(after, beginning.cache_key, most=len(tokens))
         if taken is None:
             raise MxspecError("no slot is idle, or the cache memory is too small")
         slot = taken[0].slot
         try:
             self._memory.release(slot.index)
-            self._target.put_rows(slot.index, beginning.target)
-            if self._draft is not None and beginning.draft:
-                self._draft.put_rows(slot.index, beginning.draft)
+            self._target.put_rows(slot.index, beginning.target, len(tokens))
+            if self._draft is not None and beginning.draft_length:
+                self._draft.put_rows(slot.index, beginning.draft, beginning.draft_length)
         except Exception:
             self._slots.forget(slot)
             raise

@@ -6,14 +6,18 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import mxspec
+from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.commands.specrun import specrun
+from mxspec.runtime.models.read_beginning import read_beginning, write_beginning
 
 PROMPT = list(b"a document that is read once, and asked about many times: ")
 
@@ -90,6 +94,30 @@ def test_a_file_of_another_bundle_is_refused(tiny_bundles: dict[str, Path], kept
     message = r"prompt\.cache: made with another bundle than .*other\.bundle; name a new one"
     with mxspec.Engine(other, slots=2) as engine, pytest.raises(MxspecError, match=message):
         engine.load(kept)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": PROMPT[:-1]}, "key.0: got .* bytes for 57 tokens, expected"),
+        ({"tokens": [*PROMPT, 65]}, "key.0: got .* bytes for 59 tokens, expected"),
+        ({"tokens": [*PROMPT[:-1], 70000]}, "70000"),
+        ({"tokens": [65] * 97}, "97 tokens, more than the context length of 96"),
+        ({"draft_length": 59}, "59 tokens that a draft has read, of 58"),
+        ({"target": {}}, "got caches of another model"),
+    ],
+    ids=["fewer tokens", "more tokens", "no token", "too many", "a draft that read more", "no rows"],
+)
+def test_a_file_that_contradicts_itself_is_one_line(
+    tiny_bundles: dict[str, Path], kept: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    bundle, path = Bundle.open(tiny_bundles["near"]), tmp_path / "contradiction"
+    write_beginning(path, replace(read_beginning(kept, bundle, "target"), **changes), bundle, "target")
+    with mxspec.Engine(tiny_bundles["near"], slots=2) as engine:
+        with pytest.raises(MxspecError, match=message) as raised:
+            engine.load(path)
+        assert "\n" not in str(raised.value)
+        assert answer(engine, b"why?")[1] == 0
 
 
 def test_memory_that_is_too_small_is_one_line(tiny_bundles: dict[str, Path], kept: Path) -> None:
