@@ -243,6 +243,10 @@ class Engine:
         """Largest number of tokens of a prompt; with an encoder, of a source."""
         return self.target.source_capacity or self.target.capacity
 
+    def drop_idle(self) -> None:
+        """Forget what was read for texts that have ended, and give its memory back to the system."""
+        self._worker.call(self._scheduler.drop_idle)
+
     # --- prompts that were read before ---
 
     def save(self, prompt: str | Sequence[int], path: str | Path, *, cache_key: str = "") -> int:

@@ -217,6 +217,15 @@ class Slots:
         wanted = np.array(tokens, np.int64)
         return next((slot for slot in self._slots if _shared(slot, wanted, cache_key, ()) == len(tokens)), None)
 
+    def drop_idle(self) -> None:
+        """Forget what slots without a text hold, and give their memory back."""
+        for slot in self._slots:
+            if not slot.running and slot.borrower is None:
+                self.forget(slot)
+                if self._memory is not None:
+                    self._memory.release(slot.index)
+                    self._memory.release_source(slot.index)
+
     def contents(self) -> list[tuple[list[int], str]]:
         """The tokens that each slot holds, and the cache key that they are for; what was used last comes first."""
         used = sorted((slot for slot in self._slots if slot.target_length), key=lambda slot: -slot.last_used)

@@ -174,6 +174,10 @@ class Scheduler:
             return ReadBeginning(list(tokens), cache_key, rows)
         return ReadBeginning(list(tokens), cache_key, rows, read, self._draft.rows(slot.index, read))
 
+    def drop_idle(self) -> None:
+        """Forget what slots without a text hold, and give their memory back."""
+        self._slots.drop_idle()
+
     def contents(self) -> list[tuple[list[int], str]]:
         """The tokens that each slot holds, and the cache key that they are for; what was used last comes first."""
         return self._slots.contents()

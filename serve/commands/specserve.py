@@ -109,6 +109,14 @@ def limit_options(command: Function) -> Function:
 )
 @option(
     WORK,
+    "--idle-minutes",
+    type=click.FloatRange(0),
+    default=10,
+    help="Time without a request until past beginnings are dropped and their memory is given back; 0: never.  "
+    "[default: 10]",
+)
+@option(
+    WORK,
     "--prompt-cache",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
@@ -161,6 +169,7 @@ def specserve(
     threads: int | None,
     shared_mib: int,
     cache_memory: int | None,
+    idle_minutes: float,
     prompt_cache: Path | None,
     alias: tuple[str, ...],
     typed_control_tokens: TypedControlTokens,
@@ -204,6 +213,7 @@ def specserve(
         limits=limits,
         shared_suffixes=shared_mib * MIB,
         cache_memory=cache_memory,
+        idle_seconds=60 * idle_minutes,
         prompt_cache=prompt_cache,
         warn=lambda line: print(f"warning: {line}", file=sys.stderr, flush=True),
         aliases=aliases_of(alias, models),

@@ -122,6 +122,7 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     shared_suffixes: int = 0  # bytes for each model
     cache_memory: int | None = None  # most bytes of each model's key-value caches
+    idle_seconds: float = 600  # without a request, until past beginnings are dropped; 0: never
     prompt_cache: Path | None = None  # a folder that keeps what slots hold from one server to the next
     warn: Callable[[str], None] = lambda line: None
     aliases: Mapping[str, str] = field(default_factory=dict)  # further ids of models, with their own
@@ -135,7 +136,7 @@ class Service:
         self.served: dict[str, Served] = {}
         self.flights: set[Flight] = set()
         self._room = threading.Lock()  # guards `under_way`: requests are prepared on threads
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle: list[asyncio.TimerHandle] = []
         self._preparers = ThreadPoolExecutor(PREPARING, "mxspec-prepare")
         # Each thread waits for a process that tries a grammar, or for one that is compiled: nobody else waits for it.
         self._triers = ThreadPoolExecutor(self.slots + self.limits.queue, "mxspec-grammar")
@@ -252,14 +253,22 @@ class Service:
             self._give_back_once_idle()
 
     def _give_back_once_idle(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-        loop = asyncio.get_running_loop()
-        self._idle = None if self.flights else loop.call_later(IDLE_SECONDS, self._start_giving_back)
+        for timer in self._idle:
+            timer.cancel()
+        later = asyncio.get_running_loop().call_later
+        self._idle = [] if self.flights else [later(IDLE_SECONDS, self._start, give_back)]
+        if not self.flights and self.idle_seconds:
+            self._idle.append(later(self.idle_seconds, self._start, self._drop_idle))
 
-    def _start_giving_back(self) -> None:
+    def _start(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # closed meanwhile
-            self._preparers.submit(give_back)
+            self._preparers.submit(work)
+
+    def _drop_idle(self) -> None:
+        for served in self.served.values():
+            with suppress(GenerationError):  # closed, or failed
+                served.engine.drop_idle()
+        give_back()
 
     def admit(self, flight: Flight, served: Served, texts: int) -> None:
         """Count `texts` more texts as under way until the flight ends, from any thread; raises ApiError 503 or 400."""

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,8 +150,24 @@ def test_what_slots_hold_outlives_the_server_by_key(demo: Path, serving: Serving
         assert reused(server, "second-secret-key") == 0
         assert reused(server, "first-secret-key") > 100
         assert server.stop() == 0
-    files[0].write_bytes(b"damaged")
+    for path in kept.rglob("*.promptcache"):
+        path.write_bytes(b"damaged")
     with serving(demo, *options) as server:
         assert reused(server, "first-secret-key") == 0  # with a warning
         assert "prompt cache" in server.wait_for("warning")
+        assert server.stop() == 0
+
+
+def test_an_idle_server_gives_the_memory_of_its_caches_back(demo: Path, serving: Serving) -> None:
+    with serving(demo, "--idle-minutes", "0.02") as server:
+        body = {"prompt": "def read_lines(path):\n" * 10, "max_tokens": 4, "temperature": 0}
+        first = server.post("/v1/completions", body)
+        assert server.metric("mxspec:cache_bytes") > 1 << 16
+        deadline = time.monotonic() + PATIENCE
+        while server.metric("mxspec:cache_bytes"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        again = server.post("/v1/completions", body)
+        assert again.json["choices"] == first.json["choices"]
+        assert again.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         assert server.stop() == 0
