@@ -62,8 +62,8 @@ def test_logits_are_near_that_of_float16_caches(bundle: Path, tmp_path: Path) ->
 
 
 def test_encoders_store_them_too(tmp_path: Path, each_model_compiled_once: None) -> None:
-    pair = RECIPES / "seq2seq"
-    path = compile_pair(tmp_path, pair / "target", pair / "draft", k_max=4, source_length=256, caches="mxint8")
+    model = RECIPES / "seq2seq" / "draft"
+    path = compile_pair(tmp_path, model, model, k_max=4, source_length=256, caches="mxint8")
     sources = "def add(a, b):\n    return a + b\n", "def name(self):\n    return self._name\n"
     with mxspec.Engine(path, slots=2) as engine:
         found = [texts(engine, k, sources) for k in (0, 4)]

@@ -367,8 +367,9 @@ def test_a_cache_costs_only_its_written_pages(tmp_path: Path) -> None:
     """In a context of 131,072 one token of a text must not take a huge page in each layer and head."""
     script = """
 import resource, sys
+import numpy as np
 from mxspec.runtime.models.caches import Caches
-caches = Caches([f"key.{layer}" for layer in range(64)], (8, 8, 131072, 128), "float16").arrays.values()
+caches = Caches([f"key.{layer}" for layer in range(64)], (8, 8, 131072, 128), np.dtype("float16")).arrays.values()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for cache in caches:
     cache[3, :, 0] = 1

@@ -4,14 +4,14 @@
 // for each block of 32 entries of a head; a key's score and a row's values are then exact sums of integers, scaled once
 // a block:
 //
-// Keys are stored, and queries read, as the Walsh-Hadamard transform of each block: it changes no product but for the
-// factor 32, and spreads the few large entries that keys have over their block (QuaRot, arXiv 2404.00456, section 4).
-//
 //   s_j = sum over blocks b of (sum_d qi_d ki_jd) * query scale_b * key scale_jb
 //   a_d = (sum_j wi_j vi_jd) * value scale_b,  wi_j about p_j * value scale_jb / value scale_b
 //
 // value scale_b is the largest among the keys that the row sees. The step of int16 is 1 / 32,512 of the largest
 // magnitude, that of the cache's elements at best 1 / 127.
+//
+// Keys are stored, and queries read, as the Walsh-Hadamard transform of each block: it changes no product but for the
+// factor 32, and spreads the few large entries that keys have over their block (QuaRot, arXiv 2404.00456, section 4).
 #pragma once
 
 #include "runtime/ops/kernels/attention_span_impl.h"
@@ -255,10 +255,8 @@ struct MxInt8Attention : AttentionSpan<L> {
       all = L::add(all, L::mul(seen_scales[v], L::zero()));
     }
     const float scale = L::largest(most) + L::sum(all);
-    const V factor = L::set1(scale > 0 ? kLargestMultiplier / scale : 0);
-    for (size_t v = 0; v < Span::kVectorsOfSpan; ++v) {
-      L::store(shares + v * 16, scale > 0 ? L::mul(seen_scales[v], factor) : L::zero());
-    }
+    const float factor = inverse(scale);
+    for (size_t v = 0; v < Span::kVectorsOfSpan; ++v) L::store(shares + v * 16, scaled(seen_scales[v], factor));
     return scale / kLargestMultiplier * kStep;
   }
 
