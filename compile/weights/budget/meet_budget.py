@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.planning.formats import choose_formats, own_formats
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.progress import Stages
@@ -50,6 +51,11 @@ def meet_budget(
     Raises RecipeError for a budget that cannot be met, MxspecError for a bad text, a damaged checkpoint or a model
     that is not a list of decoder layers.
     """
+    if expert_matrices(model.checkpoint.named):
+        raise RecipeError(
+            "budget: what rounding the experts of a mixture loses is not measured; leave the budget out, and name "
+            "formats, as with --matrix-format '*.experts.*' mxfp6_e2m3"
+        )
     with stages.step(f"outline {model.name}"):
         plan = _outline(model, context_length)
     products = list_products(plan, model.wanted.choices, _fixed_formats(model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mxspec.compile.commands.speccompile import main
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import BudgetEntry
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe
@@ -144,6 +146,17 @@ def test_a_budget_without_a_text_is_refused(pair: Path, tmp_path: Path) -> None:
     result = run(pair, "-o", tmp_path / "a.bundle", "--budget", "5bpw")
     assert result.exit_code == 1
     assert "a budget needs `calibrate`, a text file" in result.stderr
+
+
+def test_a_mixture_is_refused(tiny_checkpoint: Callable[[str], tuple[Path, Any]], tmp_path: Path) -> None:
+    """Its experts, nearly all of its weights, would get the largest format unasked."""
+    path, _ = tiny_checkpoint("olmoe")
+    recipe = Recipe.of_checkpoints(str(path)).with_changes(calibrate="text.txt", target={"budget": "5bpw"})
+    message = "budget: what rounding the experts of a mixture loses is not measured"
+    with Checkpoint(path) as checkpoint:
+        model = Model("target", checkpoint, recipe.target, recipe, tmp_path)
+        with pytest.raises(RecipeError, match=message):
+            meet_budget(model, 64, lambda _: None, Stages(Console(quiet=True)))
 
 
 def test_a_long_ranking_shows_its_ends(pair: Path) -> None:
