@@ -27,7 +27,7 @@ from mxspec.runtime.scheduling.sequence_planner import SequencePlanner
 from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.work import Planner, ScheduledText, Timing, Work, alone, draft_piece
 
-MIB = 1 << 20
+KIB = 1 << 10
 FIRST_CHUNK = 16  # tokens of a prompt in a step that other texts wait for, while costs are unknown
 
 DraftRead = tuple[ScheduledText, int]  # a text, and the number of its tokens that the draft reads
@@ -160,7 +160,7 @@ class Scheduler:
         if limit is not None and needed > limit:
             raise GenerationError(
                 f"cache memory: a prompt of {len(settings.prompt):,} tokens and {settings.max_new_tokens:,} new ones "
-                f"may take {needed / MIB:,.0f} MiB, and the engine has {limit / MIB:,.0f}; ask for fewer max_new_tokens"
+                f"may take {needed // KIB:,} KiB, and the engine has {limit // KIB:,}; ask for fewer max_new_tokens"
             )
 
     def beginning(self, tokens: abc.Sequence[int], cache_key: str) -> ReadBeginning | None:
