@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Samples
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.scheduling.scheduler import Scheduler
@@ -28,7 +28,7 @@ class Worker:
         self._queue = queue
         self._changed = threading.Condition()
         self._inbox: list[Samples[ScheduledText]] = []
-        self._calls: list[Callable[[], None]] = []  # to be made between two steps
+        self._calls: list[tuple[Future[Any], Callable[[], Any]]] = []  # to be made between two steps
         self._closing = False
         self._error: GenerationError | None = None  # why the thread ended without close()
         self._thread: threading.Thread | None = None
@@ -39,6 +39,7 @@ class Worker:
 
         Raises GenerationError if the worker is closed, the process was forked, or the queue is full.
         """
+        self._require_own_process()
         with self._changed:
             self._require_open()
             waiting = len(self._inbox) + self._scheduler.waiting
@@ -54,17 +55,11 @@ class Worker:
         Raises GenerationError if the worker is closed, or the process was forked.
         """
         future: Future[Result] = Future()
-
-        def call() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
+        self._require_own_process()
         with self._changed:
             self._require_open()
             self._start()
-            self._calls.append(call)
+            self._calls.append((future, function))
             self._changed.notify()
         return future.result()
 
@@ -74,9 +69,12 @@ class Worker:
             thread.start()  # raises if the system has no thread left
             self._thread = thread
 
-    def _require_open(self) -> None:
+    def _require_own_process(self) -> None:
+        """Called without the lock: another thread may have held it when the process was forked."""
         if os.getpid() != self._pid:
             raise GenerationError("engine: belongs to the process that made it; make another after the fork")
+
+    def _require_open(self) -> None:
         if self._error is not None:
             raise self._error
         if self._closing:
@@ -110,8 +108,8 @@ class Worker:
             with self._changed:
                 self._error = UnavailableError(f"engine: failed, make another: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
-                for call in self._calls:
-                    call()
+                for future, _ in self._calls:
+                    future.set_exception(self._error)
                 for samples in self._inbox:
                     self._scheduler.add(samples)
             self._scheduler.end_all(self._error)
@@ -124,8 +122,11 @@ class Worker:
                     self._changed.wait()
                 inbox, self._inbox = self._inbox, []
                 calls, self._calls = self._calls, []
-            for call in calls:
-                call()
+            for future, function in calls:
+                try:
+                    future.set_result(function())
+                except Exception as error:
+                    future.set_exception(error)
             for samples in inbox:
                 scheduler.add(samples)
             if self._closing:

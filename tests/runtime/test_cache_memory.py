@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,17 @@ def test_a_beginning_is_used_again_while_there_is_room(tiny_bundles: dict[str, P
             handle = engine.generate([*prompt, *last], temperature=0, max_new_tokens=8, ignore_eos=True)
             reused.append(handle.result().statistics.reused_tokens)
     assert reused == [0, len(prompt), len(prompt)]
+
+
+def test_a_forked_process_is_told_so_though_the_lock_was_held(tiny_bundles: dict[str, Path]) -> None:
+    with mxspec.Engine(tiny_bundles["near"], slots=2) as engine:
+        worker = engine._worker
+        with ThreadPoolExecutor(1) as other, worker._changed, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "_pid", -1)
+            for ask in (lambda: engine.generate("x"), engine.drop_idle):
+                error = other.submit(ask).exception(timeout=5)
+                assert isinstance(error, GenerationError)
+                assert "make another after the fork" in str(error)
 
 
 def test_slots_drop_what_was_not_used_for_longest_and_the_lender_last() -> None:
