@@ -32,3 +32,8 @@ def entry_size(kind: CacheKind, head_size: int) -> int:
 def entry_bytes(kind: CacheKind, head_size: int) -> int:
     """Bytes of a head's key, or value, for one token."""
     return entry_size(kind, head_size) * cache_dtype(kind).itemsize
+
+
+def cache_bytes(kind: CacheKind, layers: int, kv_heads: int, head_size: int, tokens: int) -> int:
+    """Bytes of the keys and values of so many tokens, in all layers."""
+    return 2 * layers * kv_heads * entry_bytes(kind, head_size) * tokens

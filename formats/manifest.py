@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError, field_validator, model_validator
 
-from mxspec.formats.caches import CacheKind, entry_bytes, entry_size
+from mxspec.formats.caches import CacheKind, cache_bytes, entry_size
 from mxspec.formats.errors import BundleError
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.formats.sampling import BUNDLED, PARAMETERS
@@ -278,7 +278,7 @@ class ModelEntry(Strict):
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of the keys and values of so many tokens, in all layers."""
-        return 2 * self.layers * self.kv_heads * entry_bytes(self.caches, self.head_size) * tokens
+        return cache_bytes(self.caches, self.layers, self.kv_heads, self.head_size, tokens)
 
     @model_validator(mode="after")
     def _has_experts(self) -> Self:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from mxspec.compile.checkpoint.generation_config import shorten_json
 from mxspec.compile.commands.budget_table import budget_line, budget_table
+from mxspec.formats.caches import cache_bytes
 from mxspec.formats.generation import GenerationRules
 from mxspec.formats.manifest import (
     BLURS,
@@ -98,7 +99,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(
                 f"  rounded a second time: the checkpoint's matrices are {', '.join(origins)}", highlight=False
             )
-        of_token, in_half = entry.cache_bytes(1), entry.model_copy(update={"caches": "float16"}).cache_bytes(1)
+        of_token = entry.cache_bytes(1)
+        in_half = cache_bytes("float16", entry.layers, entry.kv_heads, entry.head_size, 1)
         beside = "" if entry.caches == "float16" else f"; {in_half:,} in float16"
         console.print(f"  caches in {entry.caches}: {of_token:,} bytes a token{beside}", highlight=False)
         for tensor in entry.tensors:

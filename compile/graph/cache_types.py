@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from mxspec.formats.caches import CacheKind, entry_size
+from mxspec.formats.caches import CacheKind, cache_dtype, entry_size
 
-_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "mxint8": ir.DataType.UINT8}
 _PREFIXES = ("past_key.", "past_value.", "present_", "cross_")
 
 
@@ -15,5 +14,6 @@ def set_caches(model: ir.Model, kind: CacheKind, head_size: int) -> None:
     for value in (*model.graph.inputs, *model.graph.outputs):
         if str(value.name).startswith(_PREFIXES):
             assert value.shape is not None
-            value.type = ir.TensorType(_TYPES[kind])  # a type of its own: clones of a graph share theirs
+            # A type of its own: clones of a graph share theirs.
+            value.type = ir.TensorType(ir.DataType.from_numpy(cache_dtype(kind)))
             value.shape = ir.Shape([*value.shape[:3], entry_size(kind, head_size)])

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from mxspec.compile.planning.forecast import ModelForecast
 from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
-from mxspec.formats.caches import entry_bytes
+from mxspec.formats.caches import cache_bytes
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -61,7 +61,7 @@ def compare(expected: ModelForecast, counted: Counted) -> None:
 def _cache_bytes(plan: ModelPlan) -> int:
     exported = plan.exported
     tokens = exported.context_length + (0 if exported.encoder is None else exported.encoder.context_length)
-    return 2 * exported.layers * exported.kv_heads * entry_bytes(exported.caches, exported.head_size) * tokens
+    return cache_bytes(exported.caches, exported.layers, exported.kv_heads, exported.head_size, tokens)
 
 
 def _step_bytes(plan: ModelPlan) -> int:

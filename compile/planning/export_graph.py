@@ -63,11 +63,11 @@ def export_graph(
     """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
 
     `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py). Products read
-    rows as `activations` if their format supports it. A head that is also the
-    embedding is stored once if `stored_once` says so for its parameter, else with a float16 table. No weights are read,
-    only small `buffers` (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to
-    `source_length` tokens. `traces` are of the same configuration, buffers, lengths and taps. With `head_rows` the
-    head has that many of its rows. With `taps` the graph also gives the hidden states that enter these layers.
+    rows as `activations` if their format supports it. A head that is also the embedding is stored once if `stored_once`
+    says so for its parameter, else with a float16 table. No weights are read, only small `buffers`
+    (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to `source_length` tokens.
+    `traces` are of the same configuration, buffers, lengths and taps. With `head_rows` the head has that many of its
+    rows. With `taps` the graph also gives the hidden states that enter these layers.
 
     Raises UnsupportedModelError if the model cannot be exported.
     """

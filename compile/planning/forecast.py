@@ -17,7 +17,7 @@ from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format
-from mxspec.formats.caches import CacheKind, entry_bytes
+from mxspec.formats.caches import CacheKind, cache_bytes
 from mxspec.formats.manifest import ExpertsEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 from mxspec.recipes.find_recipe import shipped_config
@@ -216,4 +216,4 @@ def _kept_bytes(
 def _cache_bytes(config: PreTrainedConfig, tokens: int, kind: CacheKind) -> int:
     """Bytes of the keys and values of all layers, for a text and its source."""
     kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
-    return 2 * int(decoder_layers(config) * kv_heads * entry_bytes(kind, head_size(config)) * tokens)
+    return cache_bytes(kind, decoder_layers(config), kv_heads, head_size(config), tokens)
