@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,17 @@ def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[s
 
 def repetitions_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option("--repetitions", default=default, show_default=True, type=click.IntRange(min=1))
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Around an import that exports a shape's graph; raises MxspecError where packages of the compiler are missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MxspecError(
+            f"the shape's graph is exported, which needs {error.name}: pip install mxspec[compile]"
+        ) from None
 
 
 def check_activations(weight_format: str, activations: Activations) -> None:

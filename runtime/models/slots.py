@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mxspec.runtime.models.cache_memory import CacheMemory
 
 Ids = NDArray[np.int64]
+UNBOUNDED = CacheMemory(())
 
 
 def _no_ids() -> Ids:
@@ -93,7 +94,7 @@ class Taken:
 class Slots:
     """All slots of an engine."""
 
-    def __init__(self, count: int, memory: CacheMemory | None = None) -> None:
+    def __init__(self, count: int, memory: CacheMemory = UNBOUNDED) -> None:
         self._slots = [Slot(index) for index in range(count)]
         self._memory = memory
         self._takings = 0
@@ -158,7 +159,7 @@ class Slots:
         return taken
 
     def _bytes_of(self, tokens: int, source: tuple[int, ...]) -> int:
-        return 0 if self._memory is None else self._memory.bytes_of(tokens, len(source))
+        return self._memory.bytes_of(tokens, len(source))
 
     def _held_by(self, slot: Slot) -> int:
         return self._bytes_of(slot.target_length, slot.source)
@@ -168,14 +169,14 @@ class Slots:
 
     def _fits(self, most: int, count: int, source: tuple[int, ...], beside: Slot | None = None) -> bool:
         """Whether a text fits into the limit beside those that run, and beside the content of one idle slot."""
-        if self._memory is None or self._memory.limit is None:
+        if self._memory.limit is None:
             return True
         kept = 0 if beside is None else self._held_by(beside)
         return self._reserved() + count * self._bytes_of(most, source) + kept <= self._memory.limit
 
     def _make_room(self, taken: Sequence[Taken], lender: Slot, most: int, source: tuple[int, ...]) -> None:
         """Drop the content of idle slots, those not used for longest first, until a new text fits; the lender last."""
-        if self._memory is None or self._memory.limit is None:
+        if self._memory.limit is None:
             return
         chosen = {each.slot.index for each in taken}
         idle = [slot for slot in self._slots if not slot.running and slot.index not in chosen and self._held_by(slot)]
@@ -186,9 +187,13 @@ class Slots:
             if held <= left:
                 return
             held -= self._held_by(slot)
-            self.forget(slot)
-            self._memory.release(slot.index)
-            self._memory.release_source(slot.index)
+            self._drop(slot)
+
+    def _drop(self, slot: Slot) -> None:
+        """Forget what a slot holds, and give its memory back."""
+        self.forget(slot)
+        self._memory.release(slot.index)
+        self._memory.release_source(slot.index)
 
     def borrow(self, count: int, borrower: object) -> list[Slot]:
         """Up to `count` idle slots for a text that runs, until another text is given them.
@@ -208,7 +213,7 @@ class Slots:
         return len(self._free_for(borrower))
 
     def _free_for(self, borrower: object) -> list[Slot]:
-        if self._memory is not None and self._memory.limit is not None:
+        if self._memory.limit is not None:
             return []  # what a text borrows would not be counted
         return [slot for slot in self._slots if not slot.running and slot.borrower in (None, borrower)]
 
@@ -221,10 +226,7 @@ class Slots:
         """Forget what slots without a text hold, and give their memory back."""
         for slot in self._slots:
             if not slot.running and slot.borrower is None:
-                self.forget(slot)
-                if self._memory is not None:
-                    self._memory.release(slot.index)
-                    self._memory.release_source(slot.index)
+                self._drop(slot)
 
     def contents(self) -> list[tuple[list[int], str]]:
         """The tokens that each slot holds, and the cache key that they are for; what was used last comes first."""

@@ -8,12 +8,11 @@ from pathlib import Path
 import click
 
 from mxspec.evaluate.bench.caches.result import CachesResult
-from mxspec.evaluate.bench.options import check_activations, repetitions_option
+from mxspec.evaluate.bench.options import check_activations, exporting, repetitions_option
 from mxspec.evaluate.bench.shapes.kept import RANDOM
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.caches import CACHE_KINDS, CacheKind
-from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user
 from mxspec.recipes.recipe import TargetRecipe
 from mxspec.runtime.cli.command import Command
@@ -65,12 +64,8 @@ def bench_caches(
     """Time calls after many tokens with each kind of key-value caches, with random weights of a known shape."""
     check_activations(named_by_user(weight_format), activations)
     target = TargetRecipe(checkpoint=RANDOM, format=named_by_user(weight_format), activations=activations)
-    try:
+    with exporting():
         from mxspec.evaluate.bench.caches.measure import measure
-    except ModuleNotFoundError as error:
-        raise MxspecError(
-            f"the shape's graph is exported, which needs {error.name}: pip install mxspec[compile]"
-        ) from None
     with tempfile.TemporaryDirectory(prefix="mxspec-caches-") as work, run.progress() as progress:
         result = measure(SHAPES[shape], target, kinds, tokens, cached, Path(work), repetitions, progress)
     run.finish(result)

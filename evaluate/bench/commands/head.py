@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mxspec.evaluate.bench.head.result import HeadResult
-from mxspec.evaluate.bench.options import repetitions_option
+from mxspec.evaluate.bench.options import exporting, repetitions_option
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import MxspecError
@@ -35,12 +35,8 @@ def bench_head(shape: str, weight_format: str, rows: tuple[int, ...], repetition
     """Time a draft's step with its whole head and with trimmed ones, with random weights of a known shape."""
     if largest := next((count for count in rows if count > SHAPES[shape].vocab_size), None):
         raise MxspecError(f"--rows: got {largest}, expected at most {SHAPES[shape].vocab_size}, the tokens of {shape}")
-    try:
+    with exporting():
         from mxspec.evaluate.bench.head.measure import measure
-    except ModuleNotFoundError as error:
-        raise MxspecError(
-            f"the shape's graph is exported, which needs {error.name}: pip install mxspec[compile]"
-        ) from None
     with tempfile.TemporaryDirectory(prefix="mxspec-head-") as work, run.progress() as progress:
         result = measure(SHAPES[shape], named_by_user(weight_format), rows, Path(work), repetitions, progress)
     run.finish(result)
