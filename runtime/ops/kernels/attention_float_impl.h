@@ -6,13 +6,20 @@
 namespace mxspec {
 namespace {
 
+// In the place of Ahead, where there is time enough to read what comes next when it comes.
+struct NotAhead {
+  void fetch() {}
+};
+
 template <class L, class Cache>
 struct FloatAttention : AttentionSpan<L> {
   using Span = AttentionSpan<L>;
   using V = typename L::Vector;
   using Span::call, Span::tile, Span::head_size, Span::seen, Span::seen_by_any;
   static_assert(Span::kVectorsOfSpan % L::kWide == 0);
-  static constexpr size_t kRegisterRows = 4;
+  // Tiles of at least so many rows are bound by multiply-adds: nothing is fetched between these, and values are
+  // converted once for all rows.
+  static constexpr size_t kManyRows = 16;
 
   Ahead ahead = {call.query, 0};
 
@@ -53,8 +60,9 @@ struct FloatAttention : AttentionSpan<L> {
   }
 
   // scores[r][16 v ...] = scale * (query_r . key), one chain of fused multiply-adds in the order of the head's entries.
-  template <size_t kRows, size_t kVectors>
-  void score_tile(size_t first_row, size_t v, AttentionScratch scratch) {
+  // Not inlined, as add_products: all that their inner loops use then has registers.
+  template <size_t kRows, size_t kVectors, class Fetch>
+  MXSPEC_NOINLINE void score_tile(size_t first_row, size_t v, AttentionScratch scratch, Fetch& fetch) const {
     const float* queries[kRows];
     MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) queries[r] = tile.rows[first_row + r].query;
     const float* const keys = scratch.block + v * head_size * 16;
@@ -62,7 +70,7 @@ struct FloatAttention : AttentionSpan<L> {
     MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::zero();
     }
-    Ahead fetching = ahead;
+    Fetch fetching = fetch;
     for (size_t d = 0; d < head_size; ++d) {
       fetching.fetch();
       V key[kVectors];
@@ -72,7 +80,7 @@ struct FloatAttention : AttentionSpan<L> {
         MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] = L::fma(query, key[i], sums[r][i]);
       }
     }
-    ahead = fetching;
+    fetch = fetching;
     const V scale = L::set1(call.scale);
     MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       float* const scores = scratch.scores + (first_row + r) * kSpanKeys + v * 16;
@@ -80,24 +88,25 @@ struct FloatAttention : AttentionSpan<L> {
     }
   }
 
-  template <size_t kRows>
-  void score_rows(size_t first_row, size_t start, AttentionScratch scratch) {
+  template <size_t kRows, class Fetch>
+  void score_rows(size_t first_row, size_t start, AttentionScratch scratch, Fetch& fetch) const {
     const KeyRange range = seen_by_any(first_row, kRows, start);
     // Nothing beyond the range is multiplied: old contents may be denormal, and take a hundred times as long.
     const size_t end = (range.last + 15) / 16;
     size_t v = range.first / 16;
-    for (; v + L::kWide <= end; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch);
-    Span::rest(end - v, [&]<size_t kVectors>() { score_tile<kRows, kVectors>(first_row, v, scratch); });
+    for (; v + L::kWide <= end; v += L::kWide) score_tile<kRows, L::kWide>(first_row, v, scratch, fetch);
+    Span::rest(end - v, [&]<size_t kVectors>() { score_tile<kRows, kVectors>(first_row, v, scratch, fetch); });
   }
 
-  static V value_at(const Cache* value, size_t i, size_t count) {
+  template <class T>
+  static V value_at(const T* value, size_t i, size_t count) {
     return count == 0 ? L::load(value + i * 16) : L::load(value, count);
   }
 
   // The keys from..to-1, which some of the rows see.
-  template <size_t kRows, size_t kVectors>
+  template <size_t kRows, size_t kVectors, class T>
   void weigh_edge(V (&sums)[kRows][kVectors], const KeyRange* ranges, size_t from, size_t to, const float* scores,
-                  const Cache* values, size_t count) const {
+                  const T* values, size_t count) const {
     MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       const size_t first = from > ranges[r].first ? from : ranges[r].first;
       const size_t last = to < ranges[r].last ? to : ranges[r].last;
@@ -110,10 +119,37 @@ struct FloatAttention : AttentionSpan<L> {
     }
   }
 
+  // sums[r] += p_j v_j of `keys` keys that all rows see.
+  template <size_t kRows, size_t kVectors, bool kTail, class T, class Fetch>
+  MXSPEC_NOINLINE void add_products(V (&sums)[kRows][kVectors], const float* p, size_t keys, const T* value,
+                                    size_t count, Fetch& fetch) const {
+    V own[kRows][kVectors];
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) own[r][i] = sums[r][i];
+    }
+    Fetch fetching = fetch;
+    const size_t size = head_size;
+    for (const float* const end = p + keys; p < end; ++p, value += size) {
+      fetching.fetch();
+      V values[kVectors];
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) values[i] = value_at(value, i, kTail ? count : 0);
+      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+        const V weight = L::set1(p[r * kSpanKeys]);
+        MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) own[r][i] = L::fma(weight, values[i], own[r][i]);
+      }
+    }
+    fetch = fetching;
+    MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
+      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] = own[r][i];
+    }
+  }
+
   // values[r][d...] merged with sum over keys of p_j v_j: one chain of fused multiply-adds in the order of the keys. A
-  // key that a row does not see is left out, not multiplied by zero: its value may be NaN.
-  template <size_t kRows, size_t kVectors, bool kTail = false>
-  void weigh_tile(size_t first_row, size_t start, size_t d, AttentionState state, AttentionScratch scratch) {
+  // key that a row does not see is left out, not multiplied by zero: its value may be NaN. `of_span` are the span's
+  // values [key][head_size].
+  template <size_t kRows, size_t kVectors, bool kTail = false, class T, class Fetch>
+  void weigh_tile(size_t first_row, size_t start, size_t d, const T* of_span, AttentionState state,
+                  AttentionScratch scratch, Fetch& fetch) const {
     // The rows' ranges, their union, and what all of them see.
     KeyRange ranges[kRows];
     size_t first = kSpanKeys, last = 0, common_first = 0, common_last = kSpanKeys;
@@ -132,21 +168,10 @@ struct FloatAttention : AttentionSpan<L> {
     }
     const float* const scores = scratch.scores + first_row * kSpanKeys;
     const size_t size = head_size, count = kTail ? size - d : 0;
-    const Cache* const span_values = values() + start * size + d;
+    const T* const span_values = of_span + d;
     weigh_edge(sums, ranges, first, common_first, scores, span_values, count);
-    const Cache* value = span_values + common_first * size;
-    const float* p = scores + common_first;
-    Ahead fetching = ahead;
-    for (const float* const end = scores + common_last; p < end; ++p, value += size) {
-      fetching.fetch();
-      V values[kVectors];
-      MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) values[i] = value_at(value, i, count);
-      MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
-        MXSPEC_UNROLL for (size_t i = 0; i < kVectors; ++i) sums[r][i] =
-            L::fma(L::set1(p[r * kSpanKeys]), values[i], sums[r][i]);
-      }
-    }
-    ahead = fetching;
+    add_products<kRows, kVectors, kTail>(sums, scores + common_first, common_last - common_first,
+                                         span_values + common_first * size, count, fetch);
     weigh_edge(sums, ranges, common_last, last, scores, span_values, count);
     MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) {
       if (ranges[r].first >= ranges[r].last) continue;
@@ -156,30 +181,53 @@ struct FloatAttention : AttentionSpan<L> {
     }
   }
 
-  template <size_t kRows>
-  void weigh_rows(size_t first_row, size_t start, AttentionState state, AttentionScratch scratch) {
+  template <size_t kRows, class T, class Fetch>
+  void weigh_rows(size_t first_row, size_t start, const T* of_span, AttentionState state, AttentionScratch scratch,
+                  Fetch& fetch) const {
     size_t d = 0;
     for (; d + L::kWide * 16 <= head_size; d += L::kWide * 16) {
-      weigh_tile<kRows, L::kWide>(first_row, start, d, state, scratch);
+      weigh_tile<kRows, L::kWide>(first_row, start, d, of_span, state, scratch, fetch);
     }
-    for (; d + 16 <= head_size; d += 16) weigh_tile<kRows, 1>(first_row, start, d, state, scratch);
-    if (d < head_size) weigh_tile<kRows, 1, true>(first_row, start, d, state, scratch);
+    for (; d + 16 <= head_size; d += 16) weigh_tile<kRows, 1>(first_row, start, d, of_span, state, scratch, fetch);
+    if (d < head_size) weigh_tile<kRows, 1, true>(first_row, start, d, of_span, state, scratch, fetch);
+  }
+
+  template <class Fetch>
+  void score(size_t start, AttentionScratch scratch, Fetch& fetch) const {
+    Span::by_register_rows([&]<size_t kRows>(size_t r) { score_rows<kRows>(r, start, scratch, fetch); });
+  }
+
+  template <class T, class Fetch>
+  void weigh(size_t start, const T* of_span, AttentionState state, AttentionScratch scratch, Fetch& fetch) const {
+    Span::by_register_rows(
+        [&]<size_t kRows>(size_t r) { weigh_rows<kRows>(r, start, of_span, state, scratch, fetch); });
+  }
+
+  // The values of a span as float32, in the place of its keys.
+  const float* widened(const Cache* of_span, KeyRange range, float* block) const {
+    if constexpr (sizeof(Cache) == sizeof(float)) return of_span;
+    const size_t end = range.last * head_size;
+    size_t i = range.first * head_size;
+    for (; i + 16 <= end; i += 16) L::store(block + i, L::load(of_span + i));
+    if (i < end) L::store(block + i, L::load(of_span + i, end - i), end - i);
+    return block;
   }
 
   void span(size_t start, AttentionState state, AttentionScratch scratch) {
     const KeyRange range = seen_by_any(0, tile.row_count, start);
     if (range.first >= range.last) return;
-    const size_t whole = tile.row_count / kRegisterRows * kRegisterRows;
-    ahead = {values() + (start + range.first) * head_size, (range.last - range.first) * head_size};
+    const Cache* const of_span = values() + start * head_size;
+    const bool many = tile.row_count >= kManyRows;
+    NotAhead nothing;
+    ahead = {of_span + range.first * head_size, (range.last - range.first) * head_size};
     load_keys(start, range, scratch.block);
     const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].end_key;
     if (next < end) ahead = {keys() + next * head_size, (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size};
-    for (size_t r = 0; r < whole; r += kRegisterRows) score_rows<kRegisterRows>(r, start, scratch);
-    Span::rest(tile.row_count - whole, [&]<size_t kRows>() { score_rows<kRows>(whole, start, scratch); });
+    many ? score(start, scratch, nothing) : score(start, scratch, ahead);
     Span::softmax_rows(start, scratch);
     Span::merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);
-    for (size_t r = 0; r < whole; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, state, scratch);
-    Span::rest(tile.row_count - whole, [&]<size_t kRows>() { weigh_rows<kRows>(whole, start, state, scratch); });
+    many ? weigh(start, widened(of_span, range, scratch.block), state, scratch, nothing)
+         : weigh(start, of_span, state, scratch, ahead);
   }
 
   static void prepare(const AttentionCall&, const AttentionTile&, float*) {}

@@ -28,7 +28,6 @@ struct MxInt8Attention : AttentionSpan<L> {
   using Ints = typename B::Ints;
   using Sums = typename B::Sums;
   using Span::call, Span::tile, Span::head_size, Span::seen, Span::seen_by_any;
-  static constexpr size_t kRegisterRows = 4;
   static constexpr size_t kWide = L::kWide > 1 ? L::kWide / 2 : 1;  // sums are two registers of a vector
   static constexpr size_t kVectorsOfBlock = kCacheBlock / 16;
   static constexpr size_t kPacksOfBlock = kCacheBlock / 4;
@@ -197,7 +196,7 @@ struct MxInt8Attention : AttentionSpan<L> {
   }
 
   template <size_t kRows, size_t kVectors>
-  void score_tile(size_t first_row, size_t v, Packs packs, AttentionScratch scratch) const {
+  MXSPEC_NOINLINE void score_tile(size_t first_row, size_t v, Packs packs, AttentionScratch scratch) const {
     Query queries[kRows];
     MXSPEC_UNROLL for (size_t r = 0; r < kRows; ++r) queries[r] = query_of(first_row + r, scratch.queries);
     for (size_t b = 0; b < blocks; ++b) {
@@ -325,10 +324,8 @@ struct MxInt8Attention : AttentionSpan<L> {
     const KeyRange range = seen_by_any(0, tile.row_count, start);
     if (range.first >= range.last) return;
     const Packs packs = packs_in(scratch);
-    const size_t tiled = tile.row_count / kRegisterRows * kRegisterRows;
     load_keys(start, range, packs);
-    for (size_t r = 0; r < tiled; r += kRegisterRows) score_rows<kRegisterRows>(r, start, packs, scratch);
-    Span::rest(tile.row_count - tiled, [&]<size_t kRows>() { score_rows<kRows>(tiled, start, packs, scratch); });
+    Span::by_register_rows([&]<size_t kRows>(size_t r) { score_rows<kRows>(r, start, packs, scratch); });
     Span::softmax_rows(start, scratch);
     Span::merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);
     const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].end_key;
@@ -338,9 +335,7 @@ struct MxInt8Attention : AttentionSpan<L> {
       const size_t first = b * kSpanKeys;
       whole.scales[b] = take_shares(range, packs.value_scales + first, whole.shares + first);
     }
-    for (size_t r = 0; r < tiled; r += kRegisterRows) weigh_rows<kRegisterRows>(r, start, packs, whole, state, scratch);
-    Span::rest(tile.row_count - tiled,
-               [&]<size_t kRows>() { weigh_rows<kRows>(tiled, start, packs, whole, state, scratch); });
+    Span::by_register_rows([&]<size_t kRows>(size_t r) { weigh_rows<kRows>(r, start, packs, whole, state, scratch); });
   }
 
   static void prepare(const AttentionCall& call, const AttentionTile& tile, float* queries) {

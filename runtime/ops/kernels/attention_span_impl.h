@@ -38,6 +38,7 @@ template <class L>
 struct AttentionSpan {
   using V = typename L::Vector;
   static constexpr size_t kVectorsOfSpan = kSpanKeys / 16;
+  static constexpr size_t kRegisterRows = 4;  // of a register tile
 
   const AttentionCall& call;
   const AttentionTile& tile;
@@ -183,6 +184,14 @@ struct AttentionSpan {
     if (count == 1) body.template operator()<1>();
     if (count == 2) body.template operator()<2>();
     if (count == 3) body.template operator()<3>();
+  }
+
+  // Calls body<rows>(first row) for all rows of the tile.
+  template <class Body>
+  void by_register_rows(const Body& body) const {
+    const size_t whole = tile.row_count / kRegisterRows * kRegisterRows;
+    for (size_t r = 0; r < whole; r += kRegisterRows) body.template operator()<kRegisterRows>(r);
+    rest(tile.row_count - whole, [&]<size_t kRows>() { body.template operator()<kRows>(whole); });
   }
 
   static void merge(const AttentionCall& call, const AttentionTile& tile, size_t span, AttentionState of_span,

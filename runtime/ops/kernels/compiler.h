@@ -2,6 +2,7 @@
 #pragma once
 
 #define MXSPEC_INLINE inline __attribute__((always_inline))
+#define MXSPEC_NOINLINE __attribute__((noinline))
 #define MXSPEC_LAMBDA __attribute__((always_inline))
 
 // Before a loop over rows, tiles or registers of a kernel: it must vanish early, or the arrays of sums are written to
