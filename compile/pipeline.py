@@ -24,7 +24,8 @@ from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, 
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
-from mxspec.compile.heads.config import Eagle3Config
+from mxspec.compile.heads.eagle3_config import Eagle3Config
+from mxspec.compile.heads.head_config import HeadConfig
 from mxspec.compile.planning.context import choose_contexts, rope_warning, source_length
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.planning.share_tables import share_tables
@@ -251,7 +252,7 @@ def judge_models(
 def taps_of(checkpoints: Mapping[ModelName, Checkpoint]) -> tuple[int, ...]:
     """The layers of the target whose inputs the draft reads; none for most drafts."""
     config = checkpoints["draft"].config if "draft" in checkpoints else None
-    return tuple(config.taps or ()) if isinstance(config, Eagle3Config) else ()
+    return tuple(config.taps or ()) if isinstance(config, HeadConfig) else ()
 
 
 def meet_budgets(

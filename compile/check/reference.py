@@ -22,7 +22,7 @@ from mxspec.compile.checkpoint.names import in_text_half, rename
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.silence import silence
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.head import StatesHead
 from mxspec.formats.errors import CheckpointError
 from mxspec.runtime.models.states import stand_in_states
 
@@ -99,9 +99,9 @@ def forward(model: PreTrainedModel, text: Text, first_position: int, source: Tex
     """
     positions = torch.arange(first_position, first_position + len(text))
     with torch.no_grad():
-        if isinstance(model, Eagle3Head):
-            size = model.config.tap_count * model.config.target_hidden_size
-            g = model.project(torch.from_numpy(stand_in_states(size, 0, len(text))))
+        if isinstance(model, StatesHead):
+            states = stand_in_states(model.config.states_size, 0, len(text))
+            g = model.project(torch.from_numpy(states))
             outputs = model(torch.tensor([text]), g[None], positions[None])
         elif source:
             assert first_position == 0

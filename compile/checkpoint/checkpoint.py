@@ -28,7 +28,7 @@ from mxspec.compile.checkpoint.tensor import DTYPE_NAMES, CheckpointTensor, open
 from mxspec.compile.checkpoint.ties import broken_ties
 from mxspec.compile.checkpoint.watch import Watch
 from mxspec.compile.checkpoint.weight_files import find_weights
-from mxspec.compile.heads.config import Eagle3Config
+from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TOKENIZER
 

@@ -13,7 +13,7 @@ from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.tensor import FileTensor
-from mxspec.compile.heads.config import LAYERS, Eagle3Config, default_taps
+from mxspec.compile.heads.eagle3_config import LAYERS, Eagle3Config, default_taps
 from mxspec.formats.errors import CheckpointError, PairError
 
 if TYPE_CHECKING:

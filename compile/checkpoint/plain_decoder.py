@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto as auto
 
 from mxspec.compile.checkpoint.architecture import architecture_name
-from mxspec.compile.heads.config import MODEL_TYPE
+from mxspec.compile.heads.head_config import HeadConfig
 from mxspec.formats.errors import UnsupportedModelError
 
 ONLY_PLAIN = "such models are not supported, only plain decoders and encoder-decoders are"  # the end of a refusal
@@ -72,7 +72,7 @@ def _other_task(config: PreTrainedConfig) -> str | None:
 def _writes_text(config: PreTrainedConfig) -> bool:
     """Whether transformers lists the model type as one that writes text; a head of ours does."""
     listed = _WITH_ENCODER if config.is_encoder_decoder else _DECODERS
-    return config.model_type in listed or config.model_type == MODEL_TYPE
+    return config.model_type in listed or isinstance(config, HeadConfig)
 
 
 def _other_kind(config: PreTrainedConfig) -> str | None:

@@ -21,8 +21,8 @@ from mxspec.compile.checkpoint.architecture import (
 from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
-from mxspec.compile.heads.config import Eagle3Config
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.head import StatesHead
+from mxspec.compile.heads.head_config import HeadConfig
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, experts_of, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never
@@ -118,7 +118,7 @@ def _interface(model: PreTrainedModel, call: CallInputs, shape: CacheShape, taps
     """What the graph takes and gives beside the caches."""
     if model.config.is_encoder_decoder:
         return SourceDecoderInterface(model, call, shape)
-    if isinstance(model, Eagle3Head):
+    if isinstance(model, StatesHead):
         return HeadInterface(model, call, shape)
     return DecoderInterface(model, call, shape, taps)
 
@@ -139,9 +139,9 @@ def _finish(
 
 def _states(config: PreTrainedConfig, taps: Sequence[int]) -> StatesEntry | None:
     """The hidden states that the graph gives or reads."""
-    if isinstance(config, Eagle3Config):
+    if isinstance(config, HeadConfig):
         layers = config.taps or range(config.tap_count)
-        return StatesEntry(layers=tuple(layers), width=config.target_hidden_size, own=config.hidden_size)
+        return StatesEntry(layers=tuple(layers), width=config.states_width, own=config.hidden_size)
     return StatesEntry(layers=tuple(taps), width=config.hidden_size) if taps else None
 
 

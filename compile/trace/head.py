@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.head import StatesHead
 from mxspec.compile.trace.attention import CallInputs, Sequences
 from mxspec.compile.trace.decoder import DecoderInterface
 from mxspec.compile.trace.interface import Caches, CacheShape
@@ -21,9 +21,9 @@ class HeadInterface(DecoderInterface):
     one of them with no rows; output `next_states` float32[rows, hidden].
     """
 
-    model: Eagle3Head
+    model: StatesHead
 
-    def __init__(self, model: Eagle3Head, call: CallInputs, shape: CacheShape) -> None:
+    def __init__(self, model: StatesHead, call: CallInputs, shape: CacheShape) -> None:
         super().__init__(model, call, shape, inputs=["states", "own_states"], outputs=["next_states"])
 
     def forward(  # type: ignore[override]
@@ -60,8 +60,8 @@ class HeadInterface(DecoderInterface):
     def arguments(self) -> tuple[object, ...]:
         """Of an example call."""
         config = self.model.config
-        size = config.tap_count * config.target_hidden_size
-        return (*super().arguments(), torch.zeros(STATES, size), torch.zeros(OWN_STATES, config.hidden_size))
+        states, own = torch.zeros(STATES, config.states_size), torch.zeros(OWN_STATES, config.hidden_size)
+        return (*super().arguments(), states, own)
 
     def dimensions(self) -> tuple[object, ...]:
         """The symbolic dimensions of the arguments, by their axes."""

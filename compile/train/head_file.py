@@ -25,8 +25,8 @@ from mxspec.compile.checkpoint.config import make_config
 from mxspec.compile.checkpoint.head import fit_head, table_of, target_ids
 from mxspec.compile.checkpoint.mx_tensor import read_whole
 from mxspec.compile.checkpoint.selected_rows import Ids
-from mxspec.compile.heads.config import FLAGS, LAYERS, SPECULATORS, Eagle3Config, default_taps
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.eagle3 import Eagle3Head
+from mxspec.compile.heads.eagle3_config import FLAGS, LAYERS, SPECULATORS, Eagle3Config, default_taps
 from mxspec.compile.train.mx_matrices import mx_matrices, quantization_config
 from mxspec.formats.errors import BundleError, PairError
 

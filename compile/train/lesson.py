@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.eagle3 import Eagle3Head
 from mxspec.compile.train.examples import Example
 from mxspec.compile.train.unroll import unroll
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.eagle3 import Eagle3Head
 
 
 class _EarlierSteps:

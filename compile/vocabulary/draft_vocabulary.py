@@ -16,7 +16,7 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.head import target_ids
 from mxspec.compile.checkpoint.special_tokens import read_ends
 from mxspec.compile.guesses.encode_text import encode_text
-from mxspec.compile.heads.config import Eagle3Config
+from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side, writing_arrays

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.head import fit_head
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.eagle3 import Eagle3Head
 
 STEPS = 150
 

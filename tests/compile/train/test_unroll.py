@@ -10,8 +10,8 @@ import torch
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import read_whole
-from mxspec.compile.heads.config import Eagle3Config
-from mxspec.compile.heads.module import Eagle3Head
+from mxspec.compile.heads.eagle3 import Eagle3Head
+from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.compile.train.unroll import unroll
 from tests.compile.heads.make_head import TARGET_LOGITS, save_head
 from tests.compile.heads.plain_head import PlainHead

@@ -14,6 +14,7 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, LlamaConfig
 
+from mxspec.compile.heads.head_config import HeadConfig
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 
@@ -28,7 +29,7 @@ _LAYER_KINDS = ("llama", "qwen3")
 
 
 @strict
-class Eagle3Config(LlamaConfig):  # type: ignore[misc]
+class Eagle3Config(HeadConfig, LlamaConfig):  # type: ignore[misc]
     """A head: its one layer, by Llama's settings, and what it reads.
 
     It proposes `draft_vocab_size` tokens and reads `vocab_size`. `taps` are the layers of the target whose inputs it
@@ -47,6 +48,10 @@ class Eagle3Config(LlamaConfig):  # type: ignore[misc]
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+
+    @property
+    def states_width(self) -> int:
+        return self.target_hidden_size
 
 
 AutoConfig.register(MODEL_TYPE, Eagle3Config)

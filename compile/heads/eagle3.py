@@ -1,13 +1,11 @@
 """An EAGLE-3 head in torch (Li et al. 2025): one decoder layer that reads tokens and hidden states.
 
-Beside token i + 1 it reads the target's states of token i, projected to one vector g, and says what follows. What
-leaves its layer is the g of the next step, where the target has not read the token. Parameters have the names of the
-speculators form.
+g is made of the target's states at three places. What leaves the layer is the g of the next step. Parameters have the
+names of the speculators form.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,15 +20,8 @@ from transformers.models.llama.modeling_llama import (
 )
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from mxspec.compile.heads.config import Eagle3Config
-
-
-@dataclass(frozen=True, slots=True)
-class HeadOutput:
-    """`logits` float32[1, tokens, rows], and `states` float32[1, tokens, hidden]: the g of the next step."""
-
-    logits: Tensor
-    states: Tensor
+from mxspec.compile.heads.eagle3_config import Eagle3Config
+from mxspec.compile.heads.head import StatesHead
 
 
 class HeadLayer(nn.Module):
@@ -60,13 +51,14 @@ class HeadLayer(nn.Module):
         return out
 
 
-class Eagle3Head(LlamaPreTrainedModel):  # type: ignore[misc]
-    """A head, with or without weights; `project` and `forward` are the two parts of a step."""
+class Eagle3Head(StatesHead, LlamaPreTrainedModel):  # type: ignore[misc]
+    """A head, with or without weights."""
 
     config_class = Eagle3Config
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__(config)
+        self.goes_on_normed = config.norm_output
         width, size = config.hidden_size, config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, width)
         if config.norm_before_fc:
@@ -82,7 +74,6 @@ class Eagle3Head(LlamaPreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     def project(self, states: Tensor) -> Tensor:
-        """The g of tokens that the target has read, float32[tokens, hidden], from its states float32[tokens, size]."""
         if self.config.norm_before_fc:
             states = self.input_norm(states)
         if self.config.fc_norm:
@@ -90,37 +81,6 @@ class Eagle3Head(LlamaPreTrainedModel):  # type: ignore[misc]
             states = torch.cat([norm(piece) for norm, piece in zip(self.fc_norm, pieces, strict=True)], dim=-1)
         g: Tensor = self.fc(states)
         return g
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        g: Tensor,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        attention_mask: Tensor | None = None,
-        **_: Any,
-    ) -> HeadOutput:
-        """What follows each of the tokens int64[1, tokens], read beside g float32[1, tokens, hidden].
-
-        Without a cache every token sees those before it. With one its own attention does what it does, or tokens see
-        what `attention_mask` float32[tokens, cached] adds nothing to.
-        """
-        count = input_ids.shape[1]
-        if position_ids is None:
-            position_ids = torch.arange(count)[None]
-        mask = attention_mask
-        if past_key_values is None:
-            mask = torch.full((count, count), torch.finfo(g.dtype).min).triu(1)
-        embedded = self.embed_tokens(input_ids)
-        x = self.layers[0](
-            embedded,
-            g,
-            position_embeddings=self.rotary_emb(embedded, position_ids),
-            attention_mask=None if mask is None else mask[None, None],
-            past_key_values=past_key_values,
-        )
-        normed = self.norm(x)
-        return HeadOutput(self.lm_head(normed), normed if self.config.norm_output else x)
 
 
 AutoModelForCausalLM.register(Eagle3Config, Eagle3Head)
