@@ -4,6 +4,7 @@
     MXSPEC_ISA=avx2 python bench/compare_llama_cpp.py --ours mxfp6_e2m3/int8
     python bench/compare_llama_cpp.py --shape olmoe-1b-7b --ours mxfp6_e2m3/int8
     python bench/compare_llama_cpp.py --shape gpt-oss-20b --layers 12 --ours mxfp6_e2m3/int8 --peer-format mxfp4
+    python bench/compare_llama_cpp.py --cached 8192 --ours mxfp6_e2m3/int8
     python bench/compare_llama_cpp.py --gguf model.gguf --bundle model.bundle
     python bench/compare_llama_cpp.py --gguf model.gguf --bundle model.bundle --accuracy --text sample.txt
     python bench/compare_llama_cpp.py --speculative --record build/records/llama_cpp_speculative.json
@@ -13,8 +14,9 @@ The peer is built from the source in its Python package (the sdist of llama-cpp-
 set that mxspec uses. Without --speculative, single calls of a model of random weights are timed: values do not matter
 for speed, because both programs read every byte of every weight once a call; of a mixture's experts, those that random
 tokens choose. The experts of gpt-oss are MXFP4 in both programs, whatever the format of its other matrices. With
---gguf, the peer runs that file, and the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it.
-With --accuracy, the formats of both programs are compared with the file in 16 bits, in perplexity and KL divergence.
+--cached, calls after so many tokens are timed, with each kind of key-value caches of both programs. With --gguf, the
+peer runs that file, and the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it. With
+--accuracy, the formats of both programs are compared with the file in 16 bits, in perplexity and KL divergence.
 With --speculative, greedy answers are timed, plain and with a draft. The pair is the demo pair grown to the size of
 users' models (`specbench grow`), whose acceptance is real: as gguf files made by the peer's own converter and
 quantiser, and as bundles. With --serving, both programs serve that pair, or the model of --gguf, to eight clients at
@@ -24,14 +26,16 @@ once.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from llama_cpp import accuracy as formats
+from llama_cpp import caches, shape, speculative
 from llama_cpp import serving as servers
-from llama_cpp import shape, speculative
 from llama_cpp.build import build_peer
 from llama_cpp.files import F16, grown_pair, held_out_text, packed_again
 from llama_cpp.random_gguf import PEER_FORMATS, check_format, peer_model
@@ -71,6 +75,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--repetitions", default=3, show_default=True)
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/llama_cpp"), show_default=True)
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--cached", type=click.IntRange(min=1), help="Calls after so many tokens instead, with all caches.")
 @click.option("--gguf", type=FILE, help="A published model to time instead of random weights; needs --bundle.")
 @click.option("--bundle", "bundles", type=FOLDER, multiple=True, help="A bundle of the model of --gguf (repeatable).")
 @click.option("--speculative", "speculate", is_flag=True, help="Plain and speculative answers of a real pair instead.")
@@ -93,6 +98,7 @@ def main(
     repetitions: int,
     work: Path,
     record: Path | None,
+    cached: int | None,
     gguf: Path | None,
     bundles: tuple[Path, ...],
     speculate: bool,
@@ -115,6 +121,8 @@ def main(
         raise click.UsageError("--speculative times a pair, not the model of --gguf")
     if accuracy and gguf is None:
         raise click.UsageError("--accuracy needs --gguf")
+    if cached is not None and (gguf is not None or shape_name not in SHAPES):
+        raise click.UsageError("--cached times a --shape that is no mixture")
     mode = formats if accuracy else servers if serving else speculative if speculate else shape
     tools = mode.TOOLS if gguf is None else (*mode.TOOLS, "llama-quantize")
     binaries = build_peer(work, ops.instruction_set(), tools)
@@ -136,10 +144,16 @@ def main(
                 peers = {name: servers.file_server(work, binaries, file, threads) for name, file in files.items()}
             lengths, held_out = (prompt_tokens, new_tokens), text or held_out_text(work)
             found = servers.compare(peers, compiled, held_out, threads, lengths, repetitions, CONSOLE.print)
+        elif cached is not None:
+            of_shape = fewer_layers(SHAPES[shape_name], layers)
+            files = {name: peer_model(work, of_shape, name) for name in peer_formats}
+            with tempfile.TemporaryDirectory(dir=work) as folder:
+                found = caches.compare(
+                    of_shape, files, ours, binaries, Path(folder), threads, cached, repetitions, CONSOLE.print
+                )
         else:
             if gguf is None:
-                of_shape = {**SHAPES, **MIXTURES}[shape_name]
-                of_shape = of_shape if layers is None else replace(of_shape, layers=layers)
+                of_shape = fewer_layers({**SHAPES, **MIXTURES}[shape_name], layers)
                 points = shape.OF_A_MIXTURE if isinstance(of_shape, MixtureShape) else shape.POINTS
                 model, (files, compiled) = name_of(of_shape), random_models(of_shape, peer_formats, ours, work)
             else:
@@ -147,6 +161,14 @@ def main(
                 files, compiled = published_models(gguf, bundles, binaries, work)
             found = shape.compare(model, files, compiled, binaries, threads, points, repetitions, CONSOLE.print)
     report(found, False, record)
+
+
+S = TypeVar("S", Shape, MixtureShape)
+
+
+def fewer_layers(of_shape: S, layers: int | None) -> S:
+    """The shape with so many layers, or its own."""
+    return of_shape if layers is None else replace(of_shape, layers=layers)
 
 
 Models = tuple[dict[str, Path], dict[str, Path]]  # the peer's files and our bundles, by the names of their formats

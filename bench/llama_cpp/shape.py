@@ -62,13 +62,15 @@ BATCH_TOKENS = 32  # tokens of each text, if there are several
 # --- the peer ---------------------------------------------------------------------------------------------------
 
 
-def peer_seconds(binaries: Path, model: Path, point: Point, threads: int) -> float:
-    """Seconds of one call of `point.tokens` tokens, as its own bench tools measure it (median of its repetitions)."""
+def peer_seconds(
+    binaries: Path, model: Path, point: Point, threads: int, options: Sequence[str] = (), runs: int = 3
+) -> float:
+    """Seconds of one call of `point.tokens` tokens, as its own bench tools measure it (median of `runs`)."""
     if point.texts > 1:
         return peer_batch_seconds(binaries, model, point, threads)
     prompt, generate = (0, 16) if point.tokens == 1 else (point.tokens, 0)
-    work = ["-p", str(prompt), "-n", str(generate), "-d", str(point.cached), "-r", "3"]
-    command = [str(binaries / "llama-bench"), "-m", str(model), "-t", str(threads), "-o", "json", *work]
+    work = ["-p", str(prompt), "-n", str(generate), "-d", str(point.cached), "-r", str(runs)]
+    command = [str(binaries / "llama-bench"), "-m", str(model), "-t", str(threads), "-o", "json", *work, *options]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (result,) = json.loads(output)
     return point.tokens / median(result["samples_ts"])

@@ -1,0 +1,83 @@
+"""Calls after thousands of tokens, with each kind of key-value caches of both programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from llama_cpp import shape
+from llama_cpp.build import PACKAGE
+from llama_cpp.result import ShapeResult
+from llama_cpp.shape import Point
+from mxspec.evaluate.bench.caches.measure import open_model
+from mxspec.evaluate.bench.harness import Progress, seconds_of
+from mxspec.evaluate.bench.model.calls import CallBench
+from mxspec.evaluate.bench.shapes.kept import RANDOM
+from mxspec.evaluate.bench.shapes.known import Shape
+from mxspec.evaluate.bench.shapes.random_bundle import name_of
+from mxspec.formats.caches import CacheKind
+from mxspec.recipes.recipe import TargetRecipe
+from mxspec.runtime import ops
+
+TOOLS = ("llama-bench",)
+KINDS: tuple[CacheKind, ...] = ("float16", "mxint8")
+PEER_KINDS = {  # its attention without -fa does not take values in q8_0
+    "f16": ("-fa", "off"),
+    "f16, flash": ("-fa", "on"),
+    "q8_0, flash": ("-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0"),
+}
+ROWS = 8  # tokens of a call that scores several
+
+
+def points(cached: int) -> tuple[Point, ...]:
+    """The calls: one token, and several, after `cached` tokens; and reading so many."""
+    return (
+        Point(f"decode, {cached:,} cached", 1, cached),
+        Point(f"score {ROWS}, {cached:,} cached", ROWS, cached),
+        Point(f"prefill {cached:,}", cached, 0),
+    )
+
+
+def our_seconds(bench: CallBench, point: Point) -> float:
+    """Seconds of one call, or of reading a prompt in calls of the largest size."""
+    if point.cached:
+        return bench.seconds(point.tokens, point.cached)
+    bench.fill(0)
+    ids = bench.random_ids(point.tokens)
+    return seconds_of(lambda: bench.reader.append(ids, 1))
+
+
+def compare(
+    of_shape: Shape,
+    files: Mapping[str, Path],
+    formats: Sequence[str],
+    binaries: Path,
+    work: Path,
+    threads: int,
+    cached: int,
+    repetitions: int,
+    progress: Progress,
+) -> ShapeResult:
+    """Time calls after `cached` tokens with the peer's files and a model of ours in each of `formats`.
+
+    The models are of random weights; ours are written below `work`.
+    """
+    ops.set_threads(threads)
+    runners: dict[str, Callable[[Point], float]] = {}
+    wide = replace(of_shape, context_length=cached + ROWS)
+    for name in formats:
+        weight_format, activations = shape.OURS[name]
+        target = TargetRecipe(checkpoint=RANDOM, format=weight_format, activations=activations)
+        for kind in KINDS:
+            bench = open_model(wide, target, kind, work / f"{name.replace('/', '-')}-{kind}")
+            runners[f"{name}, {kind}"] = lambda point, bench=bench: our_seconds(bench, point)
+    peers = [f"llama.cpp {name}, {kind}" for name in files for kind in PEER_KINDS]
+    for name, file in files.items():
+        for kind, options in PEER_KINDS.items():
+            runners[f"llama.cpp {name}, {kind}"] = lambda point, file=file, options=options: shape.peer_seconds(
+                binaries, file, point, threads, (*options, "--no-warmup"), runs=1 if point.cached == 0 else 3
+            )
+    trials = shape.measure(runners, points(cached), repetitions, progress)
+    rows = tuple(shape.row_of(trials, point, peers) for point in points(cached))
+    return ShapeResult(shape=name_of(of_shape), threads=threads, peer=PACKAGE, points=rows)
