@@ -325,17 +325,27 @@ class Scheduler:
             works, waiting = planner.plan(texts)
             going_on += works
             late += waiting
-        left = self._budget(self.load.score, sum(work.planned for work in going_on))
         reading = [t for t in self._running if t.reading and not t.ended and not t.slots[0].target_unencoded]
-        pieces, draft_reads = self._pieces(reading, left)
-        left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
+        pieces: list[Work] = []
+        draft_reads: list[DraftRead] = []
+        if reading:
+            left = self._budget(self.load.score, sum(work.planned for work in going_on))
+            pieces, draft_reads = self._pieces(reading, left)
+        if late:
+            left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
+            draft_reads += self._late_reads(late, left)
+        return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
+
+    def _late_reads(self, late: abc.Sequence[ScheduledText], left: int) -> list[DraftRead]:
+        """The next pieces of texts that their draft has to read before it can guess."""
+        reads: list[DraftRead] = []
         for text in late:
             with alone(text):
                 count = draft_piece(text, left) if left > 0 else 0
                 left -= count
                 if count:
-                    draft_reads.append((text, count))
-        return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
+                    reads.append((text, count))
+        return reads
 
     def _budget(self, costs: Costs, tokens: int) -> int:
         """Prompt tokens that a call may read beside the `tokens` of texts being written, by the cost of calls."""
