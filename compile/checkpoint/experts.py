@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.expert_tensors import StackedTensor, TransposedExperts
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
@@ -67,6 +68,18 @@ def expert_matrices(model: PreTrainedModel) -> dict[str, ExpertMatrix]:
                 experts, *sides = parameter.shape
                 rows, k = reversed(sides) if module.is_transposed else sides
                 found[f"{path}.{name}"] = ExpertMatrix(experts, rows, k, bool(module.is_transposed))
+    return found
+
+
+def router_matrices(model: PreTrainedModel) -> dict[str, tuple[int, int]]:
+    """The n and k of matrices that choose experts and are no linear layers, by name: graphs have them in fp16 tiles."""
+    experts = {matrix.experts for matrix in expert_matrices(model).values()}
+    found = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, nn.Linear | Conv1D | nn.Embedding):
+            for name, parameter in module.named_parameters(recurse=False):
+                if name == "weight" and parameter.ndim == 2 and parameter.shape[0] in experts:
+                    found[f"{path}.{name}"] = (parameter.shape[0], parameter.shape[1])
     return found
 
 

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.architecture import decoder_heads, decoder_layers, head_size
 from mxspec.compile.checkpoint.config import make_config, read_settings
-from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices
+from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices, router_matrices
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.planning.context import choose_contexts, source_length
@@ -94,7 +94,7 @@ def _forecast_model(
     name: ModelName, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe, context_length: int
 ) -> ModelForecast:
     model = name_parameters(config)
-    own, routers = formats_by_config(model, config), dict(_routers(model))
+    own, routers = formats_by_config(model, config), router_matrices(model)
     format_of = choose_formats(model, wanted, own)
     matrices, rows = dict(_matrices(model)), kept_rows(wanted)
     if rows is not None:
@@ -141,17 +141,6 @@ def _experts(model: PreTrainedModel, config: PreTrainedConfig) -> ExpertsEntry |
     if not counts:
         return None
     return ExpertsEntry(count=min(counts), chosen=chosen_experts(config) or 1, tensors=tuple(matrices))
-
-
-def _routers(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The matrices that choose a mixture's experts and are no linear layers: the graph has them in fp16 tiles."""
-    experts = {matrix.experts for matrix in expert_matrices(model).values()}
-    for path, module in model.named_modules():
-        if isinstance(module, nn.Linear | Conv1D | nn.Embedding):
-            continue
-        for name, parameter in module.named_parameters(recurse=False):
-            if name == "weight" and parameter.ndim == 2 and parameter.shape[0] in experts:
-                yield f"{path}.{name}", (parameter.shape[0], parameter.shape[1])
 
 
 def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, int]]]:
