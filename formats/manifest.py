@@ -220,6 +220,10 @@ class ExpertsEntry(Strict):
         """
         return 1.0 - math.pow(1.0 - self.chosen / self.count, tokens)
 
+    def product_of(self, tensor: str) -> str:
+        """The product for which a budget chose a tensor's format: a layer's experts go by the name of their module."""
+        return tensor.rpartition(".")[0] if tensor in self.tensors else tensor
+
     @model_validator(mode="after")
     def _chosen_of_them(self) -> Self:
         if self.chosen > self.count:

@@ -97,6 +97,7 @@ def _print_forecast(recipe: Recipe, expected: list[ModelForecast], console: Cons
     notes = [
         *(f"{model.name}: {model.checkpoint}, {model.architecture}" for model in expected),
         *(line for model in expected if (line := _experts_line(model))),
+        *(line for model in expected if (line := _budget_line(model, recipe))),
         f"K up to {recipe.k_max}, texts of up to {max(lengths):,} tokens",
         f"runs in {_megabytes(_memory(expected))} MB with one text of that length",
         f"compiles in about {_minutes(expected)} on two cores, in less than 2 GB of memory, fetching not counted",
@@ -116,6 +117,14 @@ def _experts_line(model: ModelForecast) -> str:
         f"{model.name}: {model.experts.chosen} of {model.experts.count} experts a token: of "
         f"{_megabytes(model.matrix_bytes)} MB of matrices a step reads {one} MB, one of 8 tokens about {eight} MB"
     )
+
+
+def _budget_line(model: ModelForecast, recipe: Recipe) -> str:
+    """What the figures of a model with a budget are; nothing for others."""
+    wanted = recipe.target if model.name == "target" else recipe.draft
+    if wanted is None or not wanted.has_budget:
+        return ""
+    return f"{model.name}: a budget chooses its formats at compile time; the sizes are those of {model.format}"
 
 
 def _verified(recipe: Recipe) -> str:

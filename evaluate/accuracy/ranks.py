@@ -16,7 +16,7 @@ class TensorError(Value):
     """A packed tensor: its relative root-mean-square error, and the bytes that fp16 would add.
 
     `sources` are the checkpoint's names, for --keep-fp16; `predicted_loss`, in nats a token, is known if formats were
-    chosen by a budget.
+    chosen by a budget: that of all experts of the layer for a matrix of experts.
     """
 
     name: str
@@ -29,6 +29,7 @@ class TensorError(Value):
 
 def rank_tensors(entry: ModelEntry, count: int) -> tuple[TensorError, ...]:
     """The `count` packed tensors with the largest errors."""
+    experts = entry.experts
     losses = {} if entry.budget is None else {product.name: product.loss for product in entry.budget.products}
     packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS and tensor.format != FP16_TILES]
     known = [(tensor.error, tensor) for tensor in packed if tensor.error is not None]
@@ -40,7 +41,7 @@ def rank_tensors(entry: ModelEntry, count: int) -> tuple[TensorError, ...]:
             format=tensor.format,
             error=error,
             added_bytes=_fp16_bytes(tensor) - tensor.bytes,
-            predicted_loss=losses.get(tensor.name),
+            predicted_loss=losses.get(tensor.name if experts is None else experts.product_of(tensor.name)),
         )
         for error, tensor in worst
     )

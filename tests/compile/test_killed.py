@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mxspec.compile import pipeline
@@ -23,25 +24,25 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import RefereeEntry
-from tests.compile.commands.test_speccompile import failed, speccompile, write_pair
+from tests.compile.commands.test_speccompile import VOCABULARY, failed, speccompile, write_mixture, write_pair
 
 ROOT = Path(__file__).parents[2]
 
-# Kills itself when the draft's third tensor is begun, as the system does when memory is short.
+# Kills itself when a file's tensor of that number is begun, as the system does when memory is short.
 KILLED = """
 import os, signal, sys
 from mxspec.formats.safetensors_file import SafetensorsWriter
 begin, begun = SafetensorsWriter.begin, []
 def kill(writer, name):
     begun.append((writer._path.name, name))
-    if [file for file, _ in begun].count("draft.safetensors") == 3:
+    if [file for file, _ in begun].count(sys.argv[1]) == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
     begin(writer, name)
 SafetensorsWriter.begin = kill
 from mxspec.compile.commands.speccompile import main
 from tests.compile.test_killed import leave_out_the_referee
 leave_out_the_referee(setattr)
-main(sys.argv[1:])
+main(sys.argv[3:])
 """
 
 
@@ -62,16 +63,16 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pair(tmp_path_factory.mktemp("pair"), "llama", rounding_minutes=0)
 
 
+def kill(file: str, tensor: int, *arguments: object) -> None:
+    """A speccompile that ends in the midst of writing."""
+    command = [sys.executable, "-c", KILLED, file, str(tensor), *map(str, arguments)]
+    killed = subprocess.run(command, capture_output=True, timeout=120, check=False, cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
 def test_a_killed_compile_resumes_at_its_tensor(recipe: Path, tmp_path: Path) -> None:
     place, work = tmp_path / "x.bundle", tmp_path / "x.bundle.partial"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(recipe), "-o", str(place)],
-        capture_output=True,
-        timeout=120,
-        check=False,
-        cwd=ROOT,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kill("draft.safetensors", 3, recipe, "-o", place)
     assert os.listdir(tmp_path) == [work.name]
     target = (work / "bundle" / "target.safetensors").stat()
     result = speccompile(recipe, "-o", place, "--json")
@@ -84,6 +85,20 @@ def test_a_killed_compile_resumes_at_its_tensor(recipe: Path, tmp_path: Path) ->
     assert (now.st_ino, now.st_mtime_ns) == (target.st_ino, target.st_mtime_ns)  # not a byte was written again
     assert os.listdir(tmp_path) == [place.name]
     Bundle.open(place).verify()
+
+
+def test_a_killed_budget_of_a_mixture_resumes_with_its_choice(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).integers(3, VOCABULARY, 200)
+    (tmp_path / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    recipe, place, whole = write_mixture(tmp_path), tmp_path / "x.bundle", tmp_path / "whole.bundle"
+    options = ["--max-ratio", "1.002", "--calibrate", tmp_path / "text.txt", "--rounding", "nearest"]
+    kill("target.safetensors", 8, recipe, "-o", place, *options)
+    result = speccompile(recipe, "-o", place, "--json", *options)
+    assert result.exit_code == 0, result.output
+    assert "7 tensors of the target were packed by the run before" in result.stderr
+    assert speccompile(recipe, "-o", whole, "--json", *options).exit_code == 0
+    weights = [(path / "target.safetensors").read_bytes() for path in (place, whole)]
+    assert weights[0] == weights[1]
 
 
 @contextmanager

@@ -18,14 +18,15 @@ ROWS = 1024  # rows of gradient at a time: with 11,008 columns it takes 45 MB, a
 
 Values = NDArray[np.float32]
 Read = Callable[[int, int], Values]  # rows of a matrix [n, k]
+Windows = Values | Sequence[Values]
 Errors = Mapping[str, Values]  # by format
 
 
-def layer_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> dict[str, float]:
+def layer_losses(inputs: Windows, gradients: Windows, errors: Iterator[Errors], tokens: int) -> dict[str, float]:
     """Losses of a matrix inside a layer: 1/2 of the sum of (G_r . E_r)^2 over rows r and windows, a token, by format.
 
-    `inputs` float32[windows, length, k] and `gradients` float32[windows, length, n] of the labels' log probability give
-    a window's G [n, k]; `errors` yields E, some rows at a time.
+    A window's `inputs` float32[rows, k] and `gradients` float32[rows, n] of the labels' log probability give its
+    G [n, k]; `errors` yields E, some rows at a time. All windows together have `tokens` tokens.
     """
     sums: dict[str, float] = {}
     begin = 0
@@ -37,7 +38,7 @@ def layer_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) ->
                 moved = np.einsum("nk,nk->n", gradient, error)
                 sums[name] = sums.get(name, 0.0) + 0.5 * float(np.vdot(moved, moved))
         begin = end
-    return {name: total / (inputs.shape[0] * inputs.shape[1]) for name, total in sums.items()}
+    return {name: total / tokens for name, total in sums.items()}
 
 
 def head_losses(inputs: Values, gradients: Values, errors: Iterator[Errors]) -> dict[str, float]:

@@ -12,19 +12,20 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.experts import expert_matrices
+from mxspec.compile.checkpoint.experts import router_matrices
 from mxspec.compile.planning.formats import choose_formats, own_formats
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.choose import Options, within_bytes, within_loss
+from mxspec.compile.weights.budget.experts import Losses
 from mxspec.compile.weights.budget.product import Product, list_products, product_entry
-from mxspec.compile.weights.budget.sensitivity import Losses, Sensitivity
+from mxspec.compile.weights.budget.sensitivity import Sensitivity
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import BudgetEntry, ModelName
-from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
@@ -51,17 +52,12 @@ def meet_budget(
     Raises RecipeError for a budget that cannot be met, MxspecError for a bad text, a damaged checkpoint or a model
     that is not a list of decoder layers.
     """
-    if expert_matrices(model.checkpoint.named):
-        raise RecipeError(
-            "budget: what rounding the experts of a mixture loses is not measured; leave the budget out, and name "
-            "formats, as with --matrix-format '*.experts.*' mxfp6_e2m3"
-        )
     with stages.step(f"outline {model.name}"):
         plan = _outline(model, context_length)
     products = list_products(plan, model.wanted.choices, _fixed_formats(model))
     most = _most_bytes(products, model.wanted)
     text = _read_text(model, context_length)
-    require_space(_scratch_bytes(plan, products, text))
+    require_space(_scratch_bytes(model, plan, products, text))
     losses = _measure(model, plan, products, text, stages)
     options = [product.options(losses) for product in products]
     chosen = _choose(options, model.wanted, most)
@@ -77,14 +73,16 @@ def _outline(model: Model, context_length: int) -> ModelPlan:
 
 
 def _fixed_formats(model: Model) -> Callable[[str], str]:
-    """The format that patterns give to a parameter, or "" if none matches."""
+    """The format that patterns give to a parameter, or that of routers; "" for one that is to be chosen."""
     named = model.checkpoint.named
+    routers = router_matrices(named)
     if own := own_formats(named, model.checkpoint):
         raise RecipeError(
             f"budget: {next(iter(own))} and {len(own) - 1} others are MX in the checkpoint and keep their format; "
             "leave the budget out"
         )
-    return choose_formats(named, model.wanted.model_copy(update={"format": ""}), own)
+    asked = choose_formats(named, model.wanted.model_copy(update={"format": ""}), own)
+    return lambda parameter: FP16_TILES if parameter in routers else asked(parameter)
 
 
 def _most_bytes(products: Sequence[Product], wanted: TargetRecipe) -> int | None:
@@ -142,12 +140,18 @@ def _scored_windows(windows: NDArray[np.int64], recipe: Recipe) -> int:
     return min(few, count // _TRIAL_SHARE if recipe.rounding == "gptq" and count >= _TRIAL_SHARE else int(count))
 
 
-def _scratch_bytes(plan: ModelPlan, products: Sequence[Product], text: CalibrationText) -> int:
-    """Bytes of all layers' inputs, and of the inputs and outputs of one layer's products; the head's are the widest."""
-    matrices = [shape for product in products for shape in product.matrices.values()]
-    hidden = min(k for _, k in matrices)
+def _scratch_bytes(model: Model, plan: ModelPlan, products: Sequence[Product], text: CalibrationText) -> int:
+    """Bytes of all layers' inputs, and of the inputs and outputs of one layer's products; the head's are the widest.
+
+    Experts take less than one of them would: their layer's inputs, and those of a trial rounding, and what they give.
+    """
+    experts = plan.exported.experts
+    counts = {} if experts is None else dict.fromkeys(experts.tensors, experts.count)
+    matrices = [(n // counts.get(name, 1), k) for product in products for name, (n, k) in product.matrices.items()]
+    hidden = int(model.checkpoint.config.hidden_size)
     width = max(n for n, _ in matrices) + sum(n + k for n, k in matrices) // plan.exported.layers
-    return 4 * (text.tokens * hidden * (plan.exported.layers + 1) + min(text.tokens, SCORED_TOKENS) * width)
+    streams = plan.exported.layers + (1 if experts is None else 2)
+    return 4 * (text.tokens * hidden * streams + min(text.tokens, SCORED_TOKENS) * width)
 
 
 def _choose(options: Sequence[Options], wanted: TargetRecipe, most: int | None) -> list[str]:

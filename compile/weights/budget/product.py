@@ -1,9 +1,12 @@
-"""The products for which formats are chosen, their allowed formats, and the manifest's entry for each."""
+"""The products for which formats are chosen, their allowed formats, and the manifest's entry for each.
+
+The experts of a layer are one product.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mxspec.compile.graph.exported_graph import WeightSpec
@@ -15,9 +18,10 @@ from mxspec.formats.weight_format import packed_shape, weight_format
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Matrices that share a format, because the graph stacks them into one product; n and k by parameter name.
+    """Matrices that share a format: n and k by parameter name.
 
-    A `fixed` format comes from the user's patterns. `formats` lists the allowed formats.
+    The graph stacks them into one product, or they belong to the experts of a layer. A `fixed` format comes from the
+    user's patterns, or is that of a router. `formats` lists the allowed formats.
     """
 
     name: str
@@ -52,23 +56,30 @@ def largest_format(formats: tuple[str, ...]) -> str:
 
 
 def list_products(plan: ModelPlan, allowed: tuple[str, ...], fixed_format: Callable[[str], str]) -> list[Product]:
-    """The products of a model; `fixed_format` gives a parameter's format by patterns, or "" if none matches."""
-    specs = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
-    return [product for spec in specs for product in _split(plan, spec, allowed, fixed_format)]
+    """The products of a model; `fixed_format` gives a parameter's format if it is not to be chosen, or ""."""
+    experts = plan.exported.experts
+    stacked: dict[str, list[WeightSpec]] = {}
+    for spec in plan.exported.weights:
+        if spec.kind == "matmul":
+            name = spec.name if experts is None else experts.product_of(spec.name)
+            stacked.setdefault(name, []).append(spec)
+    return [product for name, specs in stacked.items() for product in _split(name, specs, plan, allowed, fixed_format)]
 
 
 def _split(
-    plan: ModelPlan, spec: WeightSpec, allowed: tuple[str, ...], fixed_format: Callable[[str], str]
+    name: str, specs: Sequence[WeightSpec], plan: ModelPlan, allowed: tuple[str, ...], fixed: Callable[[str], str]
 ) -> Iterator[Product]:
-    """One product, or one for each format if patterns fix some of its matrices."""
+    """One product, or one for each format if some of its matrices have a fixed one."""
     groups: dict[str, dict[str, tuple[int, int]]] = {}
-    for parameter in spec.sources:
-        shape = plan.sources[parameter].shape
-        n = shape[1] if spec.transpose else shape[0]
-        groups.setdefault(fixed_format(parameter), {})[parameter] = (n, spec.shape[1])
+    for spec in specs:
+        for parameter in spec.sources:
+            shape = plan.sources[parameter].shape
+            n = shape[1] if spec.transpose else shape[0]
+            groups.setdefault(fixed(parameter), {})[parameter] = (n, spec.shape[1])
     for kind, matrices in groups.items():
-        name = spec.name if len(groups) == 1 else "+".join(matrices)
-        yield Product(name, matrices, (kind,) if kind else allowed, bool(kind))
+        yield Product(
+            name if len(groups) == 1 else "+".join(matrices), matrices, (kind,) if kind else allowed, bool(kind)
+        )
 
 
 def product_entry(product: Product, options: Options, chosen: str) -> ProductEntry:

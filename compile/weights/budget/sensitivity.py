@@ -13,6 +13,8 @@ different tokens are uncorrelated. The rounding errors of different rows of W ar
 which has n terms for each window, where (G . E)^2 has one, and therefore far less noise. Losses of several matrices are
 added up.
 
+Of a mixture's experts, G is summed over the tokens that chose the expert, and all experts of a layer are added up.
+
 The model is streamed: forward layer by layer, keeping each layer's input; then backward, running each layer again.
 Files hold the inputs of its products and the gradients of their outputs, from which G is made, some rows of a matrix at
 a time.
@@ -33,6 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.weights.budget.experts import Losses, experts_losses
 from mxspec.compile.weights.budget.loss import (
     Values,
     head_losses,
@@ -43,6 +46,7 @@ from mxspec.compile.weights.budget.loss import (
     rounding_errors,
 )
 from mxspec.compile.weights.budget.tape import Tape
+from mxspec.compile.weights.rounding.experts import ExpertsInputs
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.matrix import MatrixSource
 from mxspec.compile.weights.rounding.moments import Factor, SharedMoments, factor_of
@@ -51,9 +55,25 @@ from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Rounding
 
 _LOGITS = 16 << 20  # logits made at a time
+_CHOSEN = 4  # experts that a token is taken to choose, where only progress depends on it
 
 Advance = Callable[[int], object]  # gets the number of multiplications done
-Losses = dict[str, dict[str, float]]  # nats a token, by parameter name and format
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What a layer reads in the windows of a trial rounding: moments, and the rows and choices of its experts."""
+
+    windows: Values
+    moments: SharedMoments = field(default_factory=SharedMoments)
+    rows: dict[str, Values] = field(default_factory=dict)
+    chosen: dict[str, list[NDArray[np.int64]]] = field(default_factory=dict)
+
+    def of_experts(self, name: str) -> ExpertsInputs | None:
+        """None if nothing was tried."""
+        if name not in self.rows:
+            return None
+        return ExpertsInputs(self.rows[name], self.rows[name], np.concatenate(self.chosen[name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +149,11 @@ class Sensitivity:
                     before[window, rows] = found[0].numpy()
                     tape.keep(window, rows, found[1:])
                 advance(2 * weights * length)
-            moments = SharedMoments()
+            trial = _Trial(inputs[scored:] if len(inputs) > scored else inputs)
             if self.rounding == "gptq":
-                self._add_moments(index, inputs[scored:] if len(inputs) > scored else inputs, moments)
-        losses = self._losses(index, tape, moments)
+                self._try(index, trial)
+            losses = self._experts_losses(index, tape, trial)
+        losses |= self._losses(index, tape, trial.moments)
         tape.remove()
         advance(weights * scored * length)
         return losses, before
@@ -149,24 +170,43 @@ class Sensitivity:
 
         For the head, without gradients of outputs, they come from the log probability of drawn labels.
         """
-        output = self.model.trace(index, hidden.requires_grad_(), tape.on_product)
+        output = self.model.trace(index, hidden.requires_grad_(), tape.on_product, tape.on_experts)
         if after is None:
             logs = torch.log_softmax(output[0], dim=-1)
             labels = torch.multinomial(logs.detach().exp(), 1, generator=self.random)
             output = logs.gather(1, labels).sum()
         return list(torch.autograd.grad(output, [hidden, *tape.made], after))
 
-    def _add_moments(self, index: int, inputs: Values, moments: SharedMoments) -> None:
-        for hidden in inputs:
-            moments.begin_window()
-            self.model.run(index, _tensor(hidden), moments.add)
-        moments.begin_window()
+    def _try(self, index: int, trial: _Trial) -> None:
+        """Note what a loaded layer's matrices and experts read in the windows of a trial rounding."""
+        for hidden in trial.windows:
+            trial.moments.begin_window()
+            self.model.run(index, _tensor(hidden), trial.moments.add, partial(self._add_rows, trial))
+        trial.moments.begin_window()
+
+    def _add_rows(self, trial: _Trial, name: str, rows: Tensor, chosen: Tensor) -> None:
+        """Note the rows [tokens, k] that a layer's experts read, and their choice; the rows lie in a file."""
+        seen = trial.chosen.setdefault(name, [])
+        count = sum(map(len, seen))
+        length, width = len(rows.view(-1, rows.shape[-1])), rows.shape[-1]
+        if not seen:
+            trial.rows[name] = self.store.create_inputs(f"trial-{name}", (len(trial.windows) * length, width))
+        trial.rows[name][count : count + length] = rows.view(-1, width).numpy()
+        seen.append(chosen.numpy().astype(np.int64))
+
+    def _experts_losses(self, index: int, tape: Tape, trial: _Trial) -> Losses:
+        losses: Losses = {}
+        for name, experts in self.model.experts(index).items():
+            losses |= experts_losses(name, experts, tape, trial.of_experts(name), self.formats, self.rounding)
+            trial.rows.clear()
+            self.store.remove_inputs(f"trial-{name}")
+        return losses
 
     def _losses(self, index: int, tape: Tape, moments: SharedMoments) -> Losses:
         losses: Losses = {}
         matrices = {name: module for name, module in self.model.matrices(index).items() if name in self.formats}
         groups = moments.groups() or {name: [name] for name in matrices}
-        measure = head_losses if index == self._layers else layer_losses
+        measure = head_losses if index == self._layers else partial(layer_losses, tokens=tape.tokens)
         for first, names in groups.items():
             factor, _ = factor_of(moments.sums.pop(first, None))
             for name in names:
@@ -176,7 +216,8 @@ class Sensitivity:
                     source = MatrixSource.of(self.sources[name], matrices[name], FP16_TILES)
                     formats = self.formats[name]
                     errors = rounding_errors(source.read, source.shape[0], lossy(formats), self.rounding, factor)
-                    found = measure(tape.inputs(name), tape.gradients(name), errors) if lossy(formats) else {}
+                    read, made = tape.inputs(name), tape.gradients(name)
+                    found = measure(read, made, errors) if lossy(formats) else {}
                     losses[name] = {kind: found.get(kind, 0.0) for kind in formats}
         return losses
 
@@ -191,7 +232,10 @@ class Sensitivity:
                 losses[name][kind] += lookup_loss(ids, gradient, moved)
 
     def _weights(self, index: int) -> int:
-        return sum(module.weight.numel() for module in self.model.matrices(index).values())
+        """The weights that a token is multiplied with."""
+        experts = (matrix for layer in self.model.experts(index).values() for matrix in layer.matrices.values())
+        dense = sum(module.weight.numel() for module in self.model.matrices(index).values())
+        return dense + sum(_CHOSEN * matrix.rows * matrix.k for matrix in experts)
 
 
 def _tensor(values: Values) -> Tensor:

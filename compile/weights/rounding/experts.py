@@ -44,8 +44,21 @@ class LayerExperts:
 
     def gated(self, expert: int, rows: Tensor) -> Tensor:
         """What the second matrix of an expert reads where the first reads rows float32[n, k]."""
+        return self._apply(self._gate_up(expert, rows))
+
+    def pull(self, expert: int, rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """`gated`, and the gradients of what the first matrix gives, from those of what the second gives."""
+        values = self._gate_up(expert, rows).requires_grad_()
+        with torch.enable_grad():
+            read = self._apply(values)
+        (pulled,) = torch.autograd.grad(read, values, gradients @ self.weight(DOWN, expert))
+        return read.detach(), pulled
+
+    def _gate_up(self, expert: int, rows: Tensor) -> Tensor:
         bias: Tensor | None = getattr(self.module, f"{GATE_UP}_bias", None)
-        values = nn.functional.linear(rows, self.weight(GATE_UP, expert), None if bias is None else bias[expert])
+        return nn.functional.linear(rows, self.weight(GATE_UP, expert), None if bias is None else bias[expert])
+
+    def _apply(self, values: Tensor) -> Tensor:
         apply: Any = self.module._apply_gate
         gated: Tensor = apply(values)
         return gated

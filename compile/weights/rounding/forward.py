@@ -31,6 +31,7 @@ OnInput = Callable[[str, Tensor], bool | None]  # gets a matrix's parameter name
 OnExperts = Callable[[str, Tensor, Tensor], bool | None]  # also gets the chosen experts int64[tokens, top_k]
 Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 OnProduct = Callable[[str, Tensor, Tensor], None]  # also gets its outputs [..., n]
+OnExpertsProduct = Callable[[str, Tensor, Tensor, Tensor, Tensor], None]  # inputs, chosen, their weights, outputs
 
 
 class _Reached(Exception):
@@ -91,9 +92,9 @@ class LayeredModel:
         return {self._parameters[id(module), "weight"]: module for module in found}
 
     def experts(self, index: int) -> dict[str, LayerExperts]:
-        """The experts of a decoder layer, by the name of their first parameter."""
+        """The experts of a decoder layer, by the name of their first parameter; none if `index` is the head's."""
         found = {}
-        for _, module in experts_modules(self.layers[index]):
+        for _, module in experts_modules(nn.ModuleList(self.layers[index : index + 1])):
             parameters = {name: self._parameters[id(module), name] for name in (GATE_UP, DOWN)}
             matrices = {name: self._experts[parameter] for name, parameter in parameters.items()}
             found[parameters[GATE_UP]] = LayerExperts(module, parameters, matrices)
@@ -147,16 +148,22 @@ class LayeredModel:
                     hooks.callback(hook.remove)
             return self._run(index, ids)
 
-    def trace(self, index: int, hidden: Tensor, on_product: OnProduct) -> Tensor:
+    def trace(
+        self, index: int, hidden: Tensor, on_product: OnProduct, on_experts: OnExpertsProduct | None = None
+    ) -> Tensor:
         """The output of a loaded layer, or the logits of the loaded head from hidden states before the last norm.
 
-        Gradients reach `hidden` and the products if `hidden` requires them.
+        Gradients reach `hidden`, the products and what experts give together if `hidden` requires them.
         """
         self._hidden = hidden
         with ExitStack() as hooks:
             for name, module in self.matrices(index).items():
                 hook = module.register_forward_hook(_telling_product(on_product, name))
                 hooks.callback(hook.remove)
+            if on_experts is not None:
+                for name, experts in self.experts(index).items():
+                    hook = experts.module.register_forward_hook(_telling_experts_product(on_experts, name))
+                    hooks.callback(hook.remove)
             self._past_head = index == len(self.layers)
             try:
                 return self._run(index, torch.zeros(hidden.shape[:2], dtype=torch.int64))
@@ -239,5 +246,15 @@ def _telling_experts(on_experts: OnExperts, name: str) -> Callable[[nn.Module, t
 def _telling_product(on_product: OnProduct, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
     def tell(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         on_product(name, arguments[0], output)
+
+    return tell
+
+
+def _telling_experts_product(
+    on_experts: OnExpertsProduct, name: str
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    def tell(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        rows, chosen, weights, *_ = arguments
+        on_experts(name, rows, chosen, weights, output)
 
     return tell

@@ -252,7 +252,7 @@ def _layer_work(
 ) -> int:
     """The multiplications of two forward passes, of moments, factors and compensation."""
     work = 0
-    for layer in model.experts(index).values() if index < len(model.layers) else ():
+    for layer in model.experts(index).values():
         for name, parameter in layer.parameters.items():
             of = layer.matrices[name]
             work += 4 * tokens * of.rows * of.k  # of the few experts that a token chooses

@@ -179,6 +179,18 @@ def test_the_forecast_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"4 of 32 experts a token: of 11,106.9 MB of matrices a step reads {wanted / 1e6:,.1f} MB" in shown
 
 
+def test_a_budget_is_said(tmp_path: Path) -> None:
+    lines = [
+        "calibrate = 'text.txt'",
+        "[target]",
+        "checkpoint = 'allenai/OLMoE-1B-7B-0924-Instruct'",
+        "budget = '5bpw'",
+    ]
+    (tmp_path / "mixture.toml").write_text("\n".join(["name = 'mixture'", *lines]))
+    result = speccompile("explain", tmp_path / "mixture.toml")
+    assert "target: a budget chooses its formats at compile time; the sizes are those of mxfp6_e3m2" in result.stderr
+
+
 def test_codes_of_a_mixture_are_not_rounded_again() -> None:
     """A configuration alone says that gpt-oss's experts are MXFP4; a recipe that names another format is refused."""
     recipe = read_recipe("gpt-oss-20b")

@@ -75,6 +75,16 @@ def write_pair(folder: Path, name: str, **recipe: object) -> Path:
     return folder / "recipe.toml"
 
 
+def write_mixture(folder: Path) -> Path:
+    """A mixture of experts of two layers without a draft; returns the path of the recipe."""
+    routed = {"num_experts": 8, "num_experts_per_tok": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 96}
+    random_model("olmoe", {**LLAMA, "hidden_size": 64, **routed}).half().save_pretrained(folder / "target")
+    write_tokenizer(folder / "target")
+    lines = ['name = "mixture"', "prefill_chunk = 16", "[target]", 'checkpoint = "./target"']
+    (folder / "recipe.toml").write_text("\n".join(lines))
+    return folder / "recipe.toml"
+
+
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Recipes of the pairs, made once; nothing may be changed there."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
+from mxspec.evaluate.accuracy.ranks import rank_tensors
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import RecipeError
-from mxspec.formats.manifest import BudgetEntry
+from mxspec.formats.manifest import BudgetEntry, ProductEntry
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe
-from tests.compile.commands.test_speccompile import VOCABULARY, write_pair
+from tests.compile.commands.test_speccompile import VOCABULARY, write_mixture, write_pair
 
 
 def run(*arguments: object) -> Result:
@@ -148,15 +147,67 @@ def test_a_budget_without_a_text_is_refused(pair: Path, tmp_path: Path) -> None:
     assert "a budget needs `calibrate`, a text file" in result.stderr
 
 
-def test_a_mixture_is_refused(tiny_checkpoint: Callable[[str], tuple[Path, Any]], tmp_path: Path) -> None:
-    """Its experts, nearly all of its weights, would get the largest format unasked."""
-    path, _ = tiny_checkpoint("olmoe")
-    recipe = Recipe.of_checkpoints(str(path)).with_changes(calibrate="text.txt", target={"budget": "5bpw"})
-    message = "budget: what rounding the experts of a mixture loses is not measured"
-    with Checkpoint(path) as checkpoint:
-        model = Model("target", checkpoint, recipe.target, recipe, tmp_path)
-        with pytest.raises(RecipeError, match=message):
-            meet_budget(model, 64, lambda _: None, Stages(Console(quiet=True)))
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts with two layers, and beside it text.txt."""
+    folder = tmp_path_factory.mktemp("mixture")
+    words = np.random.default_rng(0).integers(3, VOCABULARY, 800)
+    (folder / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    return write_mixture(folder)
+
+
+def experts_of(products: tuple[ProductEntry, ...]) -> dict[str, ProductEntry]:
+    return {product.name: product for product in products if ".experts" in product.name}
+
+
+def test_the_experts_of_a_layer_are_one_choice(mixture: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.bundle"
+    report = compiled(mixture, path, "--max-ratio", "1.0002", "--calibration-tokens", "320")
+    target = Bundle.open(path).manifest.models["target"]
+    budget = target.budget
+    assert budget is not None
+    assert report["models"]["target"]["budget"] == budget.model_dump(mode="json")
+    assert 1 < budget.predicted_ratio <= 1.0002
+    assert len({product.format for product in budget.products if not product.fixed}) > 1
+    packed = {tensor.name: tensor for tensor in target.tensors if tensor.format in WEIGHT_FORMATS and tensor.sources}
+    found = experts_of(budget.products)
+    assert set(found) == {f"model.layers.{layer}.mlp.experts" for layer in range(2)}
+    for name, product in found.items():
+        both = [packed.pop(f"{name}.{leaf}") for leaf in ("gate_up_proj", "down_proj")]
+        assert {tensor.format for tensor in both} == {product.format}
+        assert product.bytes == sum(tensor.bytes for tensor in both)
+        losses = [product.losses[kind] for kind in ("mxint8", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4_e2m1")]
+        assert losses == sorted(losses)
+        assert losses[0] > 0
+    others = {product.name: product for product in budget.products if product.name not in found}
+    assert {name: tensor.format for name, tensor in packed.items()} == {
+        name: product.format for name, product in others.items()
+    }
+    assert {name: tensor.bytes for name, tensor in packed.items()} == {
+        name: product.bytes for name, product in others.items()
+    }
+    routers = {name: product for name, product in others.items() if name.endswith("mlp.gate.weight")}
+    assert len(routers) == 2
+    assert all(product.fixed and product.format == "fp16_tiles" for product in routers.values())
+    shown = run("inspect", path)
+    assert "a ratio of 1.0002 asked" in shown.output
+    assert "layers.0.mlp.experts " in shown.output
+    (worst,) = rank_tensors(target, 1)
+    assert worst.predicted_loss is not None
+
+
+def test_bits_a_weight_of_a_mixture_rounded_with_care(mixture: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.bundle"
+    options = ["--rounding", "gptq", "--calibration-tokens", "576", "--matrix-format", "*.0.*.down_proj", "mxint8"]
+    compiled(mixture, path, "--budget", "6bpw", *options)
+    target = Bundle.open(path).manifest.models["target"]
+    assert target.budget is not None
+    assert 5.5 < target.budget.reached_bits <= 6
+    down, gate_up, both = sorted(experts_of(target.budget.products))
+    assert (down, gate_up) == tuple(f"model.layers.0.mlp.experts.{leaf}_proj" for leaf in ("down", "gate_up"))
+    assert both == "model.layers.1.mlp.experts"
+    (fixed,) = (product for product in target.budget.products if product.name == down)
+    assert (fixed.format, fixed.fixed) == ("mxint8", True)
 
 
 def test_a_long_ranking_shows_its_ends(pair: Path) -> None:

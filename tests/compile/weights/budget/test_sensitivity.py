@@ -15,7 +15,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.weights.budget import loss, sensitivity
-from mxspec.compile.weights.budget.sensitivity import Losses, Sensitivity
+from mxspec.compile.weights.budget.experts import Losses
+from mxspec.compile.weights.budget.sensitivity import Sensitivity
+from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.formats.mx import dequantize, quantize
 from mxspec.formats.weight_format import ELEMENTS, FP16_TILES
@@ -43,6 +45,7 @@ def predict(
 ) -> Losses:
     model = opened.layered()
     names = [name for index in range(len(model.layers) + 1) for name in model.matrices(index)]
+    names += [name for index in range(len(model.layers)) for name in experts_of(model, index)]
     wanted = {name: formats for name in names if only in name}
     random = torch.Generator().manual_seed(seed)
     found = Sensitivity(model, opened.sources, wanted, rounding, RoundingStore(folder), random, looked_up)
@@ -53,11 +56,17 @@ def predict(
     return losses
 
 
+def experts_of(model: LayeredModel, index: int) -> list[str]:
+    """The two tall matrices of a layer's experts, by parameter name."""
+    return [name for layer in model.experts(index).values() for name in layer.parameters.values()]
+
+
 class Moved:
     """The whole model in float64, with one matrix moved; the head is not tied here."""
 
     def __init__(self, opened: Opened) -> None:
         self.model: PreTrainedModel = copy.deepcopy(opened.oracle).double()
+        self.model.config._experts_implementation = "eager"  # the default one has no float64
         head = self.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
         self.head = opened.layered().matrices(opened.oracle.config.num_hidden_layers)
@@ -182,3 +191,84 @@ def test_the_same_seed_gives_the_same_losses(open_tiny: Open, tmp_path: Path) ->
     opened = open_tiny("gpt2")
     one, same, other = (predict(opened, tmp_path, ["mxint8"], scored=4, seed=seed) for seed in (1, 1, 2))
     assert one == same != other
+
+
+class MovedExperts(Moved):
+    """As Moved, with matrices of a layer's experts, which rounding sees as one tall matrix."""
+
+    def experts(self, name: str) -> tuple[torch.nn.Parameter, bool]:
+        """The parameter, and whether its last axis is that of the rows."""
+        path = name.rpartition(".")[0]
+        return self.model.get_parameter(name), bool(self.model.get_submodule(path).is_transposed)
+
+    def error(self, name: str, element: str) -> Tensor:
+        weight, transposed = self.experts(name)
+        tall = (weight.transpose(1, 2) if transposed else weight).detach().float().numpy()
+        shape, tall = tall.shape, np.ascontiguousarray(tall.reshape(-1, tall.shape[2]))
+        error = torch.from_numpy(dequantize(*quantize(tall, element), element) - tall).double().reshape(shape)
+        return error.transpose(1, 2) if transposed else error
+
+    def divergence_of(self, errors: dict[str, Tensor]) -> float:
+        """Nats a token from the exact model to the one with all these matrices moved."""
+        before = {name: self.experts(name)[0].detach().clone() for name in errors}
+        with torch.no_grad():
+            for name, error in errors.items():
+                self.experts(name)[0].add_(error)
+            moved = self.logs()
+            for name, weight in before.items():
+                self.experts(name)[0].copy_(weight)
+        return float((self.exact.exp() * (self.exact - moved)).sum(-1).mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [
+        ("qwen3_moe", "experts.gate_up_proj"),
+        ("qwen3_moe", "experts.down_proj"),
+        ("gpt_oss", "layers.1.mlp.experts.down_proj"),
+    ],
+)
+def test_losses_of_experts_are_those_of_every_row_moved_by_itself(
+    name: str, matrix: str, open_tiny: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "ROWS", 24)
+    opened = open_tiny(name)
+    losses, moved = predict(opened, tmp_path, ["mxfp4_e2m1"], only=matrix), MovedExperts(opened)
+    ((parameter, found),) = losses.items()
+    error = STEP * moved.error(parameter, "e2m1")
+    across = 2 if moved.experts(parameter)[1] else 1
+    alone = 0.0
+    for expert in range(len(error)):
+        for row in range(error.shape[across]):
+            one = torch.zeros_like(error)
+            one[expert].select(across - 1, row).copy_(error[expert].select(across - 1, row))
+            alone += moved.divergence_of({parameter: one}) / STEP**2
+    assert found["mxfp4_e2m1"] == pytest.approx(alone, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["olmoe", "qwen3_moe", "mixtral", "granitemoe", "qwen2_moe", "gpt_oss", "glm4_moe"])
+def test_the_loss_of_a_layers_experts_is_what_happens(name: str, open_tiny: Open, tmp_path: Path) -> None:
+    """Only the last layer's, so that no router chooses otherwise."""
+    opened = open_tiny(name)
+    moved, model = MovedExperts(opened), opened.layered()
+    names = experts_of(model, len(model.layers) - 1)
+    losses = predict(opened, tmp_path, FORMATS, only=names[0].rpartition(".")[0])
+    predicted = {kind: sum(losses[each][kind] for each in names) for kind in FORMATS}
+    happened = {
+        form.name: moved.divergence_of({each: moved.error(each, str(form.element)) for each in names})
+        for form in ELEMENTS.values()
+    }
+    assert sorted(FORMATS, key=predicted.__getitem__) == sorted(FORMATS, key=happened.__getitem__)
+    assert predicted["mxfp6_e2m3"] == pytest.approx(happened["mxfp6_e2m3"], rel=0.1)
+
+
+def test_experts_that_are_rounded_with_care_are_predicted_to_lose_less(open_tiny: Open, tmp_path: Path) -> None:
+    opened = open_tiny("qwen3_moe")
+    nearest, careful = (
+        predict(opened, tmp_path, ["mxfp4_e2m1", FP16_TILES], only=".experts.", scored=12, rounding=rounding)
+        for rounding in ("nearest", "gptq")
+    )
+    assert len(nearest) == 2
+    for name, kinds in careful.items():
+        assert kinds[FP16_TILES] == 0
+        assert 0 < kinds["mxfp4_e2m1"] < 0.95 * nearest[name]["mxfp4_e2m1"]
