@@ -114,7 +114,7 @@ void PackedExpertsOp::compute(Context& context) const {
                                  .out = out.as<float>()};
   const Routing routing(ids, shape);
   ExpertsCounts::of_process().add(shape.rows, routing.groups.size());
-  const ExpertsCall call(shape, kind_, operands, routing, isa_, scratch(experts_scratch_bytes(shape, kind_, routing)));
+  const ExpertsCall call(shape, kind_, operands, routing, isa_, scratch);
   const ParallelFor threads = shared_threads();
   call.gate_up(threads);
   next_.begin(threads, nullptr, 0);  // which experts are read is not known before

@@ -36,10 +36,13 @@ struct Case {
   std::vector<float> run(Isa isa, size_t threads) const {
     const Routing routing(chosen.data(), shape);
     std::vector<float> out(shape.rows * shape.n, -12345.0f);
-    std::vector<uint8_t> scratch(experts_scratch_bytes(shape, kind, routing) + 1);
+    std::vector<uint8_t> scratch;
     const ExpertsOperands operands{x.data(),         weights.data(), gate_up.data(), down.data(), gate_up_bias.data(),
                                    down_bias.data(), out.data()};
-    const ExpertsCall call(shape, kind, operands, routing, isa, scratch.data() + 1);
+    const ExpertsCall call(shape, kind, operands, routing, isa, [&](size_t bytes) {
+      scratch.resize(bytes + 1);
+      return scratch.data() + 1;
+    });
     const ParallelFor parallel = threads_of(threads);
     call.gate_up(parallel);
     call.down(parallel);

@@ -253,7 +253,7 @@ struct MxInt8Attention : AttentionSpan<L> {
       most = L::max(most, seen_scales[v]);
       all = L::add(all, L::mul(seen_scales[v], L::zero()));
     }
-    const float scale = L::largest(most) + L::sum(all);
+    const float scale = largest(most, all);
     const float factor = inverse(scale);
     for (size_t v = 0; v < Span::kVectorsOfSpan; ++v) L::store(shares + v * 16, scaled(seen_scales[v], factor));
     return scale / kLargestMultiplier * kStep;

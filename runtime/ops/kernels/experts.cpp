@@ -9,47 +9,34 @@ constexpr size_t kAlignment = 64;
 // What one core about does, to tell small work from large; nothing else depends on them.
 constexpr double kGatesPerSecond = 1.6e9, kWeightedPerSecond = 4e9;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+// Where each part of the scratch memory begins, in bytes after an aligned start.
+struct ScratchPlan {
+  size_t gate_up, inner, down;                    // a row for each place: float[places][2 * inner], [inner], [n]
+  std::vector<size_t> gate_up_calls, down_calls;  // what the matmul wants for each group
+  size_t bytes = 0;
 
-// Cuts scratch memory into aligned parts; without memory it only counts their bytes.
-class Parts {
- public:
-  explicit Parts(void* memory) : memory_(static_cast<uint8_t*>(memory)) {
-    if (memory_ != nullptr) memory_ += (kAlignment - reinterpret_cast<uintptr_t>(memory_) % kAlignment) % kAlignment;
-  }
-
-  size_t bytes() const { return kAlignment + bytes_; }
-  uint8_t* take(size_t bytes) {
-    uint8_t* const part = memory_ == nullptr ? nullptr : memory_ + bytes_;
-    bytes_ += aligned(bytes);
-    return part;
-  }
-  float* floats(size_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); }
-
- private:
-  uint8_t* memory_;
-  size_t bytes_ = 0;
-};
-
-// A row for each place; and what the matmul wants for each group.
-struct Scratch {
-  float *gate_up, *inner, *down;  // float[places][2 * inner], [inner], [n]
-  std::vector<uint8_t*> gate_up_calls, down_calls;
-  size_t bytes;
-
-  Scratch(const ExpertsShape& shape, const ExpertsKind& kind, const Routing& routing, void* memory) {
-    const size_t places = routing.rows.size();
-    Parts parts(memory);
-    gate_up = parts.floats(places * 2 * shape.inner);
-    inner = parts.floats(places * shape.inner);
-    down = parts.floats(places * shape.n);
+  ScratchPlan(const ExpertsShape& shape, const ExpertsKind& kind, const Routing& routing) {
+    const size_t floats = routing.rows.size() * sizeof(float);
+    gate_up = take(floats * 2 * shape.inner);
+    inner = take(floats * shape.inner);
+    down = take(floats * shape.n);
     for (const Routing::Group& group : routing.groups) {
-      gate_up_calls.push_back(parts.take(matmul_scratch_bytes(shape.gate_up(group.count), kind.gate_up)));
-      down_calls.push_back(parts.take(matmul_scratch_bytes(shape.down(group.count), kind.down)));
+      gate_up_calls.push_back(take(matmul_scratch_bytes(shape.gate_up(group.count), kind.gate_up)));
+      down_calls.push_back(take(matmul_scratch_bytes(shape.down(group.count), kind.down)));
     }
-    bytes = parts.bytes();
+  }
+
+  size_t take(size_t of_part) {
+    const size_t first = bytes;
+    bytes += (of_part + kAlignment - 1) / kAlignment * kAlignment;
+    return first;
   }
 };
+
+uint8_t* aligned(void* memory) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  return static_cast<uint8_t*>(memory) + (kAlignment - address % kAlignment) % kAlignment;
+}
 
 // Separates gates and ups float[2 * inner] that alternate: the gates to `gates`, the ups to the front of `values`.
 void separate(float* values, size_t inner, float* gates) {
@@ -84,17 +71,14 @@ Routing::Routing(const int64_t* chosen, const ExpertsShape& shape) {
   }
 }
 
-size_t experts_scratch_bytes(const ExpertsShape& shape, const ExpertsKind& kind, const Routing& routing) {
-  return Scratch(shape, kind, routing, nullptr).bytes;
-}
-
 ExpertsCall::ExpertsCall(const ExpertsShape& shape, const ExpertsKind& kind, const ExpertsOperands& operands,
-                         const Routing& routing, Isa isa, void* scratch)
+                         const Routing& routing, Isa isa, const std::function<void*(size_t bytes)>& scratch)
     : shape_(shape), kind_(kind), operands_(operands), routing_(routing), isa_(isa) {
-  const Scratch parts(shape, kind, routing, scratch);
-  gate_up_values_ = parts.gate_up;
-  inner_values_ = parts.inner;
-  down_values_ = parts.down;
+  const ScratchPlan plan(shape, kind, routing);
+  uint8_t* const memory = aligned(scratch(plan.bytes + kAlignment));
+  gate_up_values_ = reinterpret_cast<float*>(memory + plan.gate_up);
+  inner_values_ = reinterpret_cast<float*>(memory + plan.inner);
+  down_values_ = reinterpret_cast<float*>(memory + plan.down);
   const MatmulKernels& kernels = matmul_kernels(isa);
   const auto bytes_of = [](const MatmulShape& matrix, const MatmulKind& kind) {
     return matrix.row_tiles() * matrix.row_tile_bytes(kind.format);
@@ -107,11 +91,11 @@ ExpertsCall::ExpertsCall(const ExpertsShape& shape, const ExpertsKind& kind, con
     const auto [expert, first, count] = routing.groups[i];
     const MatmulOperands gate_up{operands.x, operands.gate_up + expert * gate_up_bytes,
                                  of_expert(operands.gate_up_bias, expert, 2 * shape.inner),
-                                 parts.gate_up + first * 2 * shape.inner, routing.rows.data() + first};
-    const MatmulOperands down{parts.inner + first * shape.inner, operands.down + expert * down_bytes,
-                              of_expert(operands.down_bias, expert, shape.n), parts.down + first * shape.n};
-    gate_up_.emplace_back(shape.gate_up(count), kind.gate_up, gate_up, kernels).place(parts.gate_up_calls[i]);
-    down_.emplace_back(shape.down(count), kind.down, down, kernels).place(parts.down_calls[i]);
+                                 gate_up_values_ + first * 2 * shape.inner, routing.rows.data() + first};
+    const MatmulOperands down{inner_values_ + first * shape.inner, operands.down + expert * down_bytes,
+                              of_expert(operands.down_bias, expert, shape.n), down_values_ + first * shape.n};
+    gate_up_.emplace_back(shape.gate_up(count), kind.gate_up, gate_up, kernels).place(memory + plan.gate_up_calls[i]);
+    down_.emplace_back(shape.down(count), kind.down, down, kernels).place(memory + plan.down_calls[i]);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "runtime/ops/kernels/gated.h"
@@ -58,16 +59,14 @@ struct ExpertsOperands {
   float* out;                 // float[rows, n]
 };
 
-// Bytes that a call wants as scratch, at any alignment.
-size_t experts_scratch_bytes(const ExpertsShape& shape, const ExpertsKind& kind, const Routing& routing);
-
 // One call. Of the packed matrices it reads the tiles of chosen experts only, each once (but for many rows of one
 // expert), those of all experts in one parallel region.
 class ExpertsCall {
  public:
-  // `isa` must be available on this machine, and the kinds possible.
+  // `isa` must be available on this machine, and the kinds possible. `scratch` gives memory of so many bytes, at any
+  // alignment, which the call uses until it is done.
   ExpertsCall(const ExpertsShape& shape, const ExpertsKind& kind, const ExpertsOperands& operands,
-              const Routing& routing, Isa isa, void* scratch);
+              const Routing& routing, Isa isa, const std::function<void*(size_t bytes)>& scratch);
 
   // The two halves, one after the other.
   void gate_up(const ParallelFor& parallel) const;

@@ -78,8 +78,8 @@ MXSPEC_EXPORT int mxspec_time_experts(const char* isa, const size_t* sizes, cons
     for (size_t i = 0; i < repetitions; ++i) {
       seconds[i] = seconds_of([&] {
         const Routing routing(chosen + i * shape.rows * shape.top_k, shape);
-        void* const scratch = memory.bytes(experts_scratch_bytes(shape, kind, routing));
-        const ExpertsCall call(shape, kind, operands, routing, choice.isa, scratch);
+        const ExpertsCall call(shape, kind, operands, routing, choice.isa,
+                               [&](size_t bytes) { return memory.bytes(bytes); });
         call.gate_up(shared_threads());
         call.down(shared_threads());
       });
