@@ -1,9 +1,9 @@
-"""How many answers are right to the last character, and what speculation gives on them: the pair of recipes/seq2seq.
+"""How many answers are right to the last character, and how much speculation saves: the pair of recipes/seq2seq.
 
     python bench/exact_answers.py BUNDLE --record build/records/exact_answers.json
 
-Each held-out function is asked for without speculation and in every other way, alternating. All ways but beams write
-the same texts. The time is that of whole answers, encoders included.
+Every way of writing answers every held-out function, alternating. All ways except beams write the same texts. Times are
+those of whole answers, including the encoder.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def held_out() -> list[tuple[str, str]]:
-    """First lines that the pair was not trained on, and their skeletons."""
+    """Pairs of a function's first lines and its skeleton, which the pair was not trained on."""
     script = runpy.run_path(str(SCRIPT))
     return [(function.source, function.text) for function in script["held_out_functions"]()]
 
 
 def writer(engine: Engine, way: str) -> Callable[[tuple[str, str], int], Answer]:
-    """A function that answers a question in one way."""
+    """A function that answers one question in the given way."""
 
     def answer(question: tuple[str, str], repetition: int) -> Answer:
         source, _ = question
@@ -55,7 +55,7 @@ def writer(engine: Engine, way: str) -> Callable[[tuple[str, str], int], Answer]
 
 
 def row_of(way: str, answers: Sequence[Answer], plain: Sequence[Answer], texts: Sequence[str]) -> ExactRow:
-    """One way beside the plain one; `texts` are the right ones, of one repetition."""
+    """The row of one way, compared with the plain way; `texts` are the right answers to the questions."""
     right = sum(answer.text == texts[number % len(texts)] for number, answer in enumerate(answers))
     tokens = sum(answer.statistics.emitted - 1 for answer in answers)
     seconds = seconds_of_repetitions(answers, len(texts))
@@ -71,7 +71,7 @@ def row_of(way: str, answers: Sequence[Answer], plain: Sequence[Answer], texts: 
 
 
 def seconds_of_repetitions(answers: Sequence[Answer], questions: int) -> np.ndarray[Any, Any]:
-    """float64[repetitions] of all answers of a repetition."""
+    """float64[repetitions]: seconds that all answers of each repetition took."""
     seconds = [answer.statistics.prefill_seconds + answer.statistics.decode_seconds for answer in answers]
     return np.reshape(seconds, (-1, questions)).sum(axis=1)
 

@@ -46,7 +46,7 @@ def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
         made = Tokenizer.from_str(text)
         fault = _differs_from_vocabulary(folder, made) if pieces is None else _differs_from_pieces(folder, pieces, made)
         if made.encode(SAMPLE).ids != expected:
-            fault = f"splits a sample text otherwise than its {name}"
+            fault = f"splits a sample text differently from its {name}"
     if fault is not None:
         raise CheckpointError(
             f"{folder}: no {TOKENIZER}, and the one that transformers makes {fault}; is the tokenizer_class in "
@@ -80,21 +80,21 @@ def _is_sentencepiece(path: Path) -> bool:
 
 
 def _differs_from_pieces(folder: Path, pieces: str, made: Tokenizer) -> str | None:
-    """The first difference from the sentencepiece library, over all pieces and a text; None if there is none."""
+    """How the tokenizer differs from the sentencepiece library, on all pieces and a text; None if they agree."""
     original = SentencePieceProcessor(str(folder / pieces))
     ids = {original.id_to_piece(number): number for number in range(original.get_piece_size())}
     if fault := _lacks(made, ids, pieces):
         return fault
     same = made.encode(SAMPLE, add_special_tokens=False).ids == original.encode(SAMPLE)
-    return None if same else f"splits a sample text otherwise than {pieces} itself"
+    return None if same else f"splits a sample text differently from {pieces}"
 
 
 def _differs_from_vocabulary(folder: Path, made: Tokenizer) -> str | None:
-    """The first difference from vocab.json, over all tokens and a text's round trip; None if there is none."""
+    """How the tokenizer differs from vocab.json, or fails to give a text back; None if all is right."""
     path = folder / VOCABULARY
     ids = parse_json(path.read_bytes(), str(path), CheckpointError)
     if not isinstance(ids, dict):
-        return f"cannot be that of {VOCABULARY}, which is no object of tokens and ids"
+        return f"cannot be compared with {VOCABULARY}: expected an object of tokens and their ids"
     if fault := _lacks(made, ids, VOCABULARY):
         return fault
     same = made.decode(made.encode(SAMPLE).ids).strip() == SAMPLE

@@ -94,7 +94,7 @@ class Moments:
 
 
 def factor_of(moments: Moments | None) -> tuple[Factor | None, str | None]:
-    """The factor, or the reason why there is none."""
+    """The factor, or why it could not be computed."""
     if moments is None:
         return None, "its inputs were not seen"
     try:

@@ -1,4 +1,4 @@
-"""Many texts at once: the engine's speed beside what its calls allow, and the time that a second turn saves."""
+"""Many texts at once: the engine's speed compared with its calls alone, and the time that a second turn saves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mxspec.runtime.sampling.shape import shape
 
 KS = (0, 1, 2, 3, 4)
 NUCLEUS, VOCABULARY = 1000, 152_064  # entries of the row that is shaped
-PAIRS = 3  # a repetition times the bare loop and the engine this many times
+PAIRS = 3  # times that the bare loop and the engine alternate in a repetition
 
 
 def shaping_seconds() -> float:
@@ -29,7 +29,7 @@ def shaping_seconds() -> float:
 
 
 def measure(bench: BatchBench, repetitions: int, progress: Progress = silent) -> BatchResult:
-    """All numbers of texts, alternating within each repetition; medians, and every trial."""
+    """Measure every number of texts once in each repetition; medians, and every trial."""
     trials = {texts: Trials(texts) for texts in TEXTS}
     turns: list[tuple[float, float]] = []
     shaping: list[float] = []

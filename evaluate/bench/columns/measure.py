@@ -1,7 +1,7 @@
-"""fp16 without speculation, the packed target without, and with: the comparison that mxspec is for, measured.
+"""fp16, the packed target, and the packed target with speculation: the comparison that mxspec is for, measured.
 
-One bundle (`speccompile --with-baseline`) and one run. The columns alternate for every prompt, so that a slow minute of
-the machine meets all of them, and each answer is compared with the first column's answer to the same prompt.
+One bundle (`speccompile --with-baseline`), in one run. The columns alternate at every prompt, so a slow minute of the
+machine slows all of them, and each answer is compared with the first column's answer to the same prompt.
 """
 
 from __future__ import annotations
