@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime.cli.option_groups import GroupedCommand, option
 from mxspec.runtime.cli.request_options import SPEED, request_options
 from mxspec.runtime.cli.settings import request_for, request_settings
+from mxspec.runtime.commands.invocation import Invocation
 from mxspec.runtime.commands.one_answer import answer_once
 from mxspec.runtime.commands.prompt import read_prompt
 from mxspec.runtime.commands.trace_file import check_trace_path
@@ -86,134 +87,81 @@ FILE = click.Path(path_type=Path)
     metavar="FILE",
     help="Write the answers of --prompts, one line each; a job that was killed is resumed.",
 )
-def specrun(
-    bundle: Path,
-    prompt: str | None,
-    prompt_file: Path | None,
-    chat: bool,
-    system: str | None,
-    raw: bool,
-    task: str | None,
-    prompt_cache: Path | None,
-    slots: int | None,
-    threads: int | None,
-    json_output: bool,
-    prompts: Path | None,
-    out: Path | None,
-    trace: Path | None,
-    compared: bool,
-    picture: Path | None,
-    **options: Any,
-) -> int:
+def specrun(**given: Any) -> int:
     """Answer PROMPT, or continue it, with the models of BUNDLE.
 
     A bundle with a chat template answers; --raw, and a bundle without one, continues. A bundle with encoders answers
-    what it reads: a translation, a summary. The prompt is an argument, a
-    file (--prompt-file), or standard input where it is "-" or left out; one newline at the end of a file and of
-    standard input is not part of it. The text is written as it is made; on a terminal, tokens that the draft guessed
-    are coloured, and Ctrl-C ends the text.
+    what it reads: a translation, a summary. The prompt is an argument, a file (--prompt-file), or standard input where
+    it is "-" or left out; one newline at the end of a file and of standard input is not part of it. The text is written
+    as it is made; on a terminal, tokens that the draft guessed are coloured, and Ctrl-C ends the text.
 
     \b
     specrun BUNDLE 'Once upon a time'
     specrun --chat BUNDLE
     specrun BUNDLE --prompts questions.jsonl --out answers.jsonl
     """
-    talk = chat and prompt is None and prompt_file is None and _asked_at_terminal()
-    _refuse(
-        {
-            "--raw": (raw and chat, "--chat, which needs the chat template"),
-            "--system": (raw and system is not None, "--raw, which leaves the chat template out"),
-            "--out": (out is not None and prompts is None, "no --prompts"),
-            "--prompts": (prompts is not None and out is None, "no --out"),
-            "PROMPT": (prompts is not None and prompt is not None, "--prompts, which holds them all"),
-            "--prompt-file": (prompts is not None and prompt_file is not None, "--prompts, which holds them all"),
-            "--chat": (prompts is not None and chat, "--prompts, whose lines are answered one by one"),
-            "--json": (talk and json_output, "a chat of many turns; /save writes it to a file"),
-            "--task": (talk and task is not None, "a chat of many turns"),
-            "--n": (talk and options["n"] is not None, "a chat of many turns, which goes on from one answer"),
-            "--best-of": (
-                options["best_of"] is not None and (talk or trace is not None),
-                "--trace, which shows all that is written"
-                if trace
-                else "a chat of many turns, which shows what it writes",
-            ),
-            "--trace": (trace is not None and (talk or prompts is not None), "many answers, where it is of one"),
-            "--compare": (
-                compared
-                and (
-                    talk
-                    or prompts is not None
-                    or trace is not None
-                    or any(options[name] for name in ("n", "best_of", "beams"))
-                ),
-                "what is not one answer to one prompt, written token by token",
-            ),
-            "--prompt-cache": (
-                prompt_cache is not None and (talk or prompts is not None or compared),
-                "what is not one answer to one prompt",
-            ),
-            "--picture": (picture is not None and not compared, "no --compare, whose picture it is"),
-            "--slots": (compared and slots is not None, "--compare, which writes one text at a time"),
-            "--logprobs": (
-                options["logprobs"] is not None and not (json_output or prompts is not None),
-                "no --json, which would print them",
-            ),
-        }
-    )
-    if trace is not None:
-        check_trace_path(trace)
-    settings = request_settings(options)
-    text = "" if talk or prompts is not None else read_prompt(prompt, prompt_file)
-    if compared:
-        from mxspec.runtime.commands.compare import compare
-
-        return compare(
-            bundle,
-            text,
-            settings,
-            system=system,
-            raw=raw,
-            task=task,
-            threads=threads,
-            json_output=json_output,
-            picture=picture,
-        )
-    with _open(bundle, slots, threads) as engine:
-        if prompts is not None and out is not None:
-            from mxspec.runtime.commands.batch import run_batch
-            from mxspec.runtime.commands.batch_lines import Defaults
-
-            return run_batch(engine, prompts, out, Defaults(settings, system, raw, task), json_output=json_output)
-        if chat and engine.template is None:
-            raise GenerationError(f"--chat: bundle {bundle} has no chat template; without --chat it continues a prompt")
-        if talk:
+    call = Invocation.of(given)
+    if call.trace is not None:
+        check_trace_path(call.trace)
+    settings = request_settings(call.options)
+    if call.compared:
+        return _compare(call, settings)
+    prompt = "" if call.talks or call.answers_file else read_prompt(call.prompt, call.prompt_file)
+    with _open(call) as engine:
+        if call.answers_file:
+            return _answer_file(engine, call, settings)
+        if call.chat and engine.template is None:
+            raise GenerationError(
+                f"--chat: bundle {call.bundle} has no chat template; without --chat it continues a prompt"
+            )
+        if call.talks:
             from mxspec.runtime.commands.chat_session import ChatSession
 
-            return ChatSession(engine, settings, system).run()
-        if trace is not None:
-            settings["trace"] = True
-        request = request_for(engine, text, settings, system=system, raw=raw, task=task)
-        if prompt_cache is not None and prompt_cache.exists():
-            engine.load(prompt_cache)
-        code = answer_once(engine, request, json_output=json_output, trace=trace)
-        if prompt_cache is not None and not prompt_cache.exists():
-            engine.save(engine.prompt_of(request), prompt_cache)
-        return code
+            return ChatSession(engine, settings, call.system).run()
+        return _answer(engine, call, prompt, settings)
 
 
-def _refuse(mistakes: dict[str, tuple[bool, str]]) -> None:
-    """Raise GenerationError for the first option that was given where it does nothing."""
-    for name, (mistaken, with_what) in mistakes.items():
-        if mistaken:
-            raise GenerationError(f"{name}: given with {with_what}")
+def _compare(call: Invocation, settings: Mapping[str, Any]) -> int:
+    from mxspec.runtime.commands.compare import compare
+
+    return compare(
+        call.bundle,
+        read_prompt(call.prompt, call.prompt_file),
+        settings,
+        system=call.system,
+        raw=call.raw,
+        task=call.task,
+        threads=call.threads,
+        json_output=call.json_output,
+        picture=call.picture,
+    )
 
 
-def _asked_at_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
+def _answer_file(engine: Engine, call: Invocation, settings: Mapping[str, Any]) -> int:
+    from mxspec.runtime.commands.batch import run_batch
+    from mxspec.runtime.commands.batch_lines import Defaults
+
+    assert call.prompts is not None
+    assert call.out is not None
+    defaults = Defaults(settings, call.system, call.raw, call.task)
+    return run_batch(engine, call.prompts, call.out, defaults, json_output=call.json_output)
 
 
-def _open(bundle: Path, slots: int | None, threads: int | None) -> Engine:
+def _answer(engine: Engine, call: Invocation, prompt: str, settings: dict[str, Any]) -> int:
+    """Answer one prompt, from the file of an earlier run if there is one, else writing that file."""
+    if call.trace is not None:
+        settings = settings | {"trace": True}
+    request = request_for(engine, prompt, settings, system=call.system, raw=call.raw, task=call.task)
+    if call.prompt_cache is not None and call.prompt_cache.exists():
+        engine.load(call.prompt_cache)
+    code = answer_once(engine, request, json_output=call.json_output, trace=call.trace)
+    if call.prompt_cache is not None and not call.prompt_cache.exists():
+        engine.save(engine.prompt_of(request), call.prompt_cache)
+    return code
+
+
+def _open(call: Invocation) -> Engine:
     """The engine, imported late: --help and mistakes need no ONNX Runtime."""
     from mxspec.runtime.engine import SLOTS, Engine
 
-    return Engine(bundle, slots=SLOTS if slots is None else slots, threads=threads)
+    return Engine(call.bundle, slots=SLOTS if call.slots is None else call.slots, threads=call.threads)
