@@ -18,6 +18,7 @@ before W (GPTQ's "true sequential"). Matrices that read the same tensor are roun
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -41,6 +42,31 @@ OWN_SHARE = 0.5
 PASS_BYTES = 640 << 20  # of activations and moments while windows run through a layer; 7B's run one by one
 _ACTIVATIONS = 4  # as large as a layer's widest: gate, up, their product, and hidden states
 Groups = dict[str, list[str]]  # matrices that read the same tensor, by the first of them, in the order of their use
+
+
+@dataclass(slots=True)
+class _Layer:
+    """A layer that is being rounded, and what is known of the inputs of its matrices and experts."""
+
+    batches: list[slice]
+    matrices: Matrices
+    experts: Mapping[str, LayerExperts]
+    groups: Groups
+    waiting: dict[str, set[int]]  # by group: the batches whose inputs are missing
+    moments: dict[str, Moments] = field(default_factory=dict)  # by group
+    chosen: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # by batch, of the layer's experts
+    done: dict[str, RoundedMatrix] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        """The number of inputs that are missing."""
+        return sum(map(len, self.waiting.values()))
+
+    def arrives(self, group: str, batch: int) -> bool:
+        """Take a batch off those that a group waits for; whether it was one of them."""
+        waits = batch in self.waiting[group]
+        self.waiting[group].discard(batch)
+        return waits
 
 
 class ModelRounder:
@@ -127,64 +153,63 @@ class ModelRounder:
         inputs = self._store.inputs(f"rounded-{index}")
         outputs = self._store.create_inputs(f"rounded-{index + 1}", inputs.shape)
         batches = self._batches(index, inputs)
-        waiting = {name: list(range(len(batches))) for name in groups}  # by group: the batches whose inputs are missing
-        moments: dict[str, Moments] = {}
-        chosen: dict[int, NDArray[np.int64]] = {}  # by batch, of the layer's experts
-        done: dict[str, RoundedMatrix] = {}
-
-        def reach(number: int, name: str, values: Tensor) -> bool:
-            if name not in waiting:
-                return False
-            if number in waiting[name]:
-                waiting[name].remove(number)
-                if name not in moments:
-                    moments[name] = self._moments(name, values.shape[-1])
-                exact = self._store.inputs(name)[batches[number]]
-                for of_rounded, of_exact in zip(values.reshape(exact.shape), exact, strict=True):
-                    moments[name].add(of_rounded, _tensor(of_exact))  # a window at a time: they may be large
-            if waiting[name]:
-                return True
-            del waiting[name]
-            members = {member: matrices[member] for member in groups[name]}
-            done.update(self._round_matrices(members, moments.pop(name), write_back=True))
-            self._store.remove_inputs(name)
-            self._store.remove_inputs(_drift(name))
-            return False
-
-        def reach_experts(number: int, name: str, values: Tensor, choice: Tensor) -> bool:
-            if name not in waiting:
-                return False
-            exact, beside = self._store.inputs(name), f"rounded-{name}"
-            if number in waiting[name]:
-                kept = self._store.inputs(beside) if chosen else self._store.create_inputs(beside, exact.shape)
-                kept[batches[number]] = values.numpy().reshape(-1, *exact.shape[1:])
-                chosen[number] = choice.numpy().copy()
-                waiting[name].remove(number)
-            if waiting[name]:
-                return True
-            del waiting[name]
-            rounded, exact = (rows.reshape(-1, exact.shape[-1]) for rows in (self._store.inputs(beside), exact))
-            read = ExpertsInputs(rounded, exact, np.concatenate([chosen[batch] for batch in range(len(batches))]))
-            moments_of = partial(self._moments, name)
-            done.update(round_experts(experts[name], read, self._sources, self._formats, self._store, moments_of))
-            chosen.clear()
-            for file in (name, beside, _drift(name)):
-                self._store.remove_inputs(file)
-            return False
-
+        layer = _Layer(batches, matrices, experts, groups, {name: set(range(len(batches))) for name in groups})
         unfinished = list(range(len(batches)))
         while unfinished:
-            left = sum(map(len, waiting.values()))
+            left = layer.missing
             for number in list(unfinished):
-                told = partial(reach, number), partial(reach_experts, number)
+                told = partial(self._reach, layer, number), partial(self._reach_experts, layer, number)
                 hidden = self._model.run(index, _tensor(inputs[batches[number]]), *told)
-                if not waiting:
+                if not layer.waiting:
                     outputs[batches[number]] = hidden.numpy()
                     unfinished.remove(number)
-            if waiting and sum(map(len, waiting.values())) == left:  # rounding changed which matrices the model uses
-                waiting.clear()
-        unseen = {name: module for name, module in matrices.items() if name not in done}
-        return done | self._round_matrices(unseen, None, write_back=True)
+            if layer.waiting and layer.missing == left:  # rounding changed which matrices the model uses
+                layer.waiting.clear()
+        unseen = {name: module for name, module in matrices.items() if name not in layer.done}
+        return layer.done | self._round_matrices(unseen, None, write_back=True)
+
+    def _reach(self, layer: _Layer, number: int, name: str, values: Tensor) -> bool:
+        """Take the inputs of a matrix in a batch; whether its group waits for other batches, so this one cannot go on.
+
+        The last inputs of a group have its matrices rounded.
+        """
+        if name not in layer.waiting:
+            return False
+        if layer.arrives(name, number):
+            if name not in layer.moments:
+                layer.moments[name] = self._moments(name, values.shape[-1])
+            exact = self._store.inputs(name)[layer.batches[number]]
+            for of_rounded, of_exact in zip(values.reshape(exact.shape), exact, strict=True):
+                layer.moments[name].add(of_rounded, _tensor(of_exact))  # a window at a time: they may be large
+        if layer.waiting[name]:
+            return True
+        del layer.waiting[name]
+        members = {member: layer.matrices[member] for member in layer.groups[name]}
+        layer.done |= self._round_matrices(members, layer.moments.pop(name), write_back=True)
+        self._store.remove_inputs(name)
+        self._store.remove_inputs(_drift(name))
+        return False
+
+    def _reach_experts(self, layer: _Layer, number: int, name: str, values: Tensor, choice: Tensor) -> bool:
+        """The same for a layer's experts, and which of them each token of the batch chose."""
+        if name not in layer.waiting:
+            return False
+        exact, beside = self._store.inputs(name), f"rounded-{name}"
+        if layer.arrives(name, number):
+            kept = self._store.inputs(beside) if layer.chosen else self._store.create_inputs(beside, exact.shape)
+            kept[layer.batches[number]] = values.numpy().reshape(-1, *exact.shape[1:])
+            layer.chosen[number] = choice.numpy().copy()
+        if layer.waiting[name]:
+            return True
+        del layer.waiting[name]
+        rounded, exact = (rows.reshape(-1, exact.shape[-1]) for rows in (self._store.inputs(beside), exact))
+        read = ExpertsInputs(rounded, exact, np.concatenate([layer.chosen[batch] for batch in sorted(layer.chosen)]))
+        moments_of = partial(self._moments, name)
+        layer.done |= round_experts(layer.experts[name], read, self._sources, self._formats, self._store, moments_of)
+        layer.chosen.clear()
+        for file in (name, beside, _drift(name)):
+            self._store.remove_inputs(file)
+        return False
 
     def _batches(self, index: int, inputs: NDArray[np.float32]) -> list[slice]:
         """The batches of windows that run through a layer together: as many windows as fit beside the moments."""
