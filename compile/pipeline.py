@@ -40,7 +40,7 @@ from mxspec.compile.weights.rounding.rounded import RoundedModel
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle_writer import BundleWriter
 from mxspec.formats.errors import PairError, RecipeError
-from mxspec.formats.manifest import TOKENIZER, BudgetEntry, Manifest, ModelName
+from mxspec.formats.manifest import TOKENIZER, BudgetEntry, Manifest, ModelName, SamplingDefaults
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
@@ -85,17 +85,11 @@ def write_bundle(
     for checkpoint in dict.fromkeys(checkpoints[name] for name in models):
         require_complete(checkpoint)
     vocabularies, sampling = read_vocabularies(checkpoints), read_sampling(checkpoints["target"].folder)
-    folder, size = checkpoints["target"].folder, vocabularies["target"].size
-    with_encoder = bool(checkpoints["target"].config.is_encoder_decoder)
-    if warning := check_prompt_parts(folder, size, is_encoder_decoder=with_encoder):
-        stages.note(f"warning: {warning}")
-    for note in dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes):
-        stages.note(note)
     contexts = choose_contexts(recipe, {name: checkpoints[name].config for name in models})
     target = checkpoints["target"].config
     recipe = recipe.with_changes(context_length=contexts["target"], source_length=source_length(recipe, target))
-    for said in pair_warnings(checkpoints, contexts):
-        stages.note(f"warning: {said}")
+    for note in first_notes(checkpoints, contexts, vocabularies["target"].size):
+        stages.note(note)
 
     taps = taps_of(checkpoints)
     verdicts = judge_models(models, checkpoints, contexts, stages, taps)
@@ -118,28 +112,35 @@ def write_bundle(
     check_models(plans, checkpoints, models, recipe, known, verdicts, made, stages)
     if chosen is not None:
         chosen.write(made)
+    return finish(recipe, checkpoints["target"], known["target"], sampling, made, stages)
 
-    copy_tokenizer(checkpoints["target"], made)
-    guesses = write_guesses(recipe, checkpoints["target"].tokenizer, known["target"], writer, made.contents, stages)
-    tokenizer = read_special_tokens(
-        folder,
-        made.contents[TOKENIZER].sha256,
-        known["target"],
-        is_encoder_decoder=bool(target.is_encoder_decoder),
-    )
+
+def finish(
+    recipe: Recipe,
+    target: Checkpoint,
+    known: int,
+    sampling: SamplingDefaults,
+    made: Publication,
+    stages: Stages,
+) -> Manifest:
+    """Write what is left beside the models: the tokenizer, and what drafters know of texts; the manifest."""
+    copy_tokenizer(target, made)
+    guesses = write_guesses(recipe, target.tokenizer, known, made.writer, made.contents, stages)
+    sha256, with_encoder = made.contents[TOKENIZER].sha256, bool(target.config.is_encoder_decoder)
+    tokenizer = read_special_tokens(target.folder, sha256, known, is_encoder_decoder=with_encoder)
+    assert recipe.context_length is not None
     rules = read_rules(
-        folder,
-        known["target"],
+        target.folder,
+        known,
         eos=tokenizer.eos_token_ids,
         decoder_start=tokenizer.decoder_start,
-        longest=contexts["target"],
+        longest=recipe.context_length,
     )
     if (warning := not_applied_note(rules, tokenizer.decoder_start)) is not None:
         stages.note(warning)
-    manifest = made.manifest(recipe, tokenizer, sampling, rules, guesses)
-    if not manifest.tokenizer.eos_token_ids:
+    if not tokenizer.eos_token_ids:
         stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
-    return manifest
+    return made.manifest(recipe, tokenizer, sampling, rules, guesses)
 
 
 def write_models(
@@ -338,8 +339,21 @@ def list_models(recipe: Recipe, with_baseline: bool) -> dict[ModelName, TargetRe
     return models
 
 
+def first_notes(
+    checkpoints: Mapping[ModelName, Checkpoint], contexts: Mapping[ModelName, int], tokens: int
+) -> Iterator[str]:
+    """What a user should know of the models before minutes are spent on them; the target has so many `tokens`."""
+    target = checkpoints["target"]
+    with_encoder = bool(target.config.is_encoder_decoder)
+    if warning := check_prompt_parts(target.folder, tokens, is_encoder_decoder=with_encoder):
+        yield f"warning: {warning}"
+    yield from dict.fromkeys(note for checkpoint in checkpoints.values() for note in checkpoint.notes)
+    for warning in pair_warnings(checkpoints, contexts):
+        yield f"warning: {warning}"
+
+
 def pair_warnings(checkpoints: Mapping[ModelName, Checkpoint], contexts: Mapping[ModelName, int]) -> Iterator[str]:
-    """What a user should know of the models before minutes are spent on them."""
+    """Where a model or the pair does less than one would think."""
     for name in contexts:
         if name != "baseline" and (warning := rope_warning(name, checkpoints[name].config, contexts[name])):
             yield warning
