@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,6 +39,7 @@ from llama_cpp import serving as servers
 from llama_cpp.build import build_peer
 from llama_cpp.files import F16, grown_pair, held_out_text, packed_again
 from llama_cpp.random_gguf import PEER_FORMATS, check_format, peer_model
+from llama_cpp.server import Server
 from rich.console import Console
 
 from mxspec.compile.commands.termination import termination_as_interrupt
@@ -125,42 +126,47 @@ def main(
         raise click.UsageError("--cached times a --shape that is no mixture")
     mode = formats if accuracy else servers if serving else speculative if speculate else shape
     tools = mode.TOOLS if gguf is None else (*mode.TOOLS, "llama-quantize")
-    binaries = build_peer(work, ops.instruction_set(), tools)
-    found: Result
+    peer = Peer(work, build_peer(work, ops.instruction_set(), tools), threads)
     with termination_as_interrupt():  # which ends the server that is open
         if speculate:
-            pair, held_out = grown_pair(work, target, draft), text or held_out_text(work)
-            sizes = prompts, prompt_tokens, new_tokens
-            found = speculative.compare(
-                work, binaries, pair, held_out, threads, sizes, repetitions, windows, calibrate, CONSOLE.print
+            found: Result = speculative.compare(
+                work,
+                peer.binaries,
+                grown_pair(work, target, draft),
+                text or held_out_text(work),
+                threads,
+                (prompts, prompt_tokens, new_tokens),
+                repetitions,
+                windows,
+                calibrate,
+                CONSOLE.print,
             )
         elif accuracy and gguf is not None:
-            found = compare_formats(gguf, bundles, binaries, work, text or held_out_text(work), windows, threads)
+            found = compare_formats(peer, gguf, bundles, text or held_out_text(work), windows)
         elif serving:
-            if gguf is None:
-                peers, compiled = servers.pair_servers(work, binaries, grown_pair(work, target, draft), threads)
-            else:
-                files, compiled = published_models(gguf, bundles, binaries, work)
-                peers = {name: servers.file_server(work, binaries, file, threads) for name, file in files.items()}
+            opened = pair_servers(peer, target, draft) if gguf is None else model_servers(peer, gguf, bundles)
             lengths, held_out = (prompt_tokens, new_tokens), text or held_out_text(work)
-            found = servers.compare(peers, compiled, held_out, threads, lengths, repetitions, CONSOLE.print)
+            found = servers.compare(*opened, held_out, threads, lengths, repetitions, CONSOLE.print)
         elif cached is not None:
-            of_shape = fewer_layers(SHAPES[shape_name], layers)
-            files = {name: peer_model(work, of_shape, name) for name in peer_formats}
-            with tempfile.TemporaryDirectory(dir=work) as folder:
-                found = caches.compare(
-                    of_shape, files, ours, binaries, Path(folder), threads, cached, repetitions, CONSOLE.print
-                )
+            found = compare_caches(
+                peer, fewer_layers(SHAPES[shape_name], layers), peer_formats, ours, cached, repetitions
+            )
+        elif gguf is not None:
+            files, compiled = published_models(peer, gguf, bundles)
+            found = compare_calls(peer, gguf.name, files, compiled, shape.OF_A_FILE, repetitions)
         else:
-            if gguf is None:
-                of_shape = fewer_layers({**SHAPES, **MIXTURES}[shape_name], layers)
-                points = shape.OF_A_MIXTURE if isinstance(of_shape, MixtureShape) else shape.POINTS
-                model, (files, compiled) = name_of(of_shape), random_models(of_shape, peer_formats, ours, work)
-            else:
-                model, points = gguf.name, shape.OF_A_FILE
-                files, compiled = published_models(gguf, bundles, binaries, work)
-            found = shape.compare(model, files, compiled, binaries, threads, points, repetitions, CONSOLE.print)
+            of_shape = fewer_layers({**SHAPES, **MIXTURES}[shape_name], layers)
+            found = compare_shape(peer, of_shape, peer_formats, ours, repetitions)
     report(found, False, record)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """llama.cpp's programs, the folder for files, and the threads that both programs get."""
+
+    work: Path
+    binaries: Path
+    threads: int
 
 
 S = TypeVar("S", Shape, MixtureShape)
@@ -172,6 +178,51 @@ def fewer_layers(of_shape: S, layers: int | None) -> S:
 
 
 Models = tuple[dict[str, Path], dict[str, Path]]  # the peer's files and our bundles, by the names of their formats
+Servers = tuple[Mapping[str, Server], Mapping[str, Path]]  # the same of servers
+
+
+def compare_shape(
+    peer: Peer, of_shape: Shape | MixtureShape, peer_formats: Sequence[str], ours: Sequence[str], repetitions: int
+) -> Result:
+    """Single calls of a model of random weights."""
+    points = shape.OF_A_MIXTURE if isinstance(of_shape, MixtureShape) else shape.POINTS
+    files, compiled = random_models(of_shape, peer_formats, ours, peer.work)
+    return compare_calls(peer, name_of(of_shape), files, compiled, points, repetitions)
+
+
+def compare_calls(
+    peer: Peer,
+    model: str,
+    files: Mapping[str, Path],
+    compiled: Mapping[str, Path],
+    points: Sequence[shape.Point],
+    repetitions: int,
+) -> Result:
+    """Single calls of one model in all formats."""
+    return shape.compare(model, files, compiled, peer.binaries, peer.threads, points, repetitions, CONSOLE.print)
+
+
+def compare_caches(
+    peer: Peer, of_shape: Shape, peer_formats: Sequence[str], ours: Sequence[str], cached: int, repetitions: int
+) -> Result:
+    """Calls of a model of random weights after `cached` tokens, with all kinds of caches."""
+    files = {name: peer_model(peer.work, of_shape, name) for name in peer_formats}
+    with tempfile.TemporaryDirectory(dir=peer.work) as folder:
+        return caches.compare(
+            of_shape, files, ours, peer.binaries, Path(folder), peer.threads, cached, repetitions, CONSOLE.print
+        )
+
+
+def pair_servers(peer: Peer, target: Path | None, draft: Path | None) -> Servers:
+    """The servers of a pair."""
+    return servers.pair_servers(peer.work, peer.binaries, grown_pair(peer.work, target, draft), peer.threads)
+
+
+def model_servers(peer: Peer, gguf: Path, bundles: Sequence[Path]) -> Servers:
+    """The servers of a published model."""
+    files, compiled = published_models(peer, gguf, bundles)
+    opened = {name: servers.file_server(peer.work, peer.binaries, file, peer.threads) for name, file in files.items()}
+    return opened, compiled
 
 
 def random_models(
@@ -187,18 +238,16 @@ def random_models(
     return {weights: peer_model(work, of_shape, weights) for weights in peer_formats}, compiled
 
 
-def compare_formats(
-    gguf: Path, bundles: Sequence[Path], binaries: Path, work: Path, text: Path, windows: int, threads: int
-) -> Result:
+def compare_formats(peer: Peer, gguf: Path, bundles: Sequence[Path], text: Path, windows: int) -> Result:
     """The peer's formats of a published model and our bundles of it, each beside its 16-bit form."""
-    packed = {name: packed_again(work, binaries, gguf, name) for name in formats.PEER_FORMATS}
-    whole = packed_again(work, binaries, gguf, F16)
-    return formats.compare(gguf.name, whole, packed, bundles, binaries, text, windows, threads, CONSOLE.print)
+    packed = {name: packed_again(peer.work, peer.binaries, gguf, name) for name in formats.PEER_FORMATS}
+    whole = packed_again(peer.work, peer.binaries, gguf, F16)
+    return formats.compare(gguf.name, whole, packed, bundles, peer.binaries, text, windows, peer.threads, CONSOLE.print)
 
 
-def published_models(gguf: Path, bundles: Sequence[Path], binaries: Path, work: Path) -> Models:
+def published_models(peer: Peer, gguf: Path, bundles: Sequence[Path]) -> Models:
     """A published model: the peer's file as it is and in two more of its formats."""
-    again = {name: packed_again(work, binaries, gguf, name) for name in ("Q8_0", "Q6_K")}
+    again = {name: packed_again(peer.work, peer.binaries, gguf, name) for name in ("Q8_0", "Q6_K")}
     return {gguf.stem.rpartition(".")[2]: gguf, **again}, {bundle.stem: bundle for bundle in bundles}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 
-from mxspec.evaluate.accuracy.documents import FIELD, read_documents
+from mxspec.evaluate.accuracy.documents import FIELD, Document, read_documents
 from mxspec.evaluate.accuracy.judge import MAX_RATIO
 from mxspec.evaluate.accuracy.own_text import TOKENS, write_documents
 from mxspec.evaluate.accuracy.pairs import read_pairs
@@ -16,7 +17,7 @@ from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import parse_formats
 from mxspec.evaluate.accuracy.run import AccuracyOptions, measure_accuracy, require_baseline
 from mxspec.evaluate.accuracy.windows import LONGEST
-from mxspec.evaluate.options import Run, run_options
+from mxspec.evaluate.options import Count, Run, run_options
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.recipes.recipe import Recipe, from_here
@@ -94,8 +95,7 @@ def accuracy(
     unless the whole confidence interval of the ratio of perplexities is within --max-ratio: the ratio may be too high,
     the text too short, or a logit not finite. docs/accuracy.md explains how texts are cut, and the interval.
     """
-    if (adapter is not None or from_pickle) and referee is None:
-        raise click.UsageError("--adapter and --from-pickle need --referee")
+    refuse_mistakes(texts, sources, own, join, adapter is not None or from_pickle, referee)
     options = AccuracyOptions(
         max_tokens,
         window,
@@ -105,15 +105,7 @@ def accuracy(
         None if referee is None else checkpoint_recipe(referee, adapter, from_pickle),
         tensors,
     )
-    if sources and join:
-        raise click.UsageError("--join: given with --source, whose lines go with those of --text one by one")
-    if own == bool(texts) or (own and (sources or join)):
-        raise click.UsageError("expected either --text, with its options, or --own")
-    documents, skipped = [], 0
-    if sources:
-        documents = read_pairs(sources, texts, field)
-    elif texts:
-        documents, skipped = read_documents(texts, field, join=join)
+    documents, skipped = read_given(texts, sources, field, join=join)
     opened = Bundle.open(bundle)
     require_baseline(opened)
     run.set_threads()
@@ -121,16 +113,43 @@ def accuracy(
         if own:
             writing = partial(count, "writing tokens to score")
             documents = write_documents(opened, max_tokens or TOKENS, seed, writing)
-
-        def advance(done: int, total: int, difference: float) -> None:
-            ratio = f", ratio {math.exp(difference):.5f}" if done and abs(difference) < 1 else ""
-            count(f"scoring tokens{ratio}", done, total)
-
-        result = measure_accuracy(opened, documents, skipped, options, advance)
+        result = measure_accuracy(opened, documents, skipped, options, partial(show_progress, count))
     run.finish(result)
     if not result.passed:
         advice = result.advice[:1] if result.verdict == "failed" else ()
         raise CheckFailed("; ".join([*result.reasons, *advice]))
+
+
+def refuse_mistakes(
+    texts: Sequence[str],
+    sources: Sequence[str],
+    own: bool,
+    join: bool,
+    refers_to_checkpoint: bool,
+    referee: str | None,
+) -> None:
+    """Raise UsageError for options that do nothing together."""
+    if refers_to_checkpoint and referee is None:
+        raise click.UsageError("--adapter and --from-pickle need --referee")
+    if sources and join:
+        raise click.UsageError("--join: given with --source, whose lines go with those of --text one by one")
+    if own == bool(texts) or (own and (sources or join)):
+        raise click.UsageError("expected either --text, with its options, or --own")
+
+
+def read_given(
+    texts: Sequence[str], sources: Sequence[str], field: str, *, join: bool
+) -> tuple[Sequence[Document], int]:
+    """The documents that were named, and how many files were skipped; none for --own."""
+    if sources:
+        return read_pairs(sources, texts, field), 0
+    return read_documents(texts, field, join=join) if texts else ([], 0)
+
+
+def show_progress(count: Count, done: int, total: int, difference: float) -> None:
+    """Show how many tokens are scored, and the ratio so far."""
+    ratio = f", ratio {math.exp(difference):.5f}" if done and abs(difference) < 1 else ""
+    count(f"scoring tokens{ratio}", done, total)
 
 
 def checkpoint_recipe(checkpoint: str, adapter: str | None, from_pickle: bool) -> Recipe:
