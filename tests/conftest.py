@@ -42,36 +42,52 @@ BOS, EOS, END = 256, 257, 258
 TESTS = Path(__file__).parent
 DEMO = TESTS.parent / "recipes" / "demo"
 
-# Files that took 20 seconds or more, about in that order; two that make the same bundle do not stand side by side.
+# Files that took 20 seconds or more, about in that order, those that compute between those that mostly wait for a
+# server, a browser or Ray; two that make the same bundle do not stand side by side.
 LONGEST = (
-    "serve/test_ray.py",  # mostly waits
+    "serve/test_ray.py",  # waits
     "real/test_smollm2.py",
     "compile/planning/test_export_logits.py",
-    "compile/commands/test_speccompile.py",
-    "compile/commands/test_explain.py",  # the demo pair
+    "serve/test_life.py",  # waits
     "runtime/verifiers/test_distribution.py",
-    "compile/check/test_referee.py",
-    "docs/test_commands.py",  # the demo pair with a baseline, the pair with encoders
-    "compile/commands/test_emit.py",  # the tiny pair
-    "compile/interchange/test_standard.py",
-    "compile/weights/budget/test_sensitivity.py",
-    "compile/test_tied.py",
-    "compile/weights/budget/test_meet_budget.py",
-    "compile/test_encoder_decoders.py",
-    "compile/planning/test_export_graph.py",
-    "compile/planning/test_share_tables.py",
-    "serve/test_page.py",
-    "evaluate/accuracy/test_command.py",
-    "evaluate/bench/speculate/test_speculate.py",
+    "compile/commands/test_speccompile.py",
+    "serve/test_page.py",  # waits
+    "compile/train/test_train_head.py",
+    "compile/test_draft_vocabulary.py",
+    "serve/test_openai_client.py",  # waits
+    "compile/heads/test_pair.py",
     "runtime/verifiers/test_whole_texts.py",
+    "test_fuzz.py",  # waits
+    "compile/commands/test_explain.py",  # the demo pair
+    "evaluate/accuracy/test_command.py",
+    "serve/test_load.py",  # waits
+    "docs/test_commands.py",  # the demo pair with a baseline, the pair with encoders
+    "compile/trace/test_taps.py",
+    "serve/test_other_shapes.py",  # waits
+    "compile/check/test_referee.py",
+    "compile/test_mxint8_caches.py",
+    "serve/test_refusals.py",  # waits
+    "runtime/ops/test_every_isa.py",
+    "evaluate/lossless/test_broken_engines.py",
+    "runtime/commands/test_batch.py",  # waits
+    "evaluate/bench/shapes/test_mixtures.py",
+    "compile/check/test_own_weights.py",
+    "compile/test_encoder_decoders.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files go first: the worker that takes one last would work alone at the end."""
-    rank = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    """The longest files go first: the worker that takes one last would work alone at the end.
+
+    The other files of the server's tests, which mostly wait, are spread among all the others.
+    """
+    rank: dict[Path, float] = {TESTS / name: place for place, name in enumerate(LONGEST)}
     assert all(path.is_file() for path in rank), "LONGEST names a file that is not there"
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    rest = [path for path in dict.fromkeys(item.path for item in items) if path not in rank]
+    of_server = [path for path in rest if path.parent == TESTS / "serve"]
+    for group in (of_server, [path for path in rest if path not in of_server]):
+        rank |= {path: len(LONGEST) + place / len(group) for place, path in enumerate(group)}
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

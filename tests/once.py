@@ -1,4 +1,8 @@
-"""Folders, traced graphs and verdicts of the referee, made once in a run and shared by its workers."""
+"""Folders, traced graphs and verdicts of the referee, made once in a run and shared by its workers.
+
+Traced graphs outlive the run in build/traces, as a compiler's objects do in ccache, until something changes that traces
+depend on: a package of TRACERS, or a file of TRACING.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,40 @@ import hashlib
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+import mxspec
 
 if TYPE_CHECKING:  # torch takes seconds to import
     import onnx_ir as ir
 
     from mxspec.compile.trace.interface import GraphInterface
     from mxspec.recipes.recipe import Recipe
+
+
+TRACES = Path(__file__).resolve().parents[1] / "build" / "traces"
+# What traces may import (docs/architecture.md has the order), and what builds the models that are traced.
+TRACING = (
+    "formats",
+    "recipes",
+    "compile/progress.py",
+    "compile/heads",
+    "compile/checkpoint",
+    "compile/graph",
+    "compile/trace",
+    "compile/planning/export_graph.py",
+)
+TRACERS = ("torch", "transformers", "onnx", "onnxscript", "onnx-ir", "numpy")
+KEPT = 3  # states of TRACING and TRACERS whose graphs are kept
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:
@@ -47,10 +71,10 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
     from mxspec.compile.planning import export_graph
     from mxspec.compile.trace.trace import trace
 
-    run = _run_folder(factory)
+    run, graphs = _run_folder(factory), kept_graphs(TRACES, Path(mxspec.__file__).parent)
 
     def trace_once(interface: GraphInterface) -> ir.Model:
-        path = _made_once(run / "graphs" / _key_of_trace(interface), lambda path: _write_graph(trace(interface), path))
+        path = _made_once(graphs / _key_of_trace(interface), lambda path: _write_graph(trace(interface), path))
         return _read_graph(path)
 
     def judge_once(config: Any, context_length: int, **given: bool) -> Any:
@@ -70,6 +94,27 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr(pipeline, "choose_rounding", to_nearest)
         patch.setattr(pipeline, "measure_cost", lambda *_: None)
         yield
+
+
+def kept_graphs(traces: Path, package: Path) -> Path:
+    """The folder in `traces` for graphs traced by the files of TRACING in `package` and the installed TRACERS.
+
+    The oldest folders of other states of them are removed.
+    """
+    packages = [(name, version(name)) for name in TRACERS]
+    sources = [(str(path), path.read_bytes()) for path in [*_sources(package), Path(__file__)]]
+    folder = traces / _digest(sys.version, packages, sources)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    for other in sorted(traces.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+def _sources(package: Path) -> Iterator[Path]:
+    for name in TRACING:
+        place = package / name
+        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 def _run_folder(factory: pytest.TempPathFactory) -> Path:

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoConfig
 
 from mxspec.compile.planning.export_graph import export_graph
-from tests.once import compiled_once, shared_folder
+from tests.once import KEPT, TRACING, compiled_once, kept_graphs, shared_folder
 
 SIZES = {
     "hidden_size": 64,
@@ -55,3 +55,26 @@ def test_a_half_finished_fixture_is_made_again(tmp_path_factory: pytest.TempPath
     for _ in range(2):
         assert (shared_folder(tmp_path_factory, "tried", fill) / "file").read_text() == "whole"
     assert len(tries) == 2
+
+
+def test_graphs_are_kept_until_what_traces_them_changes(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    for name in TRACING:
+        place = package / name
+        (place if place.suffix else place / "file.py").parent.mkdir(parents=True, exist_ok=True)
+        (place if place.suffix else place / "file.py").write_text(name)
+    (package / "runtime.py").write_text("")
+    first = kept_graphs(tmp_path / "traces", package)
+    (first / "graph").touch()
+    (package / "runtime.py").write_text("what no trace imports")
+    assert kept_graphs(tmp_path / "traces", package) == first
+    others = set()
+    for file in sorted(package.rglob("*/*.py")):
+        text = file.read_text()
+        file.write_text(text + "x")
+        others.add(kept_graphs(tmp_path / "traces", package))
+        file.write_text(text)
+    assert len(others) == len(TRACING)
+    assert first not in others
+    assert len(list((tmp_path / "traces").iterdir())) == KEPT
+    assert not first.exists()

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mxspec.compile.commands.speccompile import main as speccompile
+from tests.once import shared_folder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
@@ -34,7 +35,9 @@ def file() -> Path:
 @pytest.fixture(scope="session")
 def bundle(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the demo compiles, with half the context."""
-    output = tmp_path_factory.mktemp("real") / "smollm2.bundle"
-    done = CliRunner().invoke(speccompile, [str(file), *COMPILED, "-o", str(output)])
-    assert done.exit_code == 0, done.output
-    return output
+
+    def fill(folder: Path) -> None:
+        done = CliRunner().invoke(speccompile, [str(file), *COMPILED, "-o", str(folder / "smollm2.bundle")])
+        assert done.exit_code == 0, done.output
+
+    return shared_folder(tmp_path_factory, "smollm2", fill) / "smollm2.bundle"
