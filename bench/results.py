@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
 
@@ -247,6 +247,42 @@ class SoakResult(Result):
         columns = (*map(Column, names), Column("anonymous memory over time, MB"))
         row = (*(f"{getattr(self, name):,}" for name in names), _megabytes(self.anonymous_bytes_after_each_round))
         title = f"requests of {self.asking_threads} threads, {self.slots} slots, {self.seconds:.0f} s"
+        return [Sheet(title, columns, (row,))]
+
+
+class LongTextsResult(Result):
+    """bench/long_texts.py: the first token after a prompt, read or loaded, and anonymous memory of a server."""
+
+    bundle: str
+    caches: str
+    prompt_tokens: int
+    read_seconds: tuple[float, ...]
+    loaded_seconds: tuple[float, ...]
+    file_bytes: int
+    slots: int
+    slot_tokens: int
+    bytes_before: int
+    bytes_full: int
+    bytes_idle: int
+
+    def sheets(self) -> Sequence[Sheet]:
+        share = median_ratio(self.loaded_seconds, self.read_seconds)
+        columns = (
+            Column("caches"),
+            Column("first token, s: read", ".2f"),
+            Column("loaded", ".2f"),
+            Column("share", ".3f"),
+            Column("file, MB", ".0f", 1e-6),
+            Column("server, MB: before", ",.0f", 1e-6),
+            Column("with all texts", ",.0f", 1e-6),
+            Column("idle", ",.0f", 1e-6),
+        )
+        seconds = median(self.read_seconds), median(self.loaded_seconds), share
+        row = (self.caches, *seconds, self.file_bytes, self.bytes_before, self.bytes_full, self.bytes_idle)
+        title = (
+            f"{self.bundle}: a prompt of {self.prompt_tokens:,} tokens; a server with {self.slots} texts of "
+            f"{self.slot_tokens:,}"
+        )
         return [Sheet(title, columns, (row,))]
 
 
