@@ -28,6 +28,7 @@ from mxspec.evaluate.options import Run, record_options
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import Command
 
+SHORT = 1000  # tokens of the server's first prompt
 ANSWER = 16  # tokens of an answer of the server
 IDLE_MINUTES = 0.1
 SETTLING = 120.0  # seconds in which an idle server's caches must be empty
@@ -68,9 +69,12 @@ def complete(address: Address, ids: Sequence[int]) -> None:
 
 
 def server_bytes(bundle: Path, slots: int, texts: Sequence[Sequence[int]]) -> tuple[int, int, int]:
-    """Anonymous bytes of a server before it has long texts, with all of them in its slots, and once it is idle."""
+    """Anonymous bytes of a server before it has long texts, with all of them in its slots, and once it is idle.
+
+    Before, it has answered one shorter prompt: the model's calls have taken their working memory.
+    """
     with specserve(bundle, "--slots", slots, "--idle-minutes", IDLE_MINUTES) as server:
-        complete(server.address, texts[0][:16])
+        complete(server.address, texts[0][:SHORT])
         time.sleep(2 * 60 * IDLE_MINUTES)
         before = anonymous_bytes(server.process.pid)
         with ThreadPoolExecutor(len(texts)) as clients:
