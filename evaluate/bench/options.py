@@ -13,7 +13,9 @@ from typing import Any
 import click
 
 from mxspec.evaluate.bench.shapes.kept import KeptBundle
-from mxspec.evaluate.bench.shapes.known import ALL_SHAPES
+from mxspec.evaluate.bench.shapes.known import ALL_SHAPES, SHAPES
+from mxspec.evaluate.options import Run
+from mxspec.evaluate.progress import Progress
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import drafters, verifiers
@@ -25,7 +27,7 @@ work_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(tempfile.gettempdir()) / "mxspec-shapes",
     show_default=True,
-    help="Folder of the bundles of random weights.",
+    help="Folder that keeps the bundles of random weights.",
 )
 
 
@@ -41,8 +43,59 @@ def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[s
     return found
 
 
-def repetitions_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option("--repetitions", default=default, show_default=True, type=click.IntRange(min=1))
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def repetitions_option(default: int) -> Decorator:
+    """--repetitions."""
+    return click.option(
+        "--repetitions",
+        default=default,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="Number of times that everything is measured; medians are shown.",
+    )
+
+
+def shape_option(default: str) -> Decorator:
+    """--shape, for benchmarks of random weights alone."""
+    return click.option(
+        "--shape",
+        type=click.Choice(sorted(SHAPES)),
+        default=default,
+        show_default=True,
+        help="Model whose sizes are taken; its weights are random.",
+    )
+
+
+def format_option(default: str) -> Decorator:
+    """--format, as the argument `weight_format`."""
+    return click.option(
+        "--format",
+        "weight_format",
+        type=click.Choice(USER_NAMES),
+        default=default,
+        show_default=True,
+        help="Format of the matrices.",
+    )
+
+
+def new_tokens_option(default: int, least: int = 2) -> Decorator:
+    """--new-tokens."""
+    return click.option(
+        "--new-tokens",
+        default=default,
+        show_default=True,
+        type=click.IntRange(min=least),
+        help="Number of tokens of each answer.",
+    )
+
+
+@contextmanager
+def measuring(run: Run, name: str) -> Iterator[tuple[Path, Progress]]:
+    """A folder that goes when the measurement ends, and its progress."""
+    with tempfile.TemporaryDirectory(prefix=f"mxspec-{name}-") as work, run.progress() as progress:
+        yield Path(work), progress
 
 
 @contextmanager
@@ -116,14 +169,16 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--format",
         "weight_format",
         type=click.Choice(USER_NAMES),
-        help="Format of the matrices of that shape.  [default: mxfp6_e3m2]",
+        help="With --shape: format of the matrices.  [default: mxfp6_e3m2]",
     )
     @click.option(
         "--activations",
         type=click.Choice(ACTIVATIONS),
-        help="Activations of the products of that shape.  [default: int16]",
+        help="With --shape: type that the inputs of products are rounded to.  [default: int16]",
     )
-    @click.option("--layers", type=click.IntRange(min=1), help="Fewer or more layers than that shape has.")
+    @click.option(
+        "--layers", type=click.IntRange(min=1), help="With --shape: number of layers.  [default: those of the shape]"
+    )
     @work_option
     @functools.wraps(command)
     def with_choice(

@@ -6,14 +6,14 @@ import click
 
 from mxspec.evaluate.bench.batch.bench import BatchBench
 from mxspec.evaluate.bench.batch.measure import measure
-from mxspec.evaluate.bench.options import Choice, choice_options, repetitions_option
+from mxspec.evaluate.bench.options import Choice, choice_options, new_tokens_option, repetitions_option
 from mxspec.evaluate.options import Run, run_options
 from mxspec.runtime.cli.command import Command
 
 
 @click.command("batch", cls=Command)
 @choice_options
-@click.option("--new-tokens", default=64, show_default=True, type=click.IntRange(min=2), help="Length of each text.")
+@new_tokens_option(64)
 @click.option(
     "--acceptance",
     default=0.75,
@@ -24,7 +24,7 @@ from mxspec.runtime.cli.command import Command
 @repetitions_option(3)
 @run_options
 def bench_batch(choice: Choice, new_tokens: int, acceptance: float, repetitions: int, run: Run) -> None:
-    """Time 1, 2, 4 and 8 texts at once: beside what their calls allow, at every K, and a second turn."""
+    """Time 1, 2, 4 and 8 texts at once at every K, compared with their calls alone; and the second turn of a chat."""
     with run.progress() as progress:
         result = measure(BatchBench(choice.path(), new_tokens, acceptance), repetitions, progress)
     run.finish(result)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import click
 
 from mxspec.evaluate.bench.caches.result import CachesResult
-from mxspec.evaluate.bench.options import check_activations, exporting, repetitions_option
+from mxspec.evaluate.bench.options import (
+    check_activations,
+    exporting,
+    format_option,
+    measuring,
+    repetitions_option,
+    shape_option,
+)
 from mxspec.evaluate.bench.shapes.kept import RANDOM
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.caches import CACHE_KINDS, CacheKind
-from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user
+from mxspec.formats.weight_format import ACTIVATIONS, Activations, named_by_user
 from mxspec.recipes.recipe import TargetRecipe
 from mxspec.runtime.cli.command import Command
 
@@ -21,9 +25,15 @@ __all__ = ["CachesResult", "bench_caches"]
 
 
 @click.command("caches", cls=Command)
-@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="tinyllama-1.1b", show_default=True)
-@click.option("--format", "weight_format", type=click.Choice(USER_NAMES), default="mxfp6_e2m3", show_default=True)
-@click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True)
+@shape_option("tinyllama-1.1b")
+@format_option("mxfp6_e2m3")
+@click.option(
+    "--activations",
+    type=click.Choice(ACTIVATIONS),
+    default="int8",
+    show_default=True,
+    help="Type that the inputs of products are rounded to.",
+)
 @click.option(
     "--kind",
     "kinds",
@@ -31,7 +41,7 @@ __all__ = ["CachesResult", "bench_caches"]
     multiple=True,
     default=("float16", "mxint8"),
     show_default=True,
-    help="Kind of caches; repeatable. Speeds are those over the first.",
+    help="Type of key-value caches; speeds are compared with the first. May be given several times.",
 )
 @click.option(
     "--tokens",
@@ -39,7 +49,7 @@ __all__ = ["CachesResult", "bench_caches"]
     multiple=True,
     default=(1, 8),
     show_default=True,
-    help="Tokens of a call; repeatable.",
+    help="Number of tokens of a call. May be given several times.",
 )
 @click.option(
     "--cached",
@@ -47,7 +57,7 @@ __all__ = ["CachesResult", "bench_caches"]
     multiple=True,
     default=(1000, 8192),
     show_default=True,
-    help="Tokens that the caches hold before; repeatable.",
+    help="Number of tokens that the caches hold before the call. May be given several times.",
 )
 @repetitions_option(7)
 @run_options
@@ -66,6 +76,6 @@ def bench_caches(
     target = TargetRecipe(checkpoint=RANDOM, format=named_by_user(weight_format), activations=activations)
     with exporting():
         from mxspec.evaluate.bench.caches.measure import measure
-    with tempfile.TemporaryDirectory(prefix="mxspec-caches-") as work, run.progress() as progress:
-        result = measure(SHAPES[shape], target, kinds, tokens, cached, Path(work), repetitions, progress)
+    with measuring(run, "caches") as (work, progress):
+        result = measure(SHAPES[shape], target, kinds, tokens, cached, work, repetitions, progress)
     run.finish(result)

@@ -9,7 +9,7 @@ import click
 
 from mxspec.evaluate.bench.columns.measure import measure
 from mxspec.evaluate.bench.context import require_context
-from mxspec.evaluate.bench.options import VERIFIERS, repetitions_option
+from mxspec.evaluate.bench.options import VERIFIERS, new_tokens_option, repetitions_option
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, read_prompts, read_questions
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import BundleError, MxspecError
@@ -24,7 +24,7 @@ from mxspec.runtime.drafters import NAMES
 @click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from.")
 @click.option("--questions", type=click.Path(path_type=Path), help="Questions for a chat model, one a line.")
 @click.option("--prompts", type=click.IntRange(min=1), help="Number of prompts from --text.  [default: 4]")
-@click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
+@new_tokens_option(128)
 @click.option(
     "--k",
     callback=parse_k,
@@ -38,7 +38,9 @@ from mxspec.runtime.drafters import NAMES
     type=click.Choice(NAMES),
     help="Drafter of the third column.  [default: model, or suffix without a draft]",
 )
-@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0))
+@click.option(
+    "--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0), help="Temperature; 0 is greedy."
+)
 @click.option("--verifier", type=click.Choice(VERIFIERS), help="Verifier of sampled text.")
 @repetitions_option(3)
 @run_options

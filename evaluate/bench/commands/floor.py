@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mxspec.evaluate.bench.floor.result import FloorResult
-from mxspec.evaluate.bench.options import repetitions_option
+from mxspec.evaluate.bench.options import repetitions_option, shape_option
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import MxspecError
@@ -15,7 +15,7 @@ __all__ = ["FloorResult", "bench_floor"]
 
 
 @click.command("floor", cls=Command)
-@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="smollm2-135m", show_default=True)
+@shape_option("smollm2-135m")
 @repetitions_option(15)
 @run_options
 def bench_floor(shape: str, repetitions: int, run: Run) -> None:

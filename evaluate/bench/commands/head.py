@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import click
 
 from mxspec.evaluate.bench.head.result import HeadResult
-from mxspec.evaluate.bench.options import exporting, repetitions_option
+from mxspec.evaluate.bench.options import exporting, format_option, measuring, repetitions_option, shape_option
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.weight_format import USER_NAMES, named_by_user
+from mxspec.formats.weight_format import named_by_user
 from mxspec.runtime.cli.command import Command
 
 __all__ = ["HeadResult", "bench_head"]
 
 
 @click.command("head", cls=Command)
-@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="qwen2.5-0.5b", show_default=True)
-@click.option("--format", "weight_format", type=click.Choice(USER_NAMES), default="fp16", show_default=True)
+@shape_option("qwen2.5-0.5b")
+@format_option("fp16")
 @click.option(
     "--rows",
     type=click.IntRange(min=1),
     multiple=True,
     default=(32768, 8192),
     show_default=True,
-    help="Rows of a trimmed head; repeatable.",
+    help="Number of rows of a trimmed head. May be given several times.",
 )
 @repetitions_option(15)
 @run_options
@@ -37,6 +34,6 @@ def bench_head(shape: str, weight_format: str, rows: tuple[int, ...], repetition
         raise MxspecError(f"--rows: got {largest}, expected at most {SHAPES[shape].vocab_size}, the tokens of {shape}")
     with exporting():
         from mxspec.evaluate.bench.head.measure import measure
-    with tempfile.TemporaryDirectory(prefix="mxspec-head-") as work, run.progress() as progress:
-        result = measure(SHAPES[shape], named_by_user(weight_format), rows, Path(work), repetitions, progress)
+    with measuring(run, "head") as (work, progress):
+        result = measure(SHAPES[shape], named_by_user(weight_format), rows, work, repetitions, progress)
     run.finish(result)

@@ -17,12 +17,32 @@ from mxspec.runtime.cli.command import Command
 
 
 @click.command("ops", cls=Command)
-@click.option("--isa", "isas", multiple=True, type=click.Choice(ISAS), help="Only this instruction set; repeatable.")
-@click.option("--format", "formats", multiple=True, type=click.Choice(FORMATS), help="Only this format; repeatable.")
 @click.option(
-    "--activations", multiple=True, type=click.Choice(ACTIVATIONS), help="Only these activations; repeatable."
+    "--isa",
+    "isas",
+    multiple=True,
+    type=click.Choice(ISAS),
+    help="Time only this instruction set. May be given several times.",
 )
-@click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Only this number of rows; repeatable.")
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    type=click.Choice(FORMATS),
+    help="Time only this format. May be given several times.",
+)
+@click.option(
+    "--activations",
+    multiple=True,
+    type=click.Choice(ACTIVATIONS),
+    help="Time only products that round their inputs to this type. May be given several times.",
+)
+@click.option(
+    "--rows",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Time only calls of this number of rows. May be given several times.",
+)
 @repetitions_option(5)
 @run_options
 def bench_ops(

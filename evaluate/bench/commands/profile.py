@@ -12,12 +12,17 @@ from mxspec.runtime.cli.command import Command
 
 @click.command("profile", cls=Command)
 @choice_options
-@click.option("--rows", multiple=True, type=click.IntRange(min=1), help="Tokens a call; repeatable.  [default: 1, 8]")
+@click.option(
+    "--rows",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Number of tokens of a call. May be given several times.  [default: 1, 8]",
+)
 @click.option(
     "--cached",
     multiple=True,
     type=click.IntRange(min=0),
-    help="Tokens in the cache before the call; repeatable.  [default: 128, 1000]",
+    help="Number of tokens in the cache before the call. May be given several times.  [default: 128, 1000]",
 )
 @repetitions_option(5)
 @run_options

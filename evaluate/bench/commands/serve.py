@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.bench.options import Choice, choice_options, repetitions_option
+from mxspec.evaluate.bench.options import Choice, choice_options, new_tokens_option, repetitions_option
 from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.bundle import Bundle
@@ -17,13 +17,13 @@ from mxspec.runtime.cli.command import Command
 @click.command("serve", cls=Command)
 @choice_options
 @click.option("--text", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from. [random tokens]")
-@click.option("--new-tokens", default=64, show_default=True, type=click.IntRange(min=2), help="Length of each text.")
+@new_tokens_option(64)
 @repetitions_option(3)
 @run_options
 def bench_serve(choice: Choice, text: Path | None, new_tokens: int, repetitions: int, run: Run) -> None:
     """Time 1 and 8 clients of specserve beside as many of the engine in this process, and a long prompt that joins.
 
-    Says how long the server takes to be ready, too.
+    Also says how long the server takes to be ready.
     """
     from mxspec.evaluate.bench.serve.measure import ANSWERS, CLIENTS, context_needed, measure
 

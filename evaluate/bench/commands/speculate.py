@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.bench.options import SPEAKING, Choice, choice_options, parse_ks, repetitions_option
+from mxspec.evaluate.bench.options import (
+    SPEAKING,
+    Choice,
+    choice_options,
+    new_tokens_option,
+    parse_ks,
+    repetitions_option,
+)
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, read_prompts
 from mxspec.evaluate.bench.speculate.bench import SpeculateBench
 from mxspec.evaluate.bench.speculate.measure import measure
@@ -26,7 +33,7 @@ MOST_K = 8
     type=click.Path(path_type=Path),
     help="UTF-8 text to take prompts from; encoders read lines of it.",
 )
-@click.option("--prompts", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option("--prompts", default=8, show_default=True, type=click.IntRange(min=1), help="Number of prompts.")
 @click.option(
     "--source-tokens",
     default=PROMPT_TOKENS,
@@ -34,7 +41,7 @@ MOST_K = 8
     type=click.IntRange(min=1),
     help="Length of random sources.",
 )
-@click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
+@new_tokens_option(128)
 @click.option(
     "--acceptance",
     type=click.FloatRange(0, 1),
@@ -45,7 +52,7 @@ MOST_K = 8
     "drafters",
     multiple=True,
     type=click.Choice(SPEAKING),
-    help="Drafter to time; repeatable.  [default: model]",
+    help="Drafter to time. May be given several times.  [default: model]",
 )
 @click.option(
     "--k",
@@ -53,7 +60,7 @@ MOST_K = 8
     multiple=True,
     callback=parse_ks,
     metavar="INTEGER|auto",
-    help="Tokens drafted in a round; repeatable.  [default: 1 to 8, auto]",
+    help="Number of tokens drafted in a round. May be given several times.  [default: 1 to 8, auto]",
 )
 @repetitions_option(3)
 @run_options

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, parse_ks, repetitions_option
+from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, new_tokens_option, parse_ks, repetitions_option
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS
 from mxspec.evaluate.bench.sweep.grid import Grid
 from mxspec.evaluate.bench.sweep.measure import measure
@@ -26,9 +26,31 @@ from mxspec.runtime.request import K
 @click.option(
     "--text", "text_file", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts from."
 )
-@click.option("--k", multiple=True, callback=parse_ks, default=("4",), show_default=True, metavar="INTEGER|auto")
-@click.option("--temperature", multiple=True, default=(0.0,), show_default=True, type=click.FloatRange(min=0))
-@click.option("--drafter", multiple=True, default=("model",), show_default=True, type=click.Choice(SPEAKING))
+@click.option(
+    "--k",
+    multiple=True,
+    callback=parse_ks,
+    default=("4",),
+    show_default=True,
+    metavar="INTEGER|auto",
+    help="Number of tokens drafted in a round.",
+)
+@click.option(
+    "--temperature",
+    multiple=True,
+    default=(0.0,),
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Temperature; 0 is greedy.",
+)
+@click.option(
+    "--drafter",
+    multiple=True,
+    default=("model",),
+    show_default=True,
+    type=click.Choice(SPEAKING),
+    help="Drafter of the guesses.",
+)
 @click.option(
     "--verifier",
     multiple=True,
@@ -37,29 +59,34 @@ from mxspec.runtime.request import K
     type=click.Choice(VERIFIERS),
     help="Verifier of sampled text.",
 )
-@click.option("--threads", multiple=True, type=click.IntRange(min=1), help="[default: all cores]")
+@click.option("--threads", multiple=True, type=click.IntRange(min=1), help="Number of threads.  [default: all cores]")
 @click.option(
     "--context",
     multiple=True,
     default=(PROMPT_TOKENS,),
     show_default=True,
     type=click.IntRange(min=1),
-    help="Tokens of a prompt.",
+    help="Number of tokens of a prompt.",
 )
 @click.option(
-    "--batch", multiple=True, default=(1,), show_default=True, type=click.IntRange(min=1), help="Texts at once."
+    "--batch",
+    multiple=True,
+    default=(1,),
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of texts at the same time.",
 )
 @click.option(
     "--prompts", default=4, show_default=True, type=click.IntRange(min=1), help="Least number of prompts at each point."
 )
-@click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(min=2))
+@new_tokens_option(128)
 @repetitions_option(3)
 @click.option(
     "--work",
     default=Path("sweep.jsonl"),
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Points are kept here as they are measured; removed when the record is written.",
+    help="File that keeps what is measured; removed when the record is written.",
 )
 @record_options
 def bench_sweep(
@@ -80,8 +107,8 @@ def bench_sweep(
 ) -> None:
     """Time speculative beside plain decoding at every combination of what is varied.
 
-    The options of the first lines may be repeated; formats and activations vary by the bundles. A sweep that was
-    killed goes on where it stopped.
+    --k, --temperature, --drafter, --verifier, --threads, --context and --batch may be given several times; formats
+    and activations are those of the bundles. A sweep that was killed goes on where it stopped.
     """
     with run.progress() as progress:
         grid = Grid(bundles, threads or (ops.threads(),), batch, context, temperature, drafter, verifier, k)
