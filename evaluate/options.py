@@ -78,7 +78,7 @@ def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--threads, --json and --record, as the argument `run`."""
 
-    @click.option("--threads", type=click.IntRange(min=1), help="Threads to use.  [default: all cores]")
+    @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all cores]")
     @_json
     @_record
     @functools.wraps(command)

@@ -256,7 +256,7 @@ class Engine:
         cannot be written, or an encoder reads the prompt.
         """
         if self.target.encoder is not None:
-            raise MxspecError("prompt cache: a bundle with an encoder reads each source anew")
+            raise MxspecError("prompt cache: not supported for a bundle with an encoder, which reads each source again")
         ids = self._checked(self.encode_within(prompt) if isinstance(prompt, str) else prompt, self.target.capacity)
         kept = self._worker.call(lambda: self._scheduler.beginning(ids, cache_key))
         if kept is None:

@@ -197,7 +197,9 @@ class Handle(Iterator[Event]):
 
     def _require_stream(self) -> None:
         if not self._streamed:
-            raise GenerationError("best_of: got an iteration over events, expected result(): which is best shows last")
+            raise GenerationError(
+                "best_of: its events cannot be read one by one, because the best sample is known last; call result()"
+            )
 
 
 class _Builder:

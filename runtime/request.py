@@ -67,10 +67,10 @@ class Request(SamplingParameters[None]):
         if (self.prompt is None) == (self.messages is None):
             raise GenerationError("prompt: expected either a prompt or messages")
         if self.tools is not None and self.messages is None:
-            raise GenerationError("tools: got them with a prompt, expected messages, whose template describes them")
+            raise GenerationError("tools: given with a prompt; tools need messages, whose template describes them")
         for name, given in (("template_variables", self.template_variables is not None), ("continued", self.continued)):
             if given and self.messages is None:
-                raise GenerationError(f"{name}: got it with a prompt, expected messages")
+                raise GenerationError(f"{name}: given with a prompt; it needs messages")
         if self.typed_control_tokens not in get_args(TypedControlTokens):
             raise GenerationError(f"typed_control_tokens: got {self.typed_control_tokens!r}, expected control or text")
         require_integer("max_new_tokens", self.max_new_tokens, 1)

@@ -94,14 +94,14 @@ OPTIONS = (
         "--tied",
         "target__tied",
         type=_TIED,
-        help="Copies to store where the target's embedding and head are one matrix.  [default: once where exact]",
+        help="Copies of a matrix that is both the target's embedding and its head.  [default: one where it is exact]",
     ),
     option(
         FORMATS,
         "--draft-tied",
         "draft__tied",
         type=_TIED,
-        help="Copies to store where the draft's embedding and head are one matrix.  [default: once where exact]",
+        help="Copies of a matrix that is both the draft's embedding and its head.  [default: one where it is exact]",
     ),
     option(
         BUDGET,
@@ -115,7 +115,7 @@ OPTIONS = (
         "--max-ratio",
         "target__max_ratio",
         type=click.FloatRange(min=1, min_open=True),
-        help="Choose the target's formats for this ratio of perplexities, packed to fp16.",
+        help="Choose the target's formats so that its perplexity is at most this many times that of fp16.",
     ),
     option(
         BUDGET,

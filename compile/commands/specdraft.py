@@ -28,7 +28,11 @@ def main() -> None:
 @click.argument("target")
 @click.option("-o", "--output", type=_FILE, required=True, help="Where to write the head.")
 @click.option("--text", type=_FILE, help="Text to train on, in place of what the target writes.")
-@click.option("--prompts", type=_FILE, help="Prompts that the target answers, one a line. [it invents questions]")
+@click.option(
+    "--prompts",
+    type=_FILE,
+    help="Prompts that the target answers, one a line. [default: questions that the target invents]",
+)
 @click.option("--tokens", type=click.IntRange(min=1), default=200_000, show_default=True, help="Most tokens of text.")
 @click.option(
     "--vocabulary",

@@ -173,7 +173,7 @@ def _match(checkpoints: Mapping[ModelName, Checkpoint], known: Mapping[ModelName
         target, draft = (_side(name, checkpoints[name], known[name]) for name in ("target", "draft"))
         matched = MatchedTokens.of(target, draft)
         if not matched.shared:
-            raise PairError("no token of the one has the bytes of a token of the other")
+            raise PairError("no token of the draft has the bytes of a token of the target")
     except PairError as error:
         raise PairError(f"{different}; nor can they be mapped: {error}") from None
     ids = np.array(sorted(matched.draft_of), np.int64)

@@ -31,7 +31,8 @@ from mxspec.runtime.cli.command import Command
     "texts",
     multiple=True,
     metavar="PATH",
-    help="UTF-8 text: a file, .jsonl, .parquet, a folder, or hf://datasets/OWNER/NAME/FILE; repeatable.",
+    help="UTF-8 text: a file, .jsonl, .parquet, a folder, or hf://datasets/OWNER/NAME/FILE. May be given several "
+    "times.",
 )
 @click.option(
     "--own", is_flag=True, help=f"Score texts that the fp16 target writes: {TOKENS:,} tokens, or --max-tokens."
@@ -61,7 +62,7 @@ from mxspec.runtime.cli.command import Command
     "formats",
     multiple=True,
     metavar="NAME",
-    help="Also score the target in this format, rounded to nearest, or in `all`; repeatable.",
+    help="Also score the target in this format, rounded to nearest; `all`: every format. May be given several times.",
 )
 @click.option("--referee", metavar="CHECKPOINT", help="Compare fp16 with transformers in float32: a folder or hub id.")
 @click.option("--adapter", metavar="ADAPTER", help="The LoRA adapter that was merged into the referee's checkpoint.")

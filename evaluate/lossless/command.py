@@ -27,7 +27,9 @@ from mxspec.runtime.engine import SLOTS, Engine
 @click.option(
     "--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True, help="Amount of checking."
 )
-@click.option("--only", multiple=True, type=click.Choice(CHECKS), help="Run only this check; may be repeated.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(CHECKS), help="Run only this check. May be given several times."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of prompts and samples.")
 @click.option(
     "--slots", type=click.IntRange(min=1), default=SLOTS, show_default=True, help="Largest number of texts at a time."

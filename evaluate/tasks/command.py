@@ -26,12 +26,21 @@ CONFIDENCE = 0.99
     required=True,
     multiple=True,
     metavar="KIND=FILE.jsonl",
-    help=f"Rows of a task: {' or '.join(KINDS)}; repeatable.",
+    help=f"Rows of a task: {' or '.join(KINDS)}. May be given several times.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="No more than the first N rows of each file.")
-@click.option("--drafter", "drafters", multiple=True, help="Who guesses; repeatable.  [default: the bundle's own]")
+@click.option(
+    "--drafter",
+    "drafters",
+    multiple=True,
+    help="Drafter to compare with. May be given several times.  [default: the bundle's own]",
+)
 @click.option("--max-new-tokens", type=click.IntRange(min=1), help="Longest answer.  [default: by the kind of task]")
-@click.option("--temperature", type=click.FloatRange(min=0, min_open=True), help="Compare sampled answers, too.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Also compare answers that are sampled at this temperature.",
+)
 @click.option("--seeds", type=click.IntRange(min=1), help=f"Sampled answers of an item.  [default: {SEEDS}]")
 @click.option(
     "--confidence",

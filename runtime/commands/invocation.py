@@ -84,7 +84,7 @@ _MISTAKES: tuple[tuple[str, Callable[[Invocation], bool], str], ...] = (
     (
         "--trace",
         lambda call: call.trace is not None and (call.talks or call.answers_file),
-        "many answers, where it is of one",
+        "a chat or --prompts, but a trace is of one answer",
     ),
     (
         "--compare",
@@ -92,18 +92,18 @@ _MISTAKES: tuple[tuple[str, Callable[[Invocation], bool], str], ...] = (
             call.compared
             and (call.talks or call.answers_file or call.trace is not None or call.has("n", "best_of", "beams"))
         ),
-        "what is not one answer to one prompt, written token by token",
+        "an option of several answers; it shows one, token by token",
     ),
     (
         "--prompt-cache",
         lambda call: call.prompt_cache is not None and (call.talks or call.answers_file or call.compared),
-        "what is not one answer to one prompt",
+        "a chat, --prompts or --compare; it goes with one answer to one prompt",
     ),
-    ("--picture", lambda call: call.picture is not None and not call.compared, "no --compare, whose picture it is"),
+    ("--picture", lambda call: call.picture is not None and not call.compared, "no --compare, whose result it saves"),
     ("--slots", lambda call: call.compared and call.slots is not None, "--compare, which writes one text at a time"),
     (
         "--logprobs",
         lambda call: call.has("logprobs") and not (call.json_output or call.answers_file),
-        "no --json, which would print them",
+        "neither --json nor --prompts, which print them",
     ),
 )

@@ -51,7 +51,7 @@ def _walk(machine: LLMatcher) -> None:
             return
         machine.consume_token(int(draws.choice(allowed)))
         if time.process_time() - began > STEP_SECONDS:
-            raise GenerationError(f"grammar: a token of it takes more than {STEP_SECONDS:g} seconds")
+            raise GenerationError(f"grammar: finding the next token took more than {STEP_SECONDS:g} seconds")
 
 
 if __name__ == "__main__":

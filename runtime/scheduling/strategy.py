@@ -109,7 +109,7 @@ def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[V
 def _k(request: Request, drafter: Drafter, k_max: int, default: K) -> K:
     if drafter.name == "none":
         if request.k not in (None, 0):
-            raise GenerationError(f"k: got {request.k} without a drafter, expected 0 or nothing")
+            raise GenerationError(f"k: got {request.k}, but no drafter proposes tokens; leave k out, or name a drafter")
         return 0
     if request.k is None:
         return default if default == "auto" else min(default, k_max)
@@ -125,7 +125,7 @@ def _check(request: Request) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
         raise GenerationError(f"lenience: got {value!r}, expected a number above 0, up to 1 (off)")
     if value < 1 and request.verifier not in (None, "auto", *(v.name for v in VERIFIERS.values() if v.takes_lenience)):
-        raise GenerationError(f"lenience: got {value} with verifier {request.verifier}, which takes none; take mrs")
+        raise GenerationError(f"lenience: got {value}, which verifier {request.verifier} does not support; use mrs")
     if request.draft_temperature is not None:
         try:
             Sampling(temperature=request.draft_temperature)

@@ -116,7 +116,7 @@ class ChatTemplate:
         }
         given = _plain(variables or {}, "template_variables")
         for known in own.keys() & given.keys():
-            raise GenerationError(f"template_variables: got {known}, which the request or the bundle says")
+            raise GenerationError(f"template_variables: {known} is set by the request or the bundle; leave it out")
         try:
             text = TEMPLATES.render(self.sources[name], {**self._marked(given), **own}, now)
         except TemplateError as problem:
@@ -141,7 +141,7 @@ def _up_to_last(messages: Sequence[Message], text: str) -> str:
     """A rendered chat up to the end of what its last message says; raises GenerationError if the chat shows it not."""
     said = messages[-1].get("content")
     if messages[-1]["role"] != "assistant" or not isinstance(said, str) or not said.strip():
-        raise GenerationError("messages: the last one is to be continued, expected an assistant's with a text")
+        raise GenerationError("messages: to be continued, the last one must be an assistant's message with text")
     for ending in (said, said.strip()):
         at = text.rfind(ending)
         if at >= 0:
@@ -174,7 +174,7 @@ def _plain(value: Any, where: str) -> Any:
         return {_plain(key, where): _plain(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, where) for item in value]
-    raise GenerationError(f"{where} holds a {type(value).__name__}, expected what JSON can hold")
+    raise GenerationError(f"{where} holds a {type(value).__name__}, expected a JSON value")
 
 
 def _sources(config: Mapping[str, Any], where: str) -> dict[str, str]:

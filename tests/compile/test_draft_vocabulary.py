@@ -356,4 +356,4 @@ def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
     tokenizer.save(str(words / "tokenizer.json"))
     for way in ((), ("--draft-tokens", "text")):
         line = refuse(*way, draft=words)
-        assert line.endswith("nor can they be mapped: no token of the one has the bytes of a token of the other")
+        assert line.endswith("nor can they be mapped: no token of the draft has the bytes of a token of the target")
