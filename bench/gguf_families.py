@@ -23,6 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command
@@ -45,6 +46,8 @@ LONGROPE = {
     "short_factor": [1.0 + 0.25 * i for i in range(8)],
     "long_factor": [2.0 + 0.5 * i for i in range(8)],
 }
+EXPERTS, LOCAL = ({name: 8, "num_experts_per_tok": 2} for name in ("num_experts", "num_local_experts"))
+WIDTHS = {"moe_intermediate_size": 32}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"tie_word_embeddings": False}),
     "llama 3": ("llama", {"rope_parameters": LLAMA3, "max_position_embeddings": 131072, "head_dim": 64}),
@@ -55,6 +58,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 32}),
     "gemma2": ("gemma2", GEMMA),
     "gemma3": ("gemma3_text", {**GEMMA, "num_hidden_layers": 7}),
+    "olmoe": ("olmoe", EXPERTS),
+    "qwen2moe": ("qwen2_moe", {**EXPERTS, **WIDTHS, "shared_expert_intermediate_size": 48}),
+    "qwen3moe": ("qwen3_moe", {**EXPERTS, **WIDTHS, "head_dim": 32, "norm_topk_prob": True}),
+    "mixtral": ("mixtral", LOCAL),
+    "granitemoe": ("granitemoe", {**LOCAL, "logits_scaling": 3.0, "residual_multiplier": 0.22}),
+    "gpt-oss": ("gpt_oss", {**LOCAL, "head_dim": 16, "sliding_window": 8}),
     "phi3": ("phi3", {"sliding_window": None}),
     "phi3, longrope": (
         "phi3",
@@ -116,12 +125,14 @@ def check(model: PreTrainedModel, path: Path, tokenizer: Tokenizer) -> None:
     """Raise CheckFailed where what is read is not the model."""
     with Checkpoint(path) as checkpoint:
         found = resolve_names(checkpoint.named, checkpoint.tensors, model.state_dict())
+        experts = expert_matrices(checkpoint.named)
         shifted = checkpoint.config.model_type.startswith("gemma")
         for name, values in model.state_dict().items():
             tensor, expected = checkpoint.tensors[found.tensor_of[name]], values.numpy()
             if shifted and name.endswith("norm.weight"):
                 expected = expected + np.float32(1) - np.float32(1)  # what the file's sum leaves of it
-            if not np.array_equal(tensor.read_rows(0, tensor.shape[0]), expected):
+            read = tensor.read_rows(0, tensor.shape[0])
+            if not np.array_equal(experts[name].as_parameter(read) if name in experts else read, expected):
                 raise CheckFailed(f"{path.stem}: tensor {name} is another")
         again = AutoModelForCausalLM.from_config(checkpoint.config).float().eval()
         again.load_state_dict(model.state_dict())
@@ -129,9 +140,9 @@ def check(model: PreTrainedModel, path: Path, tokenizer: Tokenizer) -> None:
         with torch.no_grad():
             if not torch.equal(again(ids).logits, model(ids).logits):
                 raise CheckFailed(f"{path.stem}: logits differ: a setting is another")
-        read = Tokenizer.from_file(str(checkpoint.tokenizer))
+        tokens = Tokenizer.from_file(str(checkpoint.tokenizer))
         for text in texts(TEXTS):
-            if read.encode(text).ids != tokenizer.encode(text).ids:
+            if tokens.encode(text).ids != tokenizer.encode(text).ids:
                 raise CheckFailed(f"{path.stem}: other ids of {text!r}")
 
 

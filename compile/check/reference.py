@@ -15,7 +15,6 @@ from mxspec.compile.check.readings import Logits, Reading, Text
 from mxspec.compile.checkpoint.architecture import rope_switch
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
-from mxspec.compile.checkpoint.expert_tensors import StackedTensor
 from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.mx_tensor import read_whole
 from mxspec.compile.checkpoint.names import in_text_half, rename
@@ -68,10 +67,6 @@ def _values(checkpoint: Checkpoint) -> Iterator[tuple[str, NDArray[np.float32]]]
     parameter_of = {tensor: parameter for parameter, tensor in found.items()}
     for name, tensor in checkpoint.tensors.items():
         if tensor.dtype not in DTYPE_NAMES.values():
-            continue
-        if isinstance(tensor, StackedTensor):
-            for part in tensor.parts:
-                yield in_text_half(part.name), read_whole(part)
             continue
         matrix = matrices.get(parameter_of.get(name, ""))
         values = read_whole(tensor)

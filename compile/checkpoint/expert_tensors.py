@@ -114,3 +114,49 @@ class TransposedExperts(DerivedTensor):
             self.kept.clear()
             self.kept[expert] = np.ascontiguousarray(self.base.read_rows(expert, expert + 1)[0].T)
         return self.kept[expert]
+
+
+@dataclass(frozen=True, slots=True)
+class AlternatingTensor(DerivedTensor):
+    """Two tensors of one shape: one row of `base`, then one of `other`, or numbers in turn `along` axis 1."""
+
+    base: Any
+    other: Any
+    along: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Twice as long as each along one axis."""
+        sides = list(self.base.shape)
+        sides[self.along] *= 2
+        return tuple(sides)
+
+    @property
+    def bytes(self) -> int:
+        """Size of both in the checkpoint."""
+        return int(self.base.bytes + self.other.bytes)
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Changes when a file of either does."""
+        return *self.base.identity, *self.other.identity
+
+    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
+        """Rows [begin, end)."""
+        return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
+
+    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
+        """Rows [begin, end) as uint8[rows, bytes of a row]."""
+        return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
+
+    def read_columns(self, begin: int, end: int) -> NoReturn:
+        """Experts are never stored transposed in turn."""
+        raise AssertionError(f"columns of {self.name}")
+
+    def _read(self, begin: int, end: int, read: Callable[[Any, int, int], NDArray[Any]]) -> NDArray[Any]:
+        first, last = (begin, end) if self.along else (begin // 2, -(-end // 2))
+        both = np.stack([read(part, first, last) for part in (self.base, self.other)], axis=self.along + 1)
+        if self.along:
+            return both.reshape(end - begin, -1)
+        rows = both.reshape(-1, *both.shape[2:])
+        return rows[begin - 2 * first : end - 2 * first]

@@ -150,20 +150,25 @@ def _stack(
                 f"tensor {source.name!r} of {source.shard} has shape {list(source.shape)}, expected "
                 f"{[rows, matrix.k]} by config.json, which belongs to another checkpoint"
             )
-    if all(isinstance(source, MxTensor) for source in sources):
-        return _stack_codes([source for source in sources if isinstance(source, MxTensor)])
     kinds = {source.dtype for source in sources}
     if len(kinds) > 1:
         raise CheckpointError(
             f"the experts of {parameter} are stored as {' and '.join(sorted(kinds))}, expected one type"
         )
-    return StackedTensor(tuple(sources))
+    return stack_matrices(sources)
 
 
-def _stack_codes(sources: Sequence[MxTensor]) -> MxTensor | StackedTensor:
-    """One matrix of the codes, if all have one layout."""
-    first = sources[0]
-    if any((source.format, source.unpack) != (first.format, first.unpack) for source in sources):
-        return StackedTensor(tuple(sources))
-    codes, scales = (StackedTensor(tuple(parts)) for parts in zip(*((s.codes, s.scales) for s in sources), strict=True))
+def stack_matrices(sources: Sequence[Source]) -> MxTensor | StackedTensor:
+    """Matrices [rows, k] one below the other; one matrix of codes, if all have codes in one layout."""
+    first, stacked = sources[0], StackedTensor(tuple(sources))
+    if not isinstance(first, MxTensor):
+        return stacked
+    pairs = [
+        (source.codes, source.scales)
+        for source in sources
+        if isinstance(source, MxTensor) and (source.format, source.unpack) == (first.format, first.unpack)
+    ]
+    if len(pairs) < len(sources):
+        return stacked
+    codes, scales = (StackedTensor(tuple(parts)) for parts in zip(*pairs, strict=True))
     return MxTensor(codes, scales, first.format, first.unpack)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.expert_tensors import StackedTensor, TransposedExperts
+from mxspec.compile.checkpoint.expert_tensors import AlternatingTensor, StackedTensor, TransposedExperts
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
 from mxspec.compile.checkpoint.merged_tensor import MergedTensor
 from mxspec.compile.checkpoint.selected_rows import SelectedRows
@@ -30,7 +30,7 @@ from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 
-ByteRows = CheckpointTensor | GgufField | StackedTensor  # rows of bytes
+ByteRows = CheckpointTensor | GgufField | StackedTensor | AlternatingTensor  # rows of bytes
 Unpack = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # rows of bytes to rows of codes
 
 
@@ -157,7 +157,19 @@ class MxTensor:
         )
 
 
-Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor | SelectedRows | StackedTensor | TransposedExperts
+OfExperts = StackedTensor | TransposedExperts | AlternatingTensor
+Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor | SelectedRows | OfExperts
+
+
+def origins_of(source: Source) -> set[str]:
+    """The block types to which a GGUF file had rounded the values of a tensor, or of what it is joined from."""
+    if isinstance(source, GgufTensor):
+        return {source.origin} if source.rounded else set()
+    if isinstance(source, AlternatingTensor):
+        return origins_of(source.base) | origins_of(source.other)
+    if isinstance(source, StackedTensor):
+        return set[str]().union(*map(origins_of, source.parts))
+    return set()
 
 
 def rows_of_blocks(codes: CheckpointTensor, scales: CheckpointTensor) -> tuple[CheckpointTensor, CheckpointTensor]:

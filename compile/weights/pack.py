@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mxspec.compile.checkpoint.gguf.tensor import GgufTensor
-from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.mx_tensor import Source, origins_of
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import Sources, format_name, own_codes
 from mxspec.compile.weights.convert import convert
@@ -151,12 +150,6 @@ def _pack(
     return packed, statistics
 
 
-def _origins(sources: Sequence[Source]) -> tuple[str, ...]:
-    """The block types to which a GGUF file had rounded the sources."""
-    blocks = (source for source in sources if isinstance(source, GgufTensor))
-    return tuple(sorted({source.origin for source in blocks if source.rounded}))
-
-
 def _entry(
     spec: WeightSpec, sources: Sequence[Source], offsets: Mapping[str, int], statistics: PackStatistics
 ) -> TensorEntry:
@@ -170,7 +163,7 @@ def _entry(
         source_bytes=sum(source.bytes for source in sources),
         error=statistics.relative_error if sources else None,
         underflowed=statistics.underflow,
-        origins=_origins(sources),
+        origins=tuple(sorted(set[str]().union(*map(origins_of, sources)))),
         own_codes=bool(sources) and all(own_codes(source, spec) for source in sources),
         looked_up=spec.looked_up,
     )

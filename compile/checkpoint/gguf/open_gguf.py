@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.gguf.container import Container, read_container
 from mxspec.compile.checkpoint.gguf.describe import describe
-from mxspec.compile.checkpoint.gguf.families import FAMILIES
-from mxspec.compile.checkpoint.gguf.families.family import FACTORS, Facts, Family, Settings
+from mxspec.compile.checkpoint.gguf.experts import LayerParts, as_source, join_parts
+from mxspec.compile.checkpoint.gguf.families import FAMILIES, MIXTURES
+from mxspec.compile.checkpoint.gguf.families.family import EXPERTS, FACTORS, ONE_ROW, Facts, Family, Settings
 from mxspec.compile.checkpoint.gguf.keys import Keys
-from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufField, GgufTensor
+from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufTensor
 from mxspec.compile.checkpoint.gguf.tokenizer import Vocabulary
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, unpack_halves
+from mxspec.compile.checkpoint.mx_tensor import Source, origins_of
 from mxspec.compile.checkpoint.tensor import hold_open
 from mxspec.compile.checkpoint.weight_files import PICKLES, SAFETENSORS
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
@@ -120,7 +121,8 @@ def _family(path: Path, keys: Mapping[str, Any]) -> tuple[Family, Keys]:
         raise UnsupportedModelError(
             f"{path}: general.architecture: got {shorten(arch)}; supported in GGUF files are {', '.join(FAMILIES)}"
         )
-    return FAMILIES[arch], Keys(path, keys, arch)
+    family = MIXTURES.get(arch) if keys.get(f"{arch}.expert_count") else None
+    return family or FAMILIES[arch], Keys(path, keys, arch)
 
 
 def _sources(shards: list[Container], files: ExitStack) -> dict[str, GgufTensor]:
@@ -152,6 +154,7 @@ def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settin
     """The tensors of the checkpoint; reading them undoes the writer's changes."""
     heads = {"attn_q": settings["num_attention_heads"], "attn_k": settings["num_key_value_heads"]}
     tensors: dict[str, Source] = {}
+    experts: dict[int, LayerParts] = {}
     for own, tensor in sources.items():
         if own in FACTORS:
             continue
@@ -161,29 +164,28 @@ def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settin
                 f"{path}: tensor {shorten(own)} is not one of a {settings['model_type']} with "
                 f"{settings['num_hidden_layers']} layers"
             )
-        module = own.split(".")[-2]
+        layer, module, kind = own.split(".")[-3:] if own.startswith("blk.") else ("", own, "")
+        if module in EXPERTS:
+            parts = experts.setdefault(int(layer), LayerParts(int(layer)))
+            (parts.biases if kind == "bias" else parts.matrices)[module] = tensor
+            continue
         interleaved = heads[module] if module in family.interleaved else 0
         if interleaved and tensor.shape[0] % (2 * interleaved):
             raise CheckpointError(
                 f"{path}: tensor {own!r} has {tensor.shape[0]} rows, expected {interleaved} heads of them"
             )
         shift = 1.0 if family.shifted and len(tensor.shape) == 1 else 0.0
-        tensors[name] = _source(
-            replace(tensor, stored=replace(tensor.stored, name=name), heads=interleaved, shift=shift)
-        )
+        shape = (1, tensor.shape[-1]) if module in ONE_ROW else tensor.shape
+        stored = replace(tensor.stored, name=name, shape=shape)
+        tensors[name] = as_source(replace(tensor, stored=stored, heads=interleaved, shift=shift))
+    for number, parts in experts.items():
+        joined = join_parts(path, parts, settings[family.counted], alternating=family.alternating)
+        tensors |= {f"model.layers.{number}.{family.names[EXPERTS[0]]}.{leaf}": one for leaf, one in joined.items()}
     return tensors
 
 
-def _source(tensor: GgufTensor) -> Source:
-    """The tensor; for MXFP4 its codes and scales."""
-    if tensor.origin != "MXFP4" or len(tensor.shape) != 2:
-        return tensor
-    return MxTensor(GgufField(tensor, "qs"), GgufField(tensor, "e"), "mxfp4_e2m1", unpack_halves)
-
-
 def _notes(path: Path, tensors: Mapping[str, Source]) -> tuple[str, ...]:
-    found = (tensor for tensor in tensors.values() if isinstance(tensor, GgufTensor))
-    rounded = sorted({tensor.origin for tensor in found if tensor.rounded})
+    rounded = sorted(set[str]().union(*map(origins_of, tensors.values())))
     if not rounded:
         return ()
     return (

@@ -42,6 +42,7 @@ CUTS = {  # by `tokenizer.ggml.pre`; patterns are those of the published tokeniz
     "llama-bpe": Cut(LLAMA_3, whole_words=True, begins=True),
     "dbrx": Cut(LLAMA_3),
     "qwen2": Cut(QWEN_2, nfc=True),
+    "olmo": Cut(nfc=True),
     "tekken": Cut(TEKKEN, whole_words=True),
     "gpt-4o": Cut(GPT_4O),
 }

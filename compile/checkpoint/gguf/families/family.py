@@ -17,6 +17,8 @@ Vectors = Mapping[str, NDArray[np.float32]]  # factors of rotary embedding, whic
 
 FREQUENCIES, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (FREQUENCIES, LONG, SHORT)
+EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+ONE_ROW = ("ffn_gate_inp_shexp",)  # a matrix of one row, which some writers make a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class Family:
     names; the rows of those in `interleaved` are interleaved, by query heads or key heads. `shifted`: the file has the
     weight of a norm plus one. `factors` are the tensors of factors of rotation that a file may have. `head_dim`: a
     config names the size of a head.
+
+    Of a mixture, `counted` is the setting with the number of experts; `alternating`: a checkpoint has rows of gate and
+    up in turn, and biases of experts. `whole` are leaves that are no module's weight or bias.
     """
 
     model_type: str
@@ -51,6 +56,9 @@ class Family:
     shifted: bool = False
     factors: frozenset[str] = field(default=frozenset())
     head_dim: bool = True
+    counted: str = ""
+    alternating: bool = False
+    whole: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self, facts: Facts) -> Settings:
         """Those of a config.json. Raises UnsupportedModelError, CheckpointError."""
@@ -70,7 +78,11 @@ class Family:
             return OUTSIDE[tensor]
         begin, _, rest = tensor.partition(".")
         layer, _, leaf = rest.partition(".")
+        if begin == "blk" and layer.isdecimal() and leaf in self.whole:
+            return f"model.layers.{int(layer)}.{self.whole[leaf]}"
         module, _, kind = leaf.rpartition(".")
+        if module in EXPERTS and kind == "bias" and not self.alternating:
+            return None
         if begin != "blk" or not layer.isdecimal() or kind not in ("weight", "bias") or module not in self.names:
             return None
         return f"model.layers.{int(layer)}.{self.names[module]}.{kind}"

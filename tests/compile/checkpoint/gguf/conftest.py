@@ -25,7 +25,14 @@ ARCHITECTURES = {  # model type: architecture in GGUF
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "phi3": "phi3",
+    "olmoe": "olmoe",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "mixtral": "llama",
+    "granitemoe": "granitemoe",
+    "gpt_oss": "gpt-oss",
 }
+INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe")
 WORDS = [
     "the quick brown fox",
     "jumps over 12 lazy dogs",
@@ -84,9 +91,14 @@ def write_gguf(
     path: Path,
     tokenizer: Tokenizer,
     factors: np.ndarray[Any, Any] | None = None,
+    experts: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    others: dict[str, np.ndarray[Any, Any] | None] | None = None,
     **changes: Any,
 ) -> Path:
-    """The file that the converter makes; `changes` add keys, or with None leave some out; `factors` are of rotation."""
+    """The file that the converter makes; `changes` add keys, or with None leave some out; `factors` are of rotation.
+
+    `experts` is the type of the experts' matrices; `others` are written instead of tensors, which None leaves out.
+    """
     config = model.config
     arch = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, changes.pop("general.architecture", arch))
@@ -96,8 +108,11 @@ def write_gguf(
             writer.add_array(name, value)
         elif value is not None:
             write[type(value)](name, value)
-    for name, tensor in tensors_of(model, arch).items():
-        writer.add_tensor(name, tensor)
+    for name, tensor in (tensors_of(model, arch) | (others or {})).items():
+        if tensor is not None and name.endswith("_exps.weight"):
+            writer.add_tensor(name, gguf.quants.quantize(tensor, experts), raw_dtype=experts)
+        elif tensor is not None:
+            writer.add_tensor(name, tensor)
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", factors)
     writer.write_header_to_file()
@@ -121,11 +136,19 @@ def _keys(config: Any, arch: str) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
         "rope.freq_base": float(whole["rope_theta"]),
     }
-    if arch in ("llama", "smollm3", "granite"):
+    if arch in INTERLEAVED:
         own |= {"vocab_size": config.vocab_size, "rope.dimension_count": head}
-    if arch in ("qwen3", "gemma2", "gemma3"):
+    if arch in ("qwen3", "qwen3moe", "gpt-oss", "gemma2", "gemma3"):
         own |= {"attention.key_length": head, "attention.value_length": head}
-    if arch == "granite":
+    if (experts := getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)) is not None:
+        own |= {"expert_count": experts, "expert_used_count": config.num_experts_per_tok}
+    if arch in ("qwen2moe", "qwen3moe"):
+        own["expert_feed_forward_length"] = config.moe_intermediate_size
+    if arch == "qwen2moe":
+        own["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    if arch == "gpt-oss":
+        own["expert_feed_forward_length"] = config.intermediate_size
+    if arch in ("granite", "granitemoe"):
         own |= {
             "attention.scale": config.attention_multiplier,
             "embedding_scale": config.embedding_multiplier,
@@ -137,7 +160,7 @@ def _keys(config: Any, arch: str) -> dict[str, Any]:
             "attn_logit_softcapping": config.attn_logit_softcapping,
             "final_logit_softcapping": config.final_logit_softcapping,
         }
-    if arch in ("gemma2", "gemma3"):
+    if arch in ("gemma2", "gemma3", "gpt-oss"):
         own["attention.sliding_window"] = config.sliding_window
     if arch == "phi3":
         rotated = int(whole.get("partial_rotary_factor", 1.0) * config.hidden_size) // config.num_attention_heads
@@ -187,12 +210,17 @@ def tensors_of(model: PreTrainedModel, arch: str) -> dict[str, np.ndarray[Any, A
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and tied:
             continue
+        if ".experts." in name:
+            written |= experts_of(name, tensor.numpy(), arch)
+            continue
+        name = name.replace(".router.weight", ".router.layer.weight") if arch == "granitemoe" else name
         own = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        own = f"{own}.weight" if name.endswith("sinks") else own
         assert own is not None, name
         values = tensor.numpy()
-        if arch in ("llama", "smollm3", "granite") and ".q_proj." in name:
+        if arch in INTERLEAVED and ".q_proj." in name:
             values = interleave(values, config.num_attention_heads)
-        if arch in ("llama", "smollm3", "granite") and ".k_proj." in name:
+        if arch in INTERLEAVED and ".k_proj." in name:
             values = interleave(values, config.num_key_value_heads)
         if arch.startswith("gemma") and name.endswith("norm.weight"):
             values = values + np.float32(1)
@@ -201,6 +229,22 @@ def tensors_of(model: PreTrainedModel, arch: str) -> dict[str, np.ndarray[Any, A
         if (table := config.rope_parameters.get(f"{length}_factor")) is not None:
             written[f"rope_factors_{length}.weight"] = np.array(table, np.float32)
     return written
+
+
+def experts_of(name: str, values: np.ndarray[Any, Any], arch: str) -> dict[str, np.ndarray[Any, Any]]:
+    """A parameter of a layer's experts: gate and up are two tensors; gpt-oss has them transposed and in turn."""
+    layer, leaf = name.split(".")[2], name.rpartition(".")[2]
+    kind = "bias" if leaf.endswith("_bias") else "weight"
+    if arch == "gpt-oss" and kind == "weight":
+        values = values.swapaxes(1, 2)
+    rows = values.shape[1]
+    parts = {"ffn_down_exps": values}
+    if leaf.startswith("gate_up"):
+        half = (
+            (slice(0, None, 2), slice(1, None, 2)) if arch == "gpt-oss" else (slice(rows // 2), slice(rows // 2, rows))
+        )
+        parts = {part: values[:, each] for part, each in zip(("ffn_gate_exps", "ffn_up_exps"), half, strict=True)}
+    return {f"blk.{layer}.{part}.{kind}": np.ascontiguousarray(value) for part, value in parts.items()}
 
 
 def interleave(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.gguf.families.llama import llama3_factors
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
@@ -27,6 +28,9 @@ LONGROPE = {
 }
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8, "tie_word_embeddings": True}
 SEVEN = {"num_hidden_layers": 7}  # more than Gemma 3's pattern
+
+EXPERTS, LOCAL = ({name: 8, "num_experts_per_tok": 2} for name in ("num_experts", "num_local_experts"))
+GPT_OSS = {"head_dim": 16, "sliding_window": 8, "rope_parameters": {**YARN, "truncate": False}}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"tie_word_embeddings": False}),
@@ -46,6 +50,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "phi3",
         {"sliding_window": None, "rope_parameters": LONGROPE, "original_max_position_embeddings": 32},
     ),
+    "olmoe": ("olmoe", EXPERTS),
+    "qwen2moe": ("qwen2_moe", {**EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}),
+    "qwen3moe": ("qwen3_moe", {**EXPERTS, "moe_intermediate_size": 32, "head_dim": 32, "norm_topk_prob": True}),
+    "mixtral": ("mixtral", {**LOCAL, "head_dim": 32}),
+    "granitemoe": ("granitemoe", {**LOCAL, "logits_scaling": 3.0, "attention_multiplier": 0.1}),
+    "gpt-oss": ("gpt_oss", {**LOCAL, **GPT_OSS}),
     "phi3 without a window, rotated in part": ("phi3", {"sliding_window": None, "partial_rotary_factor": 0.5}),
 }
 
@@ -55,9 +65,12 @@ def test_a_file_is_the_checkpoint_that_it_was_made_from(gguf_of: Made, name: str
     model, path = gguf_of(*FAMILIES[name])
     with Checkpoint(path) as checkpoint:
         found = resolve_names(checkpoint.named, checkpoint.tensors, model.state_dict())
+        experts = expert_matrices(checkpoint.named)
         for parameter, values in model.state_dict().items():
             tensor = checkpoint.tensors[found.tensor_of[parameter]]
             read = tensor.read_rows(0, tensor.shape[0])
+            if parameter in experts:
+                read = experts[parameter].as_parameter(read)
             expected = values.numpy()
             if checkpoint.config.model_type.startswith("gemma") and parameter.endswith("norm.weight"):
                 expected = expected + np.float32(1) - np.float32(1)  # a shift may cost a bit, there and back
@@ -117,7 +130,8 @@ def test_factors_of_another_architecture_are_refused(gguf_of: Made) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"llama.expert_count": 4}, UnsupportedModelError, "a mixture of experts"),
+        ({"llama.expert_count": 4}, CheckpointError, "key llama.expert_used_count is missing"),
+        ({"llama.expert_group_count": 4}, UnsupportedModelError, "a mixture of experts"),
         ({"llama.attention.clamp_kqv": 8.0}, UnsupportedModelError, "attention.clamp_kqv is not known"),
         ({"llama.rope.scaling.type": "longrope"}, UnsupportedModelError, "expected none, linear or yarn"),
         ({"llama.attention.causal": False}, UnsupportedModelError, "attention.causal: got False, expected True"),

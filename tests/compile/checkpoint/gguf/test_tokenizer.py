@@ -49,6 +49,7 @@ _SPACES_AND_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _SPACES_AND_SIGNS
 PUBLISHED: dict[str, tuple[Any, Any]] = {  # normalizer, pre-tokenizer
     "gpt-2": (None, [pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+    "olmo": (normalizers.NFC(), [pre_tokenizers.ByteLevel(add_prefix_space=False)]),
     "smollm": (
         None,
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
