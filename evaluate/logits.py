@@ -20,7 +20,7 @@ from mxspec.evaluate.options import Run, record_options
 from mxspec.evaluate.result import Result
 from mxspec.evaluate.sheet import Sheet
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import CheckFailed, MxspecError
+from mxspec.formats.errors import CheckFailed, MxspecError, needs
 from mxspec.formats.manifest import BLURS, BlurName, ModelEntry, ModelName
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.cli.command import Command, read_text
@@ -110,13 +110,11 @@ def measure_logits(
     checkpoint cannot be opened or the text is too short, CheckFailed for a tensor that transformers loads from
     elsewhere.
     """
-    try:
+    with needs("compile", "comparing with transformers"):
         from mxspec.compile.check.own_weights import TOLERANCE, compare_own_weights
         from mxspec.compile.check.readings import LENGTH, random_texts
         from mxspec.compile.check.reference import pad_of
         from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint
-    except ModuleNotFoundError as missing:
-        raise MxspecError(f"comparing with transformers needs {missing.name}: pip install 'mxspec[compile]'") from None
     bundle.graph_path(model)
     entry = bundle.manifest.models[model]
     length = min(length or LENGTH, entry.context_length)

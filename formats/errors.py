@@ -6,7 +6,8 @@ A command prints such an error as one line and exits with code 1; anything else 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class MxspecError(Exception):
@@ -53,3 +54,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the nearest known word, or an empty string."""
     nearest = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+@contextmanager
+def needs(extra: str, what: str) -> Iterator[None]:
+    """Around imports of packages that an extra of mxspec brings and `what` needs; raises MxspecError without them."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise MxspecError(f"{what} needs {missing.name}: pip install 'mxspec[{extra}]'") from None

@@ -12,7 +12,7 @@ from rich.console import Console
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.compile.interchange.folder import EmittedFolder, Form
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import BundleError, MxspecError
+from mxspec.formats.errors import BundleError, needs
 from mxspec.runtime.cli.command import Command, Group, print_json, report_console
 
 FORMS = get_args(Form)
@@ -91,12 +91,10 @@ def write(kind: Form, bundle: Bundle, place: Path, *, force: bool, console: Cons
         raise BundleError(f"bundle {bundle.path}: models with an encoder cannot be emitted")
     if bundle.manifest.models["target"].states is not None:
         raise BundleError(f"bundle {bundle.path}: a draft that reads hidden states cannot be emitted, nor its target")
-    try:
+    with needs("compile", "emitting"):
         from mxspec.compile.interchange.standard import emit_standard
         from mxspec.compile.interchange.static import emit_static
         from mxspec.compile.progress import Stages
-    except ModuleNotFoundError as missing:
-        raise MxspecError(f"emitting needs {missing.name}: pip install 'mxspec[compile]'") from None
     emitters: dict[Form, Callable[..., dict[str, Any]]] = {"standard": emit_standard, "static": emit_static}
     index = emitters[kind](bundle, place, force=force, **({"stages": Stages(console)} | options))
     console.print(f"{place}: the {kind} models of {bundle.path}", highlight=False, soft_wrap=True)

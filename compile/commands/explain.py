@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from mxspec.formats.errors import CheckFailed, MxspecError
+from mxspec.formats.errors import CheckFailed, MxspecError, needs
 from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.cli.command import Command, print_json, report_console
@@ -47,12 +47,10 @@ def explain(recipe: str | None, *, draft: str | None, check: bool, every: bool, 
 
 def _explain(recipe: Recipe, console: Console, *, check: bool) -> dict[str, Any]:
     """Print the forecast of a recipe; return it as plain values, with the `error` that a check found."""
-    try:
+    with needs("compile", "explaining"):
         from mxspec.compile.check.pair import check_kinds
         from mxspec.compile.planning.check_forecast import compare, count_graph
         from mxspec.compile.planning.forecast import forecast, models_of, read_configs
-    except ModuleNotFoundError as missing:
-        raise MxspecError(f"explaining needs {missing.name}: pip install 'mxspec[compile]'") from None
     configs = read_configs(recipe)
     if "draft" in configs:
         check_kinds(configs["target"], configs["draft"])

@@ -17,7 +17,7 @@ from mxspec.compile.commands.report import as_json, print_report
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.compile.interchange.folder import Form
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import needs
 from mxspec.recipes.find_recipe import read_recipe
 from mxspec.runtime.cli.command import Group, print_json, report_console
 from mxspec.runtime.cli.option_groups import GroupedCommand, option
@@ -87,11 +87,9 @@ def compile_recipe(
     """Compile RECIPE, a TOML file or the name of a shipped one, or CHECKPOINT, a folder or a hub id, into a bundle."""
     wanted = read_recipe(recipe, draft).with_changes(**recipe_changes(options))
     output = output or Path(f"{wanted.name}.bundle")
-    try:
+    with needs("compile", "compiling"):
         from mxspec.compile.pipeline import compile_bundle
         from mxspec.compile.progress import Stages
-    except ModuleNotFoundError as missing:
-        raise MxspecError(f"compiling needs {missing.name}: pip install 'mxspec[compile]'") from None
 
     console = report_console(json_output=json_output)
     start = time.perf_counter()

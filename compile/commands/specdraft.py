@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mxspec.compile.commands.termination import termination_as_interrupt
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import MxspecError, needs
 from mxspec.runtime.cli.command import Group, report_console
 
 _FILE = click.Path(path_type=Path)
@@ -81,11 +81,9 @@ def train(
         raise click.UsageError("got both --text and --prompts, expected one of them")
     if start is not None and not start.is_dir():
         raise MxspecError(f"--from {start}: no such folder")
-    try:
+    with needs("compile", "training"):
         from mxspec.compile.progress import Stages
         from mxspec.compile.train.train_head import Wanted, train_head
-    except ModuleNotFoundError as missing:
-        raise MxspecError(f"training needs {missing.name}: pip install 'mxspec[compile]'") from None
 
     console = report_console()
     began = time.perf_counter()

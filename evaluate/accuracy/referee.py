@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from mxspec.evaluate.accuracy.models import calls
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import MxspecError, needs
 from mxspec.formats.manifest import ModelEntry
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.sampling.shape import Logits
@@ -29,11 +29,9 @@ class Referee:
     @classmethod
     def open(cls, origin: Recipe, entry: ModelEntry, vocab: int, longest: int) -> Referee:
         """Open the target of `origin` for texts of at most `longest` tokens. Raises MxspecError."""
-        try:
+        with needs("compile", "--referee"):
             from mxspec.compile.check.reference import load_reference, reads_alike_anywhere
             from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint
-        except ModuleNotFoundError as missing:
-            raise MxspecError(f"--referee needs {missing.name}: pip install 'mxspec[compile]'") from None
         with ExitStack() as files:
             checkpoint, _ = open_checkpoint(origin, origin.target, files)
             config = checkpoint.config

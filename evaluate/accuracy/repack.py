@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import MxspecError, needs
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.tiles import pack_values, unpack_fp16
 from mxspec.formats.weight_format import (
@@ -85,12 +85,8 @@ def _kept(target: ModelEntry) -> set[str]:
 
 def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
     """Write the model into an empty folder; return the entry for opening a session. Raises MxspecError."""
-    try:
+    with needs("compile", "--format"):
         import onnx_ir as ir
-    except ModuleNotFoundError as missing:
-        raise MxspecError(
-            f"--format changes a graph, which needs {missing.name}: pip install 'mxspec[compile]'"
-        ) from None
     models = bundle.manifest.models
     baseline, target = models["baseline"], models["target"]
     kept = _kept(target)

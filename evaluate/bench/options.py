@@ -16,7 +16,7 @@ from mxspec.evaluate.bench.shapes.kept import KeptBundle
 from mxspec.evaluate.bench.shapes.known import ALL_SHAPES, SHAPES
 from mxspec.evaluate.options import Run
 from mxspec.evaluate.progress import Progress
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import MxspecError, needs
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, named_by_user, taken_activations
 from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.cli.settings import parse_k
@@ -98,17 +98,6 @@ def measuring(run: Run, name: str) -> Iterator[tuple[Path, Progress]]:
         yield Path(work), progress
 
 
-@contextmanager
-def exporting() -> Iterator[None]:
-    """Around an import that exports a shape's graph; raises MxspecError where packages of the compiler are missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise MxspecError(
-            f"the shape's graph is exported, which needs {error.name}: pip install mxspec[compile]"
-        ) from None
-
-
 def check_activations(weight_format: str, activations: Activations) -> None:
     """Raise MxspecError where products of a format do not take these activations."""
     if activations not in (taken := taken_activations(weight_format)):
@@ -137,12 +126,8 @@ class Choice:
         return self.bundle
 
     def _random_bundle(self) -> Path:
-        try:
+        with needs("compile", "--shape"):
             from mxspec.evaluate.bench.shapes.random_bundle import random_bundle
-        except ModuleNotFoundError as error:
-            raise MxspecError(
-                f"--shape exports a graph, which needs {error.name}: pip install mxspec[compile]"
-            ) from None
         assert self.shape is not None
         weight_format, activations = named_by_user(self.weight_format or "mxfp6_e3m2"), self.activations or "int16"
         check_activations(weight_format, activations)

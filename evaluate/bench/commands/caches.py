@@ -7,7 +7,6 @@ import click
 from mxspec.evaluate.bench.caches.result import CachesResult
 from mxspec.evaluate.bench.options import (
     check_activations,
-    exporting,
     format_option,
     measuring,
     repetitions_option,
@@ -17,6 +16,7 @@ from mxspec.evaluate.bench.shapes.kept import RANDOM
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.caches import CACHE_KINDS, CacheKind
+from mxspec.formats.errors import needs
 from mxspec.formats.weight_format import ACTIVATIONS, Activations, named_by_user
 from mxspec.recipes.recipe import TargetRecipe
 from mxspec.runtime.cli.command import Command
@@ -74,7 +74,7 @@ def bench_caches(
     """Time calls after many tokens with each kind of key-value caches, with random weights of a known shape."""
     check_activations(named_by_user(weight_format), activations)
     target = TargetRecipe(checkpoint=RANDOM, format=named_by_user(weight_format), activations=activations)
-    with exporting():
+    with needs("compile", "specbench caches"):
         from mxspec.evaluate.bench.caches.measure import measure
     with measuring(run, "caches") as (work, progress):
         result = measure(SHAPES[shape], target, kinds, tokens, cached, work, repetitions, progress)

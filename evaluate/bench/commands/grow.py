@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mxspec.evaluate.bench.shapes.known import GROWN
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import needs
 from mxspec.runtime.cli.command import Command, report_console
 
 
@@ -23,12 +23,8 @@ def bench_grow(checkpoint: Path, name: str, output: Path, force: bool) -> None:
     speculation gains can be measured at a real size without a download. CHECKPOINT is a Llama, such as the demo's
     target; its head size, vocabulary and context stay, and layers make up for a smaller vocabulary.
     """
-    try:
+    with needs("compile", "specbench grow"):
         from mxspec.evaluate.bench.shapes.grow import grow
-    except ModuleNotFoundError as missing:
-        raise MxspecError(
-            f"grow reads a checkpoint, which needs {missing.name}: pip install 'mxspec[compile]'"
-        ) from None
     console = report_console()
     with console.status("reading") as status:
         sizes = grow(checkpoint, GROWN[name], output, force, status.update)

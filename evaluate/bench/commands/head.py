@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from mxspec.evaluate.bench.head.result import HeadResult
-from mxspec.evaluate.bench.options import exporting, format_option, measuring, repetitions_option, shape_option
+from mxspec.evaluate.bench.options import format_option, measuring, repetitions_option, shape_option
 from mxspec.evaluate.bench.shapes.known import SHAPES
 from mxspec.evaluate.options import Run, run_options
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import MxspecError, needs
 from mxspec.formats.weight_format import named_by_user
 from mxspec.runtime.cli.command import Command
 
@@ -32,7 +32,7 @@ def bench_head(shape: str, weight_format: str, rows: tuple[int, ...], repetition
     """Time a draft's step with its whole head and with trimmed ones, with random weights of a known shape."""
     if largest := next((count for count in rows if count > SHAPES[shape].vocab_size), None):
         raise MxspecError(f"--rows: got {largest}, expected at most {SHAPES[shape].vocab_size}, the tokens of {shape}")
-    with exporting():
+    with needs("compile", "specbench head"):
         from mxspec.evaluate.bench.head.measure import measure
     with measuring(run, "head") as (work, progress):
         result = measure(SHAPES[shape], named_by_user(weight_format), rows, work, repetitions, progress)
