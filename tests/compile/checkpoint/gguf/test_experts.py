@@ -14,10 +14,14 @@ from transformers import PreTrainedModel
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, origins_of
 from mxspec.compile.checkpoint.names import resolve_names
+from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import dequantize
+from mxspec.formats.tiles import unpack_values
+from mxspec.formats.weight_format import packed_shape
 from tests.compile.checkpoint.gguf.conftest import tensors_of
 from tests.compile.checkpoint.gguf.test_families import EXPERTS, GPT_OSS, LOCAL
+from tests.compile.commands.test_speccompile import speccompile
 
 Made = Callable[..., tuple[PreTrainedModel, Path]]
 MODELS = {"olmoe": EXPERTS, "gpt_oss": {**LOCAL, **GPT_OSS}}
@@ -71,6 +75,27 @@ def test_codes_of_mxfp4_stay_what_they_are(gguf_of: Made, name: str, arch: str) 
         assert isinstance(gate_up, MxTensor)
         codes, scales = gate_up.read_codes(5, 390)
         assert np.array_equal(dequantize(codes, scales, "e2m1"), expected_of(parts_of(model, arch, MXFP4), arch)[5:390])
+
+
+def test_a_bundle_has_the_codes_of_the_file(gguf_of: Made, tmp_path: Path) -> None:
+    """As published: experts in MXFP4, everything else in numbers."""
+    model, path = gguf_of("gpt_oss", MODELS["gpt_oss"], experts=MXFP4)
+    result = speccompile(path, "-o", tmp_path / "a.bundle", "--target-format", "mxfp6_e2m3", "--rounding", "nearest")
+    assert result.exit_code == 1
+    assert "would round it a second time" in result.stderr
+    result = speccompile(path, "-o", tmp_path / "a.bundle", "--rounding", "nearest")
+    assert result.exit_code == 0, result.output
+    target = Bundle.open(tmp_path / "a.bundle").manifest.models["target"]
+    experts = {tensor.name: tensor for tensor in target.tensors if ".experts." in tensor.name and tensor.own_codes}
+    assert set(experts) == {
+        f"model.layers.{n}.mlp.experts.{leaf}" for n in (0, 1) for leaf in ("gate_up_proj", "down_proj")
+    }
+    gate_up = experts[f"{PATH}.gate_up_proj"]
+    data = np.memmap(tmp_path / "a.bundle" / target.weights, np.uint8, "r", gate_up.offset, (gate_up.bytes,))
+    rows, k = gate_up.shape
+    values = unpack_values(data.reshape(packed_shape(gate_up.format, rows, k)), gate_up.format, rows, k)
+    assert np.array_equal(values, expected_of(parts_of(model, "gpt-oss", MXFP4), "gpt-oss"))
+    assert (gate_up.error, gate_up.origins) == (0, ())
 
 
 @pytest.mark.parametrize(
