@@ -20,12 +20,14 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.complete import require_complete
 from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
 from mxspec.compile.checkpoint.head import fit_head
+from mxspec.compile.checkpoint.mtp import fit_mtp
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.special_tokens import read_special_tokens
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.compile.heads.head_config import HeadConfig
+from mxspec.compile.heads.mtp_config import MtpConfig
 from mxspec.compile.planning.context import choose_contexts, rope_warning, source_length
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.planning.share_tables import share_tables
@@ -224,13 +226,19 @@ def open_pair(recipe: Recipe, files: ExitStack, stages: Stages) -> tuple[Recipe,
     if target.config.is_encoder_decoder and recipe.rounding == "gptq":
         raise RecipeError("rounding: 'gptq' does not support models with an encoder; use 'scale'")
     opened: dict[ModelName, Checkpoint] = {"target": target, "baseline": target}
-    if recipe.draft is None:
-        return recipe.with_changes(target=of_target), opened
-    opened["draft"], of_draft = open_checkpoint(recipe, recipe.draft, files)
-    check_kinds(target.config, opened["draft"].config)
-    if isinstance(opened["draft"].config, Eagle3Config):
-        fit_head(opened["draft"], target)
-    return recipe.with_changes(target=of_target, draft=of_draft), opened
+    recipe, wanted = recipe.with_changes(target=of_target), recipe.draft
+    if wanted is None:
+        return recipe, opened
+    draft, of_draft = open_checkpoint(recipe, wanted, files)
+    opened["draft"] = draft
+    check_kinds(target.config, draft.config)
+    if isinstance(draft.config, HeadConfig) and wanted.has_budget:
+        raise RecipeError("draft.budget: a draft that reads hidden states does not support it; give draft.format")
+    if isinstance(draft.config, Eagle3Config):
+        fit_head(draft, target)
+    elif isinstance(draft.config, MtpConfig):
+        fit_mtp(draft, target)
+    return recipe.with_changes(draft=of_draft), opened
 
 
 def judge_models(
@@ -240,18 +248,18 @@ def judge_models(
     stages: Stages,
     taps: Sequence[int] = (),
 ) -> dict[Checkpoint, Verdict]:
-    """The referee's verdict on each checkpoint; a baseline has the target's, whose states are judged if `taps` are."""
+    """The referee's verdict on each checkpoint; a baseline has the target's, which gives the states of `taps`."""
     verdicts: dict[Checkpoint, Verdict] = {}
     for name in models:
         if checkpoints[name] not in verdicts:
             with stages.step(f"referee {name}"):
-                gives_states = bool(taps) and name != "draft"
-                verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name], gives_states=gives_states)
+                given = () if name == "draft" else taps
+                verdicts[checkpoints[name]] = judge(checkpoints[name].config, contexts[name], given)
     return verdicts
 
 
 def taps_of(checkpoints: Mapping[ModelName, Checkpoint]) -> tuple[int, ...]:
-    """The layers of the target whose inputs the draft reads; none for most drafts."""
+    """The places in the target whose states the draft reads; none for most drafts."""
     config = checkpoints["draft"].config if "draft" in checkpoints else None
     return tuple(config.taps or ()) if isinstance(config, HeadConfig) else ()
 

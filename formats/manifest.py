@@ -188,8 +188,9 @@ class VocabularyEntry(Strict):
 class StatesEntry(Strict):
     """Hidden states: those that a graph gives of each of its tokens, or that a draft reads beside each of its own.
 
-    They are the states that enter the target's `layers` (numbered from 0), `width` values each, one after another. A
-    draft then goes on with states of its `own`, of that many values.
+    They are the states that enter the target's `layers` (numbered from 0; of n layers, n is the final norm, and n + 1
+    the output matrix), `width` values each, one after another. A draft then goes on with states of its `own`, of that
+    many values.
     """
 
     layers: Annotated[tuple[Count, ...], Field(min_length=1)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from mxspec.formats.errors import RecipeError, did_you_mean
 from mxspec.formats.file_kind import is_gguf, what_it_is
 from mxspec.formats.manifest import MANIFEST
-from mxspec.recipes.recipe import Recipe, TargetRecipe, is_checkpoint, is_hub_id
+from mxspec.recipes.recipe import Recipe, is_checkpoint, is_hub_id
 
 
 def recipes_folder() -> Path:
@@ -49,7 +49,7 @@ def shipped_config(checkpoint: str) -> Path | None:
 
 
 def _is_available(recipe: Recipe) -> bool:
-    models: list[TargetRecipe] = [model for model in (recipe.target, recipe.draft) if model is not None]
+    models = [recipe.source_of(model) for model in (recipe.target, recipe.draft) if model is not None]
     return all(
         is_hub_id(model.checkpoint) or model.unpublished is not None or recipe.has_folder(model.checkpoint)
         for model in models

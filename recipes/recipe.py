@@ -43,6 +43,8 @@ TIED: tuple[Tied, ...] = get_args(Tied)
 DraftTokensWay = Literal["tli", "text"]
 DRAFT_TOKENS: tuple[DraftTokensWay, ...] = get_args(DraftTokensWay)
 
+MTP = "mtp"  # a draft's checkpoint: the multi-token-prediction layer in the target's own
+
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+(/[\w.-]+)*\.gguf)?")
 _NO_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]")
@@ -137,6 +139,8 @@ class TargetRecipe(Strict):
 class DraftRecipe(TargetRecipe):
     """The draft; by default its matrices stay in fp16.
 
+    With the checkpoint "mtp" it is the target's own multi-token-prediction layer.
+
     With `vocabulary` its head keeps the rows of that many tokens, the most frequent ones of the file `text`, or of a
     text that the target writes. What the kept tokens cover is measured on the last tenth of the text.
 
@@ -148,6 +152,12 @@ class DraftRecipe(TargetRecipe):
     vocabulary: Positive | None = None
     text: str | None = None
     tokens: DraftTokensWay | None = None
+
+    @model_validator(mode="after")
+    def _of_the_target(self) -> Self:
+        if self.checkpoint == MTP and (self.revision or self.adapter):
+            raise ValueError("`revision` and `adapter` do not go with the checkpoint 'mtp', which is the target's")
+        return self
 
     @model_validator(mode="after")
     def _vocabulary_without_a_budget(self) -> Self:
@@ -254,10 +264,14 @@ class Recipe(Strict):
         settings = merged.get("draft") or {}
         of_the_former = ("checkpoint", "revision", "unpublished", "adapter", "adapter_revision")
         kept = {key: value for key, value in settings.items() if key not in of_the_former}
-        draft = {"checkpoint": from_here(checkpoint)} | kept
+        draft = {"checkpoint": checkpoint if checkpoint == MTP else from_here(checkpoint)} | kept
         changed = type(self).model_validate_json(json.dumps(merged | {"draft": draft}))
         changed._folder = self._folder
         return changed
+
+    def source_of(self, model: TargetRecipe) -> TargetRecipe:
+        """The model whose checkpoint holds this model: its own, but an MTP layer's is the target's."""
+        return self.target if is_mtp(model) else model
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as in the manifest."""
@@ -298,6 +312,11 @@ class Recipe(Strict):
                 raise RecipeError(f"{what} {given!r}: {hint}")
             raise RecipeError(f"{what} {given!r}: {found}, and not a hub id such as org/name")
         return None
+
+
+def is_mtp(model: TargetRecipe) -> bool:
+    """Whether a model is the MTP layer of the target."""
+    return isinstance(model, DraftRecipe) and model.checkpoint == MTP
 
 
 def kept_rows(model: TargetRecipe) -> int | None:

@@ -12,7 +12,7 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -77,10 +77,10 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
         path = _made_once(graphs / _key_of_trace(interface), lambda path: _write_graph(trace(interface), path))
         return _read_graph(path)
 
-    def judge_once(config: Any, context_length: int, **given: bool) -> Any:
-        key = _digest(config.to_json_string(), context_length, given)
+    def judge_once(config: Any, context_length: int, taps: Sequence[int] = ()) -> Any:
+        key = _digest(config.to_json_string(), context_length, taps)
         path = _made_once(
-            run / "verdicts" / key, lambda path: path.write_bytes(pickle.dumps(judge(config, context_length, **given)))
+            run / "verdicts" / key, lambda path: path.write_bytes(pickle.dumps(judge(config, context_length, taps)))
         )
         return pickle.loads(path.read_bytes())
 
@@ -161,7 +161,7 @@ def _key_of_trace(interface: GraphInterface) -> str:
         type(interface).__qualname__,
         interface.inputs,
         interface.outputs,
-        interface.taps.layers if isinstance(interface, DecoderInterface) else (),
+        interface.taps.places if isinstance(interface, DecoderInterface) else (),
         form,
         [(argument.dtype, tuple(argument.shape)) for argument in arguments],
         model.config.to_json_string(use_diff=False),

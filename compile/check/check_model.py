@@ -9,7 +9,7 @@ import numpy as np
 from transformers import PreTrainedConfig
 
 from mxspec.compile.check.specialize import check_specializations
-from mxspec.compile.check.twin import VOCABULARY, write_twin
+from mxspec.compile.check.twin import VOCABULARY, taps_of_twin, write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
@@ -44,7 +44,7 @@ def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, 
         write_twin(config, folder)
         with Checkpoint(folder) as checkpoint:
             rows = None if plan.rows is None else np.arange(min(VOCABULARY // 2, len(plan.rows)))
-            taps = range(checkpoint.config.num_hidden_layers) if plan.taps else ()
+            taps = taps_of_twin(plan.taps, config, checkpoint.config)
             twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length, rows=rows, taps=taps)
             entry = write_model(twin, folder, lambda count: None).entry
         check_specializations(folder, entry, entry.vocab_size, twin.specializations)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from mxspec.compile.check.reference import (
     pad_of,
     states_difference,
 )
-from mxspec.compile.check.twin import LOUD, QUIET, Scale, write_twin
+from mxspec.compile.check.twin import LOUD, QUIET, Scale, taps_of_twin, write_twin
 from mxspec.compile.check.windows import windows_of
 from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
@@ -67,27 +67,27 @@ class Twin:
     config: PreTrainedConfig
     readings: Mapping[int, list[Reading]]
     windows: tuple[int, ...]
-    gives_states: bool = False
+    taps: Sequence[int] = ()
 
     def compare(self, config: PreTrainedConfig | None = None) -> Difference:
         """The largest difference from transformers' forward; `config` replaces the twin's own."""
         with Checkpoint(self.folder) as checkpoint:
             model = load_reference(checkpoint, config or self.config)
         found = [largest_difference(readings, oracle(model, first)) for first, readings in self.readings.items()]
-        if self.gives_states:
-            found += [states_difference(model, readings, first) for first, readings in self.readings.items()]
+        if self.taps:
+            found += [states_difference(model, each, first, self.taps) for first, each in self.readings.items()]
         return max(found, key=lambda difference: difference.error)
 
 
-def judge(config: PreTrainedConfig, context_length: int, *, gives_states: bool = False) -> Verdict:
-    """Compare a twin of a model with transformers; if it `gives_states`, also those that enter its layers.
+def judge(config: PreTrainedConfig, context_length: int, taps: Sequence[int] = ()) -> Verdict:
+    """Compare a twin of a model with transformers; if it gives the states at `taps`, also those at all such places.
 
     Raises CheckFailed if it differs, UnsupportedModelError if it cannot be compiled.
     """
     require_plain_decoder(config)
     name, errors = architecture_name(config), {}
     with _one_line(name), tempfile.TemporaryDirectory(prefix="mxspec-referee-") as place:
-        for twin in compile_twin(config, context_length, Path(place), gives_states=gives_states):
+        for twin in compile_twin(config, context_length, Path(place), taps):
             difference, scale = twin.compare(), twin.scale
             if difference.error > TOLERANCE[scale]:
                 raise CheckFailed(
@@ -101,7 +101,7 @@ def judge(config: PreTrainedConfig, context_length: int, *, gives_states: bool =
 
 
 def compile_twin(
-    config: PreTrainedConfig, context_length: int, place: Path, *, gives_states: bool = False
+    config: PreTrainedConfig, context_length: int, place: Path, taps: Sequence[int] = ()
 ) -> Iterator[Twin]:
     """Write a twin with weights of each scale below the folder `place`; the graph is exported once."""
     plan: ModelPlan | None = None
@@ -110,12 +110,12 @@ def compile_twin(
         folder.mkdir()
         write_twin(config, folder, scale)
         with Checkpoint(folder) as checkpoint:
-            taps = range(checkpoint.config.num_hidden_layers) if gives_states else ()
-            plan = plan or plan_model("target", checkpoint, _PLAIN, _RECIPE, context_length, taps=taps)
+            given = taps_of_twin(taps, config, checkpoint.config)
+            plan = plan or plan_model("target", checkpoint, _PLAIN, _RECIPE, context_length, taps=given)
             sources = {name: checkpoint.tensors[source.name] for name, source in plan.sources.items()}
             entry = write_model(replace(plan, sources=sources), folder, lambda count: None).entry
         readings = _read(folder, entry, checkpoint.config)
-        yield Twin(scale, folder, checkpoint.config, readings, tuple(windows_of(plan.exported)), gives_states)
+        yield Twin(scale, folder, checkpoint.config, readings, tuple(windows_of(plan.exported)), given)
 
 
 def _read(folder: Path, entry: ModelEntry, config: PreTrainedConfig) -> dict[int, list[Reading]]:

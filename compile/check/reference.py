@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from mxspec.compile.checkpoint.selected_rows import Ids
 from mxspec.compile.checkpoint.silence import silence
 from mxspec.compile.checkpoint.tensor import DTYPE_NAMES
 from mxspec.compile.heads.head import StatesHead
+from mxspec.compile.trace.layers import layers_of
 from mxspec.formats.errors import CheckpointError
 from mxspec.runtime.models.states import stand_in_states
 
@@ -142,25 +143,37 @@ def _row_errors(
         yield np.where(np.isfinite(errors), errors, np.inf), reading.way
 
 
-def states_difference(model: PreTrainedModel, readings: Iterable[Reading], first_position: int) -> Difference:
-    """The largest difference of hidden states that enter all layers, as a share of the largest in a text.
+def states_difference(
+    model: PreTrainedModel, readings: Iterable[Reading], first_position: int, places: Sequence[int]
+) -> Difference:
+    """The largest difference of hidden states at `places` (trace/taps.py), as a share of the largest in a text.
 
     `readings` are of a text at a position whose graph gives them; transformers' own are those of its forward.
     """
     worst, known = Difference(), dict[Text, Logits]()
     for reading in readings:
         if reading.text not in known:
-            positions = torch.arange(first_position, first_position + len(reading.text))[None]
-            with torch.no_grad():
-                ids = torch.tensor([reading.text])
-                outputs = model(ids, position_ids=positions, use_cache=False, output_hidden_states=True)
-            known[reading.text] = torch.cat(outputs.hidden_states[:-1], dim=-1)[0].numpy()
+            states = _states(model, reading.text, first_position)
+            known[reading.text] = torch.cat([states[place] for place in places], dim=-1)[0].numpy()
         whole = known[reading.text]
         assert reading.states is not None
         rows = whole[reading.first : reading.first + len(reading.states)]
         error = float(np.abs(reading.states - rows).max() / np.abs(whole).max())
         worst = max(worst, Difference(error, f"hidden states, {reading.way}"), key=lambda d: d.error)
     return worst
+
+
+def _states(model: PreTrainedModel, text: Text, first_position: int) -> list[torch.Tensor]:
+    """transformers' hidden states at all places, float32[1, tokens, hidden] each."""
+    positions = torch.arange(first_position, first_position + len(text))[None]
+    left: list[torch.Tensor] = []  # what leaves the last layer
+    *_, last = layers_of(model, model.config)
+    hook = last.register_forward_hook(lambda module, given, result: left.append(result))
+    with torch.no_grad():
+        outputs = model(torch.tensor([text]), position_ids=positions, use_cache=False, output_hidden_states=True)
+    hook.remove()
+    *entered, normed = outputs.hidden_states
+    return [*entered, *left, normed]
 
 
 def pad_of(config: PreTrainedConfig) -> int | None:

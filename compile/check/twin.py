@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,12 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
                 setattr(small, key, min(size, value))
     _shrink_experts(small, config)
     return _narrow(small)
+
+
+def taps_of_twin(taps: Sequence[int], config: PreTrainedConfig, twin: PreTrainedConfig) -> list[int]:
+    """The places whose states a twin gives, if its model gives those at `taps`: all layers, and the same after them."""
+    after = [twin.num_hidden_layers + tap - config.num_hidden_layers for tap in taps if tap >= config.num_hidden_layers]
+    return [*range(twin.num_hidden_layers), *after] if taps else []
 
 
 def _shrink_experts(small: PreTrainedConfig, config: PreTrainedConfig) -> None:

@@ -14,12 +14,13 @@ from typing import Self
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_FILES, merge_adapter
-from mxspec.compile.checkpoint.config import CONFIG, load_config, read_settings
+from mxspec.compile.checkpoint.config import CONFIG, load_config, load_mtp_config, read_settings
 from mxspec.compile.checkpoint.experts import has_experts, join_experts
 from mxspec.compile.checkpoint.fetch import DESCRIPTIONS
 from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf, shards_of
 from mxspec.compile.checkpoint.head import name_head_tensors
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES, make_tokenizer
+from mxspec.compile.checkpoint.mtp import name_mtp_tensors
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, rows_of_blocks
 from mxspec.compile.checkpoint.names import UNTIED, name_parameters
@@ -40,11 +41,13 @@ class Checkpoint:
     settings for MX and its ties between tables that differ. An adapter's changes are applied as tensors are read.
     Without safetensors, pickled weights are read if `from_pickle` allows it. `notes` are for the user. A GGUF file, or
     a folder with a GGUF file and no other weights, is read like the checkpoint that it was made from. `offsets` is the
-    d2t of an EAGLE-3 head. Raises CheckpointError for a missing or truncated file, UnsupportedModelError for a
-    configuration that cannot be read.
+    d2t of an EAGLE-3 head. With `mtp` this is the checkpoint's MTP layer alone, as a draft of its own. Raises
+    CheckpointError for a missing or truncated file, UnsupportedModelError for a configuration that cannot be read.
     """
 
-    def __init__(self, folder: Path, adapter: Path | None = None, *, from_pickle: bool = False) -> None:
+    def __init__(
+        self, folder: Path, adapter: Path | None = None, *, from_pickle: bool = False, mtp: bool = False
+    ) -> None:
         self._files, self._watch = ExitStack(), Watch()
         try:
             self._watch.add(folder / name for name in (*DESCRIPTIONS, *TOKENIZER_SOURCES))
@@ -54,6 +57,8 @@ class Checkpoint:
             self._watch.add(() if gguf is None else shards_of(gguf))
             opened = None if gguf is None else open_gguf(gguf, self._files)
             self._open(folder, opened, adapter, from_pickle)
+            if mtp:
+                self._take_mtp()
         except BaseException:
             self.close()
             raise
@@ -81,6 +86,13 @@ class Checkpoint:
         self._untie()
         if adapter is not None:
             self.tensors = merge_adapter(self.tensors, self.named, adapter, self._files, from_pickle)
+
+    def _take_mtp(self) -> None:
+        layers, self.config = self.config.num_hidden_layers, load_mtp_config(self.folder)
+        take_layout(self.config, self.folder / CONFIG)
+        self.tensors, self.notes = name_mtp_tensors(self.config, layers, self.tensors, str(self.folder))
+        if has_experts(self.tensors):
+            self.tensors = join_experts(name_parameters(self.config), self.tensors)
 
     def _read_shards(self, from_pickle: bool) -> None:
         files = find_weights(self.folder, from_pickle)

@@ -14,6 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mxspec.compile.checkpoint.plain_decoder import ONLY_PLAIN, require_plain_decoder
 from mxspec.compile.heads.eagle3_config import head_settings
+from mxspec.compile.heads.mtp_config import mtp_settings
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import parse_json, shorten
 
@@ -30,6 +31,7 @@ _LARGEST = {"num_hidden_layers": 512, "max_position_embeddings": (1 << 31) - 1} 
     ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
     1 << 24,
 )
+_SAME_AS = {"mimo": "qwen2"}  # types that transformers lacks, by those whose decoder they are
 _ANNOUNCED = re.compile(r"^(Class validation error for validator|Validation error for field) '\w+': (\w+Error: )?")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 
@@ -42,6 +44,12 @@ def load_config(checkpoint_dir: Path) -> PreTrainedConfig:
     """
     path = checkpoint_dir / CONFIG
     return make_config(read_settings(path), str(path))
+
+
+def load_mtp_config(checkpoint_dir: Path) -> PreTrainedConfig:
+    """The configuration of the MTP layer of a checkpoint. Raises as load_config."""
+    path = checkpoint_dir / CONFIG
+    return make_config(mtp_settings(read_settings(path), str(path)), str(path))
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -64,6 +72,8 @@ def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
     """transformers' configuration of these settings; `where` names their file in errors. Raises as load_config."""
     _refuse_infinite(settings, where)
     settings = head_settings(settings, where) or settings
+    if (same := _SAME_AS.get(str(settings.get("model_type")))) is not None:
+        settings = {**settings, "model_type": same}
     kind = _class_of(settings, where)
     kept = _without_dispatch(settings)
     for key in kept:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OFFSETS = "d2t"
 _INTEGERS = {"I64": np.int64, "I32": np.int32}
 _WITHOUT_EFFECT = ("inv_freq", "verifier_norm.weight", "verifier_lm_head.weight")  # computed, or of training
-_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 def name_head_tensors(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], Source | None]:
@@ -57,9 +57,9 @@ def fit_head(head: Checkpoint, target: Checkpoint) -> None:
             f"target has layers 0 to {layers - 1}: the head belongs to another target"
         )
     config.taps = taps
-    _take_table(head, target, _EMBEDDING, target.named.get_input_embeddings())
+    take_table(head, target, EMBEDDING, target.named.get_input_embeddings())
     if config.draft_vocab_size == config.vocab_size:
-        _take_table(head, target, _HEAD, target.named.get_output_embeddings())
+        take_table(head, target, HEAD, target.named.get_output_embeddings())
     head.tokenizer = target.tokenizer
     known = {name for name, _ in head.named.named_parameters()}
     if unknown := sorted(name for name in head.tensors.keys() - known if not name.endswith(_WITHOUT_EFFECT)):
@@ -104,7 +104,7 @@ def table_of(checkpoint: Checkpoint, module: nn.Module) -> Source:
     return checkpoint.tensors[resolve_names(model, checkpoint.tensors, [f"{path}.weight"]).tensor_of[f"{path}.weight"]]
 
 
-def _take_table(head: Checkpoint, target: Checkpoint, name: str, module: nn.Module | None) -> None:
+def take_table(head: Checkpoint, target: Checkpoint, name: str, module: nn.Module | None) -> None:
     """Have the head read the target's table under its own name, if it has none itself."""
     if name in head.tensors or module is None:
         return

@@ -23,7 +23,11 @@ FROM_CONFIG = "graph, packing, bytes and memory by `speccompile explain --check`
 
 @click.command(cls=Command)
 @click.argument("recipe", metavar="RECIPE|CHECKPOINT", required=False)
-@click.option("--draft", metavar="CHECKPOINT", help="The draft: a folder or a hub id. [the recipe's, or none]")
+@click.option(
+    "--draft",
+    metavar="CHECKPOINT",
+    help="The draft: a folder, a hub id, or mtp, the target's own layer. [the recipe's, or none]",
+)
 @click.option("--check", is_flag=True, help="Export the graphs; exit code 2 if a figure is off by over 1 %.")
 @click.option("--all", "every", is_flag=True, help="Explain all recipes that come with mxspec.")
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")

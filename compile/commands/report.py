@@ -111,7 +111,7 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
         if entry.vocabulary is not None:
             console.print(_vocabulary_line(entry.vocabulary, entry.vocab_size), highlight=False, soft_wrap=True)
         if entry.states is not None:
-            console.print(_states_line(entry.states), highlight=False, soft_wrap=True)
+            console.print(_states_line(entry.states, manifest.models["target"].layers), highlight=False, soft_wrap=True)
         if entry.rounding is not None:
             _print_rounding(entry.rounding, console)
         if entry.budget is not None:
@@ -167,10 +167,14 @@ def _referee_line(referee: RefereeEntry) -> str:
     return f"  differs from transformers by {twin:.0e} of the largest logit in a small random twin{own}{blur}"
 
 
-def _states_line(states: StatesEntry) -> str:
-    """Which hidden states the graph gives, or a draft reads."""
+def _states_line(states: StatesEntry, layers: int) -> str:
+    """Which hidden states the graph gives, or a draft reads, of a target with so many layers."""
     verb, whose = ("gives", "") if states.own is None else ("reads", " of the target")
-    return f"  {verb} the hidden states that enter layers {', '.join(map(str, states.layers))}{whose}"
+    after = {layers: "the final norm", layers + 1: "the output matrix"}
+    inside = [str(layer) for layer in states.layers if layer not in after]
+    places = [f"layers {', '.join(inside)}"] if inside else []
+    places += [after[layer] for layer in states.layers if layer in after]
+    return f"  {verb} the hidden states that enter {' and '.join(places)}{whose}"
 
 
 def _vocabulary_line(vocabulary: VocabularyEntry, rows: int) -> str:

@@ -52,7 +52,12 @@ for command in (list_recipes, explain, inspect, emit):
 
 @main.command("compile", cls=GroupedCommand)
 @click.argument("recipe", metavar="RECIPE|CHECKPOINT")
-@option(MODELS, "--draft", metavar="CHECKPOINT", help="Draft: a folder or a hub id.  [default: the recipe's, or none]")
+@option(
+    MODELS,
+    "--draft",
+    metavar="CHECKPOINT",
+    help="Draft: a folder, a hub id, or mtp, the target's own layer.  [default: the recipe's, or none]",
+)
 @option(MODELS, "--with-baseline", is_flag=True, help="Also store the target in fp16, to compare with.")
 @recipe_options
 @option(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from transformers import PreTrainedConfig
 
+from mxspec.compile.heads.mtp_config import MtpConfig
 from mxspec.compile.planning.forecast import ModelForecast
 from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
 from mxspec.formats.caches import cache_bytes
@@ -36,10 +38,13 @@ def count_graph(
     """Make the graph of a configuration and count. Raises MxspecError if the graph cannot be made."""
     plan = plan_without_weights(name, config, wanted, recipe, context_length)
     packed = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
+    lent = 0
+    if isinstance(config, MtpConfig):  # its embedding is the target's
+        lent = sum(2 * math.prod(spec.shape) for spec in plan.exported.weights if spec.kind == "embedding")
     return Counted(
         nodes=sum(1 for graph in plan.exported.graphs for _ in graph.graph),
         matrices=frozenset(source for spec in packed for source in spec.sources),
-        file_bytes=plan.layout.file_bytes,
+        file_bytes=plan.layout.file_bytes - lent,
         cache_bytes=_cache_bytes(plan),
         step_bytes=_step_bytes(plan),
     )

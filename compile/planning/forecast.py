@@ -15,13 +15,14 @@ from mxspec.compile.checkpoint.config import make_config, read_settings
 from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices, router_matrices
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
+from mxspec.compile.heads.mtp_config import MtpConfig, mtp_settings
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format
 from mxspec.formats.caches import CacheKind, cache_bytes
 from mxspec.formats.manifest import ExpertsEntry, ModelName
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 from mxspec.recipes.find_recipe import shipped_config
-from mxspec.recipes.recipe import Recipe, TargetRecipe, kept_rows
+from mxspec.recipes.recipe import Recipe, TargetRecipe, is_mtp, kept_rows
 
 # Measured for a 7B target on two cores (bench/records/compile_7b.json): 4.5 s for the referee, 16 s of export for 32
 # layers, 460 million weights packed a second, 10 s of checks.
@@ -76,10 +77,12 @@ def models_of(recipe: Recipe) -> dict[ModelName, TargetRecipe]:
 
 
 def _read_config(recipe: Recipe, model: TargetRecipe) -> PreTrainedConfig:
-    shipped = shipped_config(model.checkpoint)
-    if shipped is None or recipe.has_folder(model.checkpoint):
+    source = recipe.source_of(model)
+    shipped = shipped_config(source.checkpoint)
+    if shipped is None or recipe.has_folder(source.checkpoint):
         return read_config(recipe, model)
-    return make_config(read_settings(shipped), str(shipped))
+    settings = read_settings(shipped)
+    return make_config(mtp_settings(settings, str(shipped)) if is_mtp(model) else settings, str(shipped))
 
 
 def forecast(recipe: Recipe, configs: dict[ModelName, PreTrainedConfig]) -> list[ModelForecast]:
@@ -108,6 +111,10 @@ def _forecast_model(
     width = 4 if "float32" in str(config.dtype) else 2
     layers = decoder_layers(config) + (config.num_hidden_layers if config.is_encoder_decoder else 0)
     seconds = REFEREE_SECONDS + EXPORT_SECONDS_A_LAYER * layers
+    fetched, lent = _stored_bytes(model, width, own), 0
+    if isinstance(config, MtpConfig):  # whose tables are the target's, and whose embedding is stored with it
+        table = config.vocab_size * config.hidden_size
+        fetched, lent = fetched - 2 * width * table, 2 * table
     texts = context_length + (source_length(recipe, config) or 0)
     return ModelForecast(
         name=name,
@@ -115,8 +122,8 @@ def _forecast_model(
         architecture=type(model).__name__,
         format=main_format(wanted, own),
         weights=weights,
-        fetch_bytes=0 if recipe.has_folder(wanted.checkpoint) else _stored_bytes(model, width, own),
-        file_bytes=sum(packed.values()) + sum(_kept_bytes(model, context_length, stored_once, packed)),
+        fetch_bytes=0 if recipe.has_folder(recipe.source_of(wanted).checkpoint) else fetched,
+        file_bytes=sum(packed.values()) + sum(_kept_bytes(model, context_length, stored_once, packed)) - lent,
         cache_bytes=_cache_bytes(config, texts, recipe.caches),
         context_length=context_length,
         matrices=frozenset(packed),

@@ -26,7 +26,7 @@ _INPUTS = ("input_ids", "position_ids", "slots", "past_lengths", "new_lengths", 
 
 
 class DecoderInterface(GraphInterface):
-    """The logits of the requested tokens, the states that enter the layers `taps`, and the caches after the call."""
+    """The logits of the requested tokens, the states at the places `taps` (taps.py), and the caches after the call."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class DecoderInterface(GraphInterface):
                 use_cache=True,
                 return_dict=True,
             )
-        states = [self.taps.states] if self.taps.layers else []
+        states = [self.taps.states] if self.taps.places else []
         return outputs.logits, *states, self._call.presents()
 
     def arguments(self) -> tuple[object, ...]:

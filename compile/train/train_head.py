@@ -213,7 +213,7 @@ def _collect(
     """Have the target write texts and read them, until there are enough or time is up."""
     checkpoint = target.checkpoint
     with stages.step("referee target"):
-        judge(checkpoint.config, target.context, gives_states=True)
+        judge(checkpoint.config, target.context, taps)
     folder, recipe = place / "writer", target.recipe
     entry = pack_writer("target", checkpoint, recipe.target, recipe, target.context, folder, stages, taps=taps)
     session = open_writer(folder, entry, target.known, AT_ONCE, target.length)

@@ -12,8 +12,8 @@ from mxspec.recipes import find_recipe
 from mxspec.recipes.find_recipe import read_recipe, recipes_folder, shipped_config, shipped_recipes
 
 PAIRS = {
-    "bart-cnn", "codegen", "flan-t5", "gemma2", "gpt-oss-20b", "gpt2-xl", "llama2-chat", "llama3", "mistral", "olmoe",
-    "opt", "pythia", "qwen2.5", "qwen3", "qwen3-30b-a3b", "smollm2", "starcoder2", "t5-xxl", "tinyllama",
+    "bart-cnn", "codegen", "flan-t5", "gemma2", "gpt-oss-20b", "gpt2-xl", "llama2-chat", "llama3", "mimo", "mistral",
+    "olmoe", "opt", "pythia", "qwen2.5", "qwen3", "qwen3-30b-a3b", "smollm2", "starcoder2", "t5-xxl", "tinyllama",
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def test_shipped_recipes_are_found_by_their_names() -> None:
 def test_every_shipped_recipe_has_the_configurations_of_its_models() -> None:
     for recipe in (shipped_recipes()[name] for name in PAIRS):
         for model in (recipe.target, recipe.draft):
-            assert model is None or shipped_config(model.checkpoint), model
+            assert model is None or shipped_config(recipe.source_of(model).checkpoint), model
 
 
 def test_pairs_of_ours_are_listed_only_where_their_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

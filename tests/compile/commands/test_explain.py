@@ -45,6 +45,7 @@ PUBLISHED = {
     "allenai/OLMoE-1B-7B-0924-Instruct": 6_919_161_856,
     "Qwen/Qwen3-30B-A3B": 30_532_122_624,
     "openai/gpt-oss-20b": 20_914_757_184,
+    "XiaomiMiMo/MiMo-7B-RL": 7_622_619_136,  # and 210,790,400 of its MTP layer
 }
 
 

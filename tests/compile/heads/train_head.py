@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from transformers import LlamaForCausalLM
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.head import fit_head
+from mxspec.compile.checkpoint.mtp import fit_mtp
+from mxspec.compile.checkpoint.mx_tensor import read_whole
 from mxspec.compile.heads.eagle3 import Eagle3Head
+from mxspec.compile.heads.mtp import MimoMtp
 
 STEPS = 150
 
@@ -39,11 +43,7 @@ def train_head(folder: Path, target: Path, prompts: Sequence[Sequence[int]], len
     head.load_state_dict(own)
     head.embed_tokens.requires_grad_(False)
     examples = [_example(model, text, config.taps, ids) for text in texts]
-    optimizer = torch.optim.Adam([value for value in head.parameters() if value.requires_grad], lr=4e-3)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        sum(_loss(head, *example) for example in examples).backward()  # type: ignore[union-attr]
-        optimizer.step()
+    _learn(head, examples)
     learnt = {name.replace("layers.0.", plain): value.detach().half() for name, value in head.state_dict().items()}
     if "embed_tokens.weight" not in tensors:
         del learnt["embed_tokens.weight"]
@@ -52,7 +52,47 @@ def train_head(folder: Path, target: Path, prompts: Sequence[Sequence[int]], len
     return answers
 
 
-def _greedy(model: LlamaForCausalLM, text: list[int], length: int) -> list[int]:
+def train_mtp(folder: Path, model: PreTrainedModel, prompts: Sequence[Sequence[int]], length: int) -> list[list[int]]:
+    """As train_head, of the MTP layer of a MiMo checkpoint, whose target is `model`."""
+    with Checkpoint(folder) as target, Checkpoint(folder, mtp=True) as checkpoint:
+        fit_mtp(checkpoint, target)
+        layer = MimoMtp(checkpoint.config).float()
+        layer.load_state_dict({name: torch.from_numpy(read_whole(value)) for name, value in checkpoint.tensors.items()})
+        published = {name: tensor.name for name, tensor in checkpoint.tensors.items()}
+    texts = [_greedy(model, list(prompt), length) for prompt in prompts]
+    examples = []
+    for text in texts:
+        with torch.no_grad():
+            states = _entering(model.model.norm, lambda text=text: model(torch.tensor([text])))
+        examples.append((torch.tensor([text[1:-1]]), states[:-2], torch.tensor(text[2:])))
+    layer.embed_tokens.requires_grad_(False)
+    layer.lm_head.requires_grad_(False)
+    _learn(layer, examples)
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {published[name]: value.detach().half() for name, value in layer.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def _entering(module: nn.Module, run: Callable[[], object]) -> Tensor:
+    """What a module takes while a model runs, float32[tokens, hidden]."""
+    taken: list[Tensor] = []
+    hook = module.register_forward_pre_hook(lambda _, given: taken.append(given[0]))
+    run()
+    hook.remove()
+    return taken[0][0]
+
+
+def _learn(head: Any, examples: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+    """Fit a head to the tokens that it reads, the states beside them, and the row of what follows each."""
+    optimizer = torch.optim.Adam([value for value in head.parameters() if value.requires_grad], lr=4e-3)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        sum(_loss(head, *example) for example in examples).backward()  # type: ignore[union-attr]
+        optimizer.step()
+
+
+def _greedy(model: PreTrainedModel, text: list[int], length: int) -> list[int]:
     """The text with `length` more tokens; only ids of bytes are written."""
     with torch.no_grad():
         for _ in range(length):
@@ -70,7 +110,7 @@ def _example(model: LlamaForCausalLM, text: Tensor, taps: Sequence[int], ids: Te
     return text[:, 1:-1], states[:-2], row_of[text[0, 2:]]
 
 
-def _loss(head: Eagle3Head, tokens: Tensor, states: Tensor, rows: Tensor) -> Tensor:
+def _loss(head: Any, tokens: Tensor, states: Tensor, rows: Tensor) -> Tensor:
     """With the target's states, and with the head's own of the step before."""
     g = head.project(states)[None]
     loss = torch.zeros(())

@@ -92,9 +92,9 @@ def test_the_referee_compares_states(
 ) -> None:
     config = tiny_checkpoint("llama")[1].config
     monkeypatch.setattr(export_graph, "trace", trace)  # not one of the run, which is right
-    assert referee.judge(config, 64, gives_states=True).entry.loud < 1e-5
+    assert referee.judge(config, 64, [0]).entry.loud < 1e-5
 
     take = Taps._take
     monkeypatch.setattr(Taps, "_take", lambda taps, layer, *given: take(taps, (layer + 1) % 2, *given))
     with pytest.raises(CheckFailed, match="hidden states"):
-        referee.judge(config, 64, gives_states=True)
+        referee.judge(config, 64, [0])
