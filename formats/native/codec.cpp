@@ -148,7 +148,8 @@ const char* mxspec_status_text(int32_t status) {
       "bad row range: it must lie in the matrix and start and end on a multiple of 16 rows (or end at the last row)",
       "the output has not the size of the tiles",
       "a code is above the largest of its element",
-      "MXSPEC_ISA names no instruction set: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon or neondot",
+      "MXSPEC_ISA names no instruction set: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, amx, neon or "
+      "neondot",
       "MXSPEC_ISA names an instruction set that this machine or this build lacks",
       "out of memory",
   };

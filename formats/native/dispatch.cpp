@@ -18,6 +18,7 @@ const Kernels* kernels_of(Isa isa) {
     case Isa::kAvx512:
     case Isa::kAvx512Vnni:
     case Isa::kAvx512Vbmi:
+    case Isa::kAmx:
       return avx512_kernels();
     case Isa::kNeon:
     case Isa::kNeonDot:

@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -25,6 +27,8 @@ const char* isa_name(Isa isa) {
       return "avx512vnni";
     case Isa::kAvx512Vbmi:
       return "avx512vbmi";
+    case Isa::kAmx:
+      return "amx";
     case Isa::kNeon:
       return "neon";
     case Isa::kNeonDot:
@@ -37,8 +41,15 @@ const char* isa_name(Isa isa) {
 namespace {
 
 struct Processor {
-  bool avx2 = false, avx_vnni = false, avx512 = false, avx512_vnni = false, avx512_vbmi = false;
+  bool avx2 = false, avx_vnni = false, avx512 = false, avx512_vnni = false, avx512_vbmi = false, amx = false;
 };
+
+// Asks Linux for the tile registers of AMX, which it keeps for the threads of a process that asked (arch_prctl(2)). It
+// refuses where a signal's stack is too small for them.
+bool take_tiles() {
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
 
 // The extensions are those that CMakeLists.txt compiles the files for. Not __builtin_cpu_supports: GCC 12 has no name
 // for AVX-VNNI in it, and in what zig links it finds nothing.
@@ -47,7 +58,7 @@ Processor ask_processor() {
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_FMA) || !(c & bit_F16C)) return {};
   unsigned kept = 0, high = 0;  // XCR0: the registers that the operating system keeps for each thread
   __asm__("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
-  constexpr unsigned kYmm = 0x6, kZmm = 0xe6;
+  constexpr unsigned kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
   if ((kept & kYmm) != kYmm || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
 
   Processor found;
@@ -56,6 +67,8 @@ Processor ask_processor() {
   found.avx512 = found.avx2 && (kept & kZmm) == kZmm && (b & k512) == k512;
   found.avx512_vnni = found.avx512 && (c & bit_AVX512VNNI) != 0;
   found.avx512_vbmi = found.avx512_vnni && (c & bit_AVX512VBMI) != 0;
+  constexpr unsigned kAmx = 1u << 24 | 1u << 25;  // AMX-TILE and AMX-INT8
+  found.amx = found.avx512_vbmi && (kept & kTiles) == kTiles && (d & kAmx) == kAmx && take_tiles();
   found.avx_vnni = found.avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVXVNNI) != 0;
   return found;
 }
@@ -84,6 +97,8 @@ bool isa_available(Isa isa) {
       return processor().avx512_vnni;
     case Isa::kAvx512Vbmi:
       return processor().avx512_vbmi;
+    case Isa::kAmx:
+      return processor().amx;
     default:
       return false;
   }

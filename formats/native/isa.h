@@ -15,14 +15,15 @@ enum class Isa {
   kAvx512,
   kAvx512Vnni,
   kAvx512Vbmi,  // and VNNI
+  kAmx,         // and AVX-512 with VBMI
   kNeon,
   kNeonDot,  // NEON with the dot products of ARMv8.2
 };
 
-inline constexpr Isa kAllIsas[] = {Isa::kScalar,     Isa::kAvx2,       Isa::kAvxVnni, Isa::kAvx512,
-                                   Isa::kAvx512Vnni, Isa::kAvx512Vbmi, Isa::kNeon,    Isa::kNeonDot};
+inline constexpr Isa kAllIsas[] = {Isa::kScalar,     Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAvx512Vnni,
+                                   Isa::kAvx512Vbmi, Isa::kAmx,  Isa::kNeon,    Isa::kNeonDot};
 
-// The name that MXSPEC_ISA takes: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon or neondot.
+// The name that MXSPEC_ISA takes: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, amx, neon or neondot.
 const char* isa_name(Isa isa);
 
 // AVX-VNNI in its own encoding.

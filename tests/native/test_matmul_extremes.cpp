@@ -206,7 +206,7 @@ void test_choice_of_isa() {
   }
   CHECK(choose_isa("sse9").error ==
         "MXSPEC_ISA: got sse9, "
-        "expected one of scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, neon, neondot");
+        "expected one of scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, amx, neon, neondot");
 }
 
 }  // namespace

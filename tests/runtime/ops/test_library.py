@@ -39,6 +39,7 @@ def test_instruction_sets_are_those_that_linux_names() -> None:
     needed["avx512"] = needed["avx2"] | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
     needed["avx512vnni"] = needed["avx512"] | {"avx512_vnni"}
     needed["avx512vbmi"] = needed["avx512vnni"] | {"avx512vbmi"}
+    needed["amx"] = needed["avx512vbmi"] | {"amx_tile", "amx_int8"}
     expected = {isa for isa, extensions in needed.items() if extensions <= flags}
     if needed["avx2"] | {"avx_vnni"} <= flags or "avx512vnni" in expected:
         expected.add("avxvnni")

@@ -20,6 +20,12 @@ constexpr MatmulKernels kNeonDot = {kQuantiseNeon, kInt16Neon, kInt8NeonDot, kFp
 }  // namespace
 
 #if defined(__x86_64__)
+const MatmulKernels& amx_kernels() {
+  static const MxKernelsByBits kInt8 = with_amx_tiles(kInt8Avx512Vbmi);
+  static const MatmulKernels kTable = {kQuantiseAvx512, kInt16Avx512Vnni, kInt8, kFp16Avx512};
+  return kTable;
+}
+
 const MatmulKernels& avxvnni_kernels_of_avx512() {
   static constexpr MatmulKernels kTable = {kQuantiseAvx2, kInt16AvxVnniOfAvx512, kInt8AvxVnniOfAvx512, kFp16Avx2};
   return kTable;
@@ -28,6 +34,7 @@ const MatmulKernels& avxvnni_kernels_of_avx512() {
 
 const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::kAmx) return amx_kernels();
   if (isa == Isa::kAvx512Vbmi) return kAvx512Vbmi;
   if (isa == Isa::kAvx512Vnni) return kAvx512Vnni;
   if (isa == Isa::kAvx512) return kAvx512;

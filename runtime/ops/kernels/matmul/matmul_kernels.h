@@ -46,6 +46,8 @@ struct Decoded {
 using DecodeBlocks = void (*)(const uint8_t* codes, const uint8_t* weight_scales, size_t blocks,
                               const WeightElement& element, Decoded to);
 using MultiplyDecoded = void (*)(Decoded decoded, size_t blocks, QuantisedGroup group, float* acc);
+// Before and after the products of a row tile, on the thread of these: to have registers that are not always there.
+using AroundDecoded = void (*)();
 
 // Adds k_count values of k of `tiles` row tiles, tile_bytes apart, to acc float[rows][tiles][16]. The weights of the
 // next call begin `next` bytes after the end of these (to fetch them early).
@@ -63,6 +65,8 @@ struct MxKernels {
   MultiplyPacked multiply_packed[kMostRows + 1];
   DecodeBlocks decode;  // nullptr: multiply_packed has all numbers of rows; else it is for calls of a single group
   MultiplyDecoded multiply_decoded[kMostRows + 1];
+  size_t decoded_tiles = 1;  // row tiles, decoded, that a group's rows are read for once; at most kMostTiles
+  AroundDecoded begin_decoded = nullptr, end_decoded = nullptr;  // nullptr: nothing to do
 };
 
 struct Fp16Kernels {
@@ -92,6 +96,9 @@ const MatmulKernels& matmul_kernels(Isa isa);
 
 // That of AVX-VNNI in the encoding of AVX-512 with VNNI, which matmul_kernels() gives where AVX-VNNI's own is missing.
 const MatmulKernels& avxvnni_kernels_of_avx512();
+
+// Kernels of int8 rows for AVX-512 with VBMI, and for groups of more rows the tiles of AMX.
+MxKernelsByBits with_amx_tiles(const MxKernelsByBits& kernels);
 
 // Its parts, each of one file compiled for it.
 extern const RowQuantisers kQuantiseScalar, kQuantiseAvx2, kQuantiseAvx512, kQuantiseNeon;

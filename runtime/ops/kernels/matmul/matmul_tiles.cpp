@@ -83,18 +83,28 @@ void decode_panel(const MatmulCall& call, size_t tile, size_t block, size_t bloc
   call.mx.decode(call.row_tile(tile) + block * call.tile_code_bytes(), scales, blocks, call.element, panel.decoded());
 }
 
-void multiply_decoded_tile(const MatmulCall& call, const Tiles& tile, GroupRange range) {
-  Panel panel;
-  alignas(kAlignment) float acc[kPanelRows * kTileRows];
-  clear(call, tile, range, acc);
+// Up to kMostTiles row tiles that a group's rows are read for once.
+void multiply_decoded_tiles(const MatmulCall& call, size_t first, size_t count, GroupRange range) {
+  Panel panels[kMostTiles];
+  alignas(kAlignment) float acc[kMostTiles][kPanelRows * kTileRows];
+  const auto tile = [&](size_t t) { return Tiles{first + t, 1, 1}; };
+  for (size_t t = 0; t < count; ++t) clear(call, tile(t), range, acc[t]);
+  if (call.mx.begin_decoded != nullptr) call.mx.begin_decoded();
   for (size_t block = 0; block < call.shape.k_blocks(); block += kPanelBlocks) {
     const size_t blocks = std::min(kPanelBlocks, call.shape.k_blocks() - block);
-    decode_panel(call, tile.first, block, blocks, panel);
-    for_groups(call, tile, range, acc, [&](size_t group, float* part) {
-      call.mx.multiply_decoded[call.groups.rows(group)](panel.decoded(), blocks, call.quantised(group, block), part);
+    for (size_t t = 0; t < count; ++t) decode_panel(call, first + t, block, blocks, panels[t]);
+    for_groups(call, tile(0), range, acc[0], [&](size_t group, const float* part) {
+      const auto multiply = call.mx.multiply_decoded[call.groups.rows(group)];
+      for (size_t t = 0; t < count; ++t) {
+        multiply(panels[t].decoded(), blocks, call.quantised(group, block), acc[t] + (part - acc[0]));
+      }
     });
   }
-  for_groups(call, tile, range, acc, [&](size_t group, const float* part) { store(call, group, tile, part); });
+  if (call.mx.end_decoded != nullptr) call.mx.end_decoded();
+  for (size_t t = 0; t < count; ++t) {
+    for_groups(call, tile(t), range, acc[t],
+               [&](size_t group, const float* part) { store(call, group, tile(t), part); });
+  }
 }
 
 void multiply_fp16_tiles(const MatmulCall& call, const Tiles& tiles, GroupRange range) {
@@ -122,13 +132,14 @@ void multiply_tiles(const MatmulCall& call, size_t first, size_t last) {
   for (size_t group = 0; group < call.groups.count; group += groups_at_once) {
     const GroupRange range{group, std::min(call.groups.count, group + groups_at_once)};
     for (size_t tile = first; tile < last;) {
-      const Tiles tiles{tile, count, last - tile >= count ? count : 1};
+      Tiles tiles{tile, count, last - tile >= count ? count : 1};
       if (!call.kind.mx()) {
         multiply_fp16_tiles(call, tiles, range);
       } else if (call.decodes_in_registers()) {
         multiply_packed_tiles(call, tiles, range);
       } else {
-        multiply_decoded_tile(call, tiles, range);
+        tiles.kept = std::min(call.mx.decoded_tiles, last - tile);
+        multiply_decoded_tiles(call, tile, tiles.kept, range);
       }
       tile += tiles.kept;
     }
