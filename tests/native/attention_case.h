@@ -224,6 +224,24 @@ AttentionResult run_with(const AttentionCase& c, const Body& body) {
   return result;
 }
 
+// The case with a ring of `capacity` in place of its cache: of each past, what was not overwritten.
+inline AttentionCase in_ring(const AttentionCase& c, size_t capacity) {
+  AttentionCase ring = c;
+  ring.sizes.capacity = capacity;
+  ring.past_key.assign(c.past_key.size() / c.slot_values() * ring.slot_values(), kNan);
+  ring.past_value = ring.past_key;
+  for (const AttentionSequence& of : c.sequences) {
+    for (size_t p = of.past > capacity ? of.past - capacity : 0; p < of.past; ++p) {
+      for (size_t h = 0; h < c.sizes.kv_heads; ++h) {
+        const size_t from = c.entry(of, h, p), to = ring.entry(of, h, p % capacity);
+        std::copy_n(c.past_key.begin() + from, c.sizes.head_size, ring.past_key.begin() + to);
+        std::copy_n(c.past_value.begin() + from, c.sizes.head_size, ring.past_value.begin() + to);
+      }
+    }
+  }
+  return ring;
+}
+
 inline AttentionResult run(const AttentionCase& c, Isa isa, ThreadPool& pool) {
   return run_with(c, [&](const AttentionCall& call) { attention(call, isa, pool_of(pool)); });
 }

@@ -251,6 +251,45 @@ void passed_keys_do_not_leak(CacheKind kind, Isa isa, ThreadPool& pool) {
   CHECK(std::equal(spoilt.output.begin() + 64, spoilt.output.end(), clean.output.begin() + 64)) << isa_name(isa);
 }
 
+// A ring gives the bits of a cache that holds all, before it is full, amid a lap, and where a call begins the next; and
+// holds the latest entries after the call. What it lacks is NaN, of the entries outside the windows too.
+void rings(CacheKind kind, size_t window, Isa isa, ThreadPool& pool) {
+  const size_t head_size = kind == CacheKind::kMxInt8 ? 32 : 4, longest = 129;
+  const size_t ring = (window + longest - 1 + 127) / 128 * 128;
+  for (const size_t past : {size_t{0}, ring - 5, ring, 2 * ring - 1, 3 * ring + 77}) {
+    for (const size_t count : {size_t{1}, size_t{2}, size_t{9}, longest}) {
+      const size_t room = 4 * ring + longest;
+      const std::vector<Part> parts = {{2, past, count}, {0, past / 2 + 3, 5}, {1, 0, 1}};
+      const AttentionCase c({4, 2, head_size, room}, {.window = window, .sinks = window == 8, .kind = kind}, 3, parts,
+                            9);
+      const AttentionCase in = in_ring(c, ring);
+      CHECK(mxspec::has_room(ring, window, past, count));
+      const AttentionResult whole = run(c, isa, pool), result = run(in, isa, pool);
+      CHECK(same_bits(result.output, whole.output)) << isa_name(isa) << "window" << window << "past" << past << count;
+      AttentionCase after = c;
+      after.past_key = whole.key_cache;
+      after.past_value = whole.value_cache;
+      for (AttentionSequence& of : after.sequences) of.past += of.count;
+      const AttentionCase expected = in_ring(after, ring);
+      const auto holds = [](const std::vector<float>& got, const std::vector<float>& wanted) {
+        return std::equal(got.begin(), got.end(), wanted.begin(), wanted.end(),
+                          [](float value, float latest) { return value == latest || std::isnan(latest); });
+      };
+      CHECK(holds(result.key_cache, expected.past_key) && holds(result.value_cache, expected.past_value))
+          << isa_name(isa) << "window" << window << "past" << past << count;
+    }
+  }
+}
+
+// Which caches have room for a call.
+void room_of_rings() {
+  using mxspec::has_room;
+  CHECK(has_room(10, 0, 7, 3) && !has_room(10, 0, 8, 3) && has_room(10, 4, 7, 3));
+  CHECK(!has_room(10, 4, 8, 3) && !has_room(0, 0, 0, 1) && !has_room(0, 1, 0, 1));  // no whole spans, no entry
+  CHECK(has_room(128, 120, 500, 9) && !has_room(128, 120, 500, 10) && !has_room(128, 120, 0, 129));
+  CHECK(!has_room(128, 0, 500, 1));
+}
+
 // Numbers next to nothing, and none: integers have no scale for them.
 void tiny_values(Isa isa, ThreadPool& pool) {
   AttentionCase c({2, 1, 32, 300}, {.kind = CacheKind::kMxInt8}, 1, {{0, 290, 3}}, 7);
@@ -278,6 +317,7 @@ void large_scores(Isa isa, ThreadPool& pool) {
 
 int main() {
   ThreadPool one(1), three(3);
+  room_of_rings();
   unsigned seed = 1;
   // Head sizes below, at and beside multiples of 16; tiles that fill and that do not; spans 1 to 3; uneven groups.
   const AttentionSizes all_sizes[] = {
@@ -339,6 +379,12 @@ int main() {
     passed_keys_do_not_leak(CacheKind::kMxInt8, isa, three);
     large_scores(isa, one);
     tiny_values(isa, one);
+    for (const CacheKind kind : {CacheKind::kFloat16, CacheKind::kFloat32, CacheKind::kMxInt8}) {
+      for (const size_t window : {8, 1, 128, 140}) {
+        rings(kind, window, isa, three);
+        if (kSlow) break;
+      }
+    }
     for (const CacheKind kind : {CacheKind::kFloat16, CacheKind::kFloat32, CacheKind::kMxInt8}) {
       const AttentionOptions options = {.kind = kind};
       const size_t head_size = kind == CacheKind::kMxInt8 ? 32 : 20;

@@ -120,16 +120,21 @@ void read_slots(const Tensor& slots, int64_t slot_count, std::vector<AttentionSe
   }
 }
 
-void read_past(const Tensor& past_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences) {
+void read_past(const Tensor& past_lengths, int64_t capacity, int64_t window,
+               std::vector<AttentionSequence>& sequences) {
   expect_shape("past_lengths", past_lengths.shape, {static_cast<int64_t>(sequences.size())}, "[sequences]");
   for (size_t i = 0; i < sequences.size(); ++i) {
     const int64_t past = past_lengths.as<const int32_t>()[i], count = static_cast<int64_t>(sequences[i].count);
     if (past < 0) throw OpError(at("past_lengths", i, past) + ", expected 0 or more");
-    if (past + count > capacity) {
-      throw OpError(at("past_lengths", i, past) + " and " + std::to_string(count) +
-                    " new, expected at most the cache's capacity " + std::to_string(capacity) + " together");
-    }
     sequences[i].past = static_cast<size_t>(past);
+    const size_t seen = static_cast<size_t>(window);
+    if (has_room(static_cast<size_t>(capacity), seen, sequences[i].past, sequences[i].count)) continue;
+    const std::string got = at("past_lengths", i, past) + " and " + std::to_string(count) + " new, ";
+    const std::string room = "the cache's capacity " + std::to_string(capacity);
+    if (window == 0) throw OpError(got + "expected at most " + room + " together");
+    throw OpError(got + "expected at most " + room + " together, or a capacity that is a multiple of " +
+                  std::to_string(kSpanKeys) + " and at least " + std::to_string(seen + sequences[i].count - 1) +
+                  " for a window of " + std::to_string(window));
   }
 }
 

@@ -32,8 +32,8 @@ void check_distance_bias(const std::optional<Tensor>& bias, int64_t heads);
 std::vector<AttentionSequence> read_sequences(const Tensor& new_lengths, int64_t tokens);
 // Puts each sequence in a slot of its own.
 void read_slots(const Tensor& slots, int64_t slot_count, std::vector<AttentionSequence>& sequences);
-// Number of entries of each sequence before its new ones, for which there is room.
-void read_past(const Tensor& past_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences);
+// Number of entries of each sequence before its new ones, for which there is room; window: 0 for none.
+void read_past(const Tensor& past_lengths, int64_t capacity, int64_t window, std::vector<AttentionSequence>& sequences);
 // Number of entries of its slot that each sequence sees.
 void read_encoder_lengths(const Tensor& encoder_lengths, int64_t capacity, std::vector<AttentionSequence>& sequences);
 // Checks that the new entries of each sequence have room in a slot.

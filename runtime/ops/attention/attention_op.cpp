@@ -30,7 +30,7 @@ void CausalAttention::attend_and_append(Context& context, const Inputs& in, cons
   check_distance_bias(in.distance_bias, heads);
   std::vector<AttentionSequence> sequences = read_sequences(in.new_lengths, tokens);
   read_slots(in.slots, cache[0], sequences);
-  read_past(in.past_lengths, cache[2], sequences);
+  read_past(in.past_lengths, cache[2], window_, sequences);
   const Tensor output = context.output(0, ElementType::kFloat32, output_shape);
   check_in_place(context, 1, "key", in.past_key);
   check_in_place(context, 2, "value", in.past_value);

@@ -12,6 +12,8 @@ namespace mxspec {
 // The tokens of all sequences follow one another: three of the sequence in slot 4, then one of that in slot 0:
 //   tokens: a b c d     slots = [4, 0]     past_lengths = [7, 2]     new_lengths = [3, 1]
 // Appends their keys and values to their slots at past_lengths and attends causally, each sequence within its slot.
+// With a window a cache may hold less than a text: it is a ring, position p at index p % capacity. Its capacity is then
+// a multiple of 128, and at least window + new_lengths - 1.
 // Refused: a slot out of range or named twice, a sequence without tokens, new_lengths that do not add up to tokens, a
 // full cache, and an output of the cache that is not bound to its input's buffer.
 // ALiBi: to the score of a key, slope * (key's position - query's position) is added. A sink is a score of its head's

@@ -51,8 +51,14 @@ struct AttentionSequence {
   size_t slot, past, first, count;
 };
 
-// One call. The caller has checked every shape; of each sequence that past + count <= capacity; and that no two share a
-// slot.
+// Whether a cache has room for a sequence's new entries, all of which are written before a row looks back: those that
+// some row sees must still be there. With a window (0: none), a cache is a ring of whole spans if texts are longer.
+constexpr bool has_room(size_t capacity, size_t window, size_t past, size_t count) {
+  if (past + count <= capacity) return true;
+  return window != 0 && capacity % kSpanKeys == 0 && window + count - 1 <= capacity;
+}
+
+// One call. The caller has checked every shape; of each sequence that it has_room; and that no two share a slot.
 struct AttentionCall {
   AttentionMode mode;
   const AttentionSequence* sequences;
@@ -62,7 +68,8 @@ struct AttentionCall {
   const float* key;    // [tokens, kv_heads, head_size]
   const float* value;  // like key
   CacheKind kind;
-  void* key_cache;      // [slots, kv_heads, capacity] entries, holding the past
+  // [slots, kv_heads, capacity] entries, holding the past: position p at p % capacity.
+  void* key_cache;
   void* value_cache;    // like key_cache
   const float* slopes;  // [heads], or nullptr
   const float* sinks;   // [heads], or nullptr

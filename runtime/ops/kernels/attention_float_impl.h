@@ -25,20 +25,25 @@ struct FloatAttention : AttentionSpan<L> {
 
   using Span::Span;
 
-  const Cache* keys() const { return static_cast<const Cache*>(call.key_cache) + tile.first_entry * head_size; }
-  const Cache* values() const { return static_cast<const Cache*>(call.value_cache) + tile.first_entry * head_size; }
+  // Of the span that begins at this position.
+  const Cache* keys(size_t start) const {
+    return static_cast<const Cache*>(call.key_cache) + entry_of(call, tile.first_entry, start) * head_size;
+  }
+  const Cache* values(size_t start) const {
+    return static_cast<const Cache*>(call.value_cache) + entry_of(call, tile.first_entry, start) * head_size;
+  }
 
   static void store(const AttentionCall& call, const AttentionSequence& sequence, size_t kv_head) {
     const float* const from[] = {call.key, call.value};
     void* const to[] = {call.key_cache, call.value_cache};
     for (size_t which = 0; which < 2; ++which) {
-      const size_t entry = first_entry(call, sequence, kv_head) + sequence.past;
-      Cache* const cache = static_cast<Cache*>(to[which]) + entry * call.head_size;
       for (size_t i = 0; i < sequence.count; ++i) {
+        const size_t entry = entry_of(call, first_entry(call, sequence, kv_head), sequence.past + i);
+        Cache* const cache = static_cast<Cache*>(to[which]) + entry * call.head_size;
         const float* const row = from[which] + ((sequence.first + i) * call.kv_heads + kv_head) * call.head_size;
         for (size_t d = 0; d < call.head_size; d += 16) {
           const size_t values = call.head_size - d < 16 ? call.head_size - d : 16;
-          L::store(cache + i * call.head_size + d, L::load(row + d, values), values);
+          L::store(cache + d, L::load(row + d, values), values);
         }
       }
     }
@@ -46,7 +51,7 @@ struct FloatAttention : AttentionSpan<L> {
 
   // Keys to [16-key vector][head_size][16]. A vector that reaches past the range repeats its last key.
   void load_keys(size_t start, KeyRange range, float* block) {
-    const Cache* const from = keys() + start * head_size;
+    const Cache* const from = keys(start);
     const size_t lines = 16 * head_size * sizeof(Cache) / 64;
     for (size_t v = range.first / 16; v * 16 < range.last; ++v) {
       for (size_t i = 0; i < lines; ++i) ahead.fetch();
@@ -216,13 +221,13 @@ struct FloatAttention : AttentionSpan<L> {
   void span(size_t start, AttentionState state, AttentionScratch scratch) {
     const KeyRange range = seen_by_any(0, tile.row_count, start);
     if (range.first >= range.last) return;
-    const Cache* const of_span = values() + start * head_size;
+    const Cache* const of_span = values(start);
     const bool many = tile.row_count >= kManyRows;
     NotAhead nothing;
     ahead = {of_span + range.first * head_size, (range.last - range.first) * head_size};
     load_keys(start, range, scratch.block);
     const size_t next = start + kSpanKeys, end = tile.rows[tile.row_count - 1].end_key;
-    if (next < end) ahead = {keys() + next * head_size, (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size};
+    if (next < end) ahead = {keys(next), (end - next < kSpanKeys ? end - next : kSpanKeys) * head_size};
     many ? score(start, scratch, nothing) : score(start, scratch, ahead);
     Span::softmax_rows(start, scratch);
     Span::merge_sums(start, scratch.largest, scratch.sum, state, scratch.keep, scratch.take);

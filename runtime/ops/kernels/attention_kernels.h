@@ -54,6 +54,12 @@ inline size_t first_entry(const AttentionCall& call, const AttentionSequence& se
   return (sequence.slot * call.kv_heads + kv_head) * call.capacity + before;
 }
 
+// The entry of a position, where the head's position 0 is `first`. A cache is a ring: a position takes the place of the
+// one `capacity` before it. A span's positions lie side by side, for a ring that turns holds whole spans.
+inline size_t entry_of(const AttentionCall& call, size_t first, size_t position) {
+  return first + position % call.capacity;
+}
+
 struct AttentionKernels {
   // Writes the new keys and values of one (sequence, key-value head) to the cache, rounded to its type.
   void (*store)(const AttentionCall&, const AttentionSequence&, size_t kv_head);

@@ -40,8 +40,13 @@ struct MxInt8Attention : AttentionSpan<L> {
 
   using Span::Span;
 
-  const uint8_t* keys() const { return static_cast<const uint8_t*>(call.key_cache) + tile.first_entry * bytes; }
-  const uint8_t* values() const { return static_cast<const uint8_t*>(call.value_cache) + tile.first_entry * bytes; }
+  // Of the span that begins at this position.
+  const uint8_t* keys(size_t start) const {
+    return static_cast<const uint8_t*>(call.key_cache) + entry_of(call, tile.first_entry, start) * bytes;
+  }
+  const uint8_t* values(size_t start) const {
+    return static_cast<const uint8_t*>(call.value_cache) + entry_of(call, tile.first_entry, start) * bytes;
+  }
 
   struct Block {
     V vectors[kVectorsOfBlock];
@@ -75,11 +80,10 @@ struct MxInt8Attention : AttentionSpan<L> {
     const float* const from[] = {call.key, call.value};
     void* const to[] = {call.key_cache, call.value_cache};
     for (size_t which = 0; which < 2; ++which) {
-      const size_t entry = first_entry(call, sequence, kv_head) + sequence.past;
-      uint8_t* const cache = static_cast<uint8_t*>(to[which]) + entry * bytes;
       for (size_t i = 0; i < sequence.count; ++i) {
+        const size_t number = entry_of(call, first_entry(call, sequence, kv_head), sequence.past + i);
+        uint8_t* const entry = static_cast<uint8_t*>(to[which]) + number * bytes;
         const float* const row = from[which] + ((sequence.first + i) * call.kv_heads + kv_head) * call.head_size;
-        uint8_t* const entry = cache + i * bytes;
         for (size_t d = 0; d < call.head_size; d += kCacheBlock) {
           float values[kCacheBlock];
           Block block = load_block(row + d);
@@ -175,8 +179,8 @@ struct MxInt8Attention : AttentionSpan<L> {
   void load_keys(size_t start, KeyRange range, Packs packs) const {
     const uint8_t* rows[16];
     for (size_t key = range.first / 16 * 16; key < range.last; key += 16) {
-      fetch(values() + start * bytes, key, range);
-      rows_at(keys() + start * bytes, key, range, rows);
+      fetch(values(start), key, range);
+      rows_at(keys(start), key, range, rows);
       B::key_packs(rows, head_size, packs.keys + key * head_size);
       take_scales(rows, key, packs.key_scales);
     }
@@ -186,8 +190,8 @@ struct MxInt8Attention : AttentionSpan<L> {
   void load_values(size_t start, KeyRange range, KeyRange next, Packs packs) const {
     const uint8_t* rows[16];
     for (size_t key = range.first / 16 * 16; key < range.last; key += 16) {
-      fetch(keys() + (start + kSpanKeys) * bytes, key, next);
-      rows_at(values() + start * bytes, key, range, rows);
+      fetch(keys(start + kSpanKeys), key, next);
+      rows_at(values(start), key, range, rows);
       for (size_t j = 0; j < 16; j += 4) {
         B::value_packs(rows + j, head_size, packs.values + (key + j) / 4 * kPackBytes, kPacksOfSpan * kPackBytes);
       }

@@ -326,6 +326,41 @@ def test_rollback_is_a_smaller_length() -> None:
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@CACHE_TYPES
+def test_a_ring_gives_what_a_whole_cache_gives(cache_type: str) -> None:
+    """With a window, a cache of 256 entries holds the latest of a text of 500, position p at p % 256."""
+    session = session_for(cache_type, window=100)
+    whole = random_call([490, 250], [10, 7], capacity=500, cache_type=cache_type)
+    names = ("past_key", "past_value")
+    rings = {name: np.full_like(getattr(whole, name)[:, :, :256], np.nan) for name in names}
+    for name in names:
+        for slot, past in zip(whole.slots, whole.past_lengths, strict=True):
+            for position in range(past):
+                rings[name][slot, :, position % 256] = getattr(whole, name)[slot, :, position]
+    expected_output, expected_key, _ = run(session, whole.feeds(window=100))
+    output, key, _ = run(session, whole.feeds(window=100) | rings)
+    assert output.tobytes() == expected_output.tobytes()
+    for slot, end in zip(whole.slots, (500, 257), strict=True):
+        for position in range(end - 256, end):
+            np.testing.assert_array_equal(key[slot, :, position % 256], expected_key[slot, :, position])
+
+
+@pytest.mark.parametrize(
+    ("capacity", "past", "new", "least"),
+    [(128, 500, 30, 129), (128, 0, 129, 228), (200, 190, 11, 110), (127, 120, 9, 108)],
+)
+def test_a_ring_that_is_too_small_is_refused(capacity: int, past: int, new: int, least: int) -> None:
+    """Rows would be overwritten that others see, or a span would not lie side by side."""
+    session = session_for("float16", window=100)
+    call = random_call([0], [new], capacity=capacity)
+    message = (
+        rf"past_lengths\[0\]: got {past} and {new} new, expected at most the cache's capacity {capacity} together, "
+        f"or a capacity that is a multiple of 128 and at least {least} for a window of 100"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        run(session, call.feeds(window=100) | {"past_lengths": np.array([past], np.int32)})
+
+
 def fixed_calls() -> Iterator[tuple[str, Array]]:
     """Outputs and caches over variants, cache types, head sizes and spans."""
     sizes = [(4, 2, 16), (6, 1, 20), (7, 7, 72), (9, 1, 64), (4, 2, 18)]
