@@ -15,7 +15,7 @@ from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.pair import Vocabulary, check_kinds, usable_ids
 from mxspec.compile.check.prompt_parts import check_prompt_parts
 from mxspec.compile.check.referee import Verdict, judge
-from mxspec.compile.check.windows import check_windows, windows_of
+from mxspec.compile.check.windows import check_windows
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.complete import require_complete
 from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
@@ -303,7 +303,7 @@ def plan_models(
             tapped = () if name == "draft" else taps
             trace, kept = traces[checkpoint], rows.get(name)
             plan = plan_model(name, checkpoint, wanted, _recipe_of(name, recipe), contexts[name], trace, kept, tapped)
-            check_windows(checkpoint.config, windows_of(plan.exported), verdicts[checkpoint].windows)
+            check_windows(checkpoint.config, plan.exported.windows, verdicts[checkpoint].windows)
             plans.append(plan)
         if wanted.tied == "once" and not plan.shares_table and plan.rows is None:
             stages.note(f"the {name} has an embedding and a head of their own: `tied` changes nothing")

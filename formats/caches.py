@@ -1,4 +1,4 @@
-"""The kinds of key-value caches: what an entry of a head holds."""
+"""The kinds of key-value caches: what an entry of a head holds, and how many entries a layer keeps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from mxspec.formats.weight_format import BLOCK
 CacheKind = Literal["float32", "float16", "mxint8"]
 CACHE_KINDS: tuple[CacheKind, ...] = get_args(CacheKind)
 """In the order of CacheKind in runtime/ops/kernels/attention.h."""
+
+SPAN = 128
+"""Entries that attention reads together: kSpanKeys in runtime/ops/kernels/attention.h."""
 
 _DTYPES: dict[CacheKind, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "mxint8": np.uint8}
 
@@ -34,6 +37,19 @@ def entry_bytes(kind: CacheKind, head_size: int) -> int:
     return entry_size(kind, head_size) * cache_dtype(kind).itemsize
 
 
-def cache_bytes(kind: CacheKind, layers: int, kv_heads: int, head_size: int, tokens: int) -> int:
-    """Bytes of the keys and values of so many tokens, in all layers."""
-    return 2 * layers * kv_heads * entry_bytes(kind, head_size) * tokens
+def cache_bytes(kind: CacheKind, kv_heads: int, head_size: int, tokens: int) -> int:
+    """Bytes of the keys and values of so many tokens, counted once for each layer that keeps them."""
+    return 2 * kv_heads * entry_bytes(kind, head_size) * tokens
+
+
+def capacity_of(window: int, context: int, call: int) -> int:
+    """Entries that a layer keeps of a text of up to `context` tokens, to which a call adds up to `call`.
+
+    A layer with a window (0: none) keeps what its rows see, and what a call writes, in a ring of whole spans.
+    """
+    return min(context, -(-(window + call) // SPAN) * SPAN) if window else context
+
+
+def capacity_name(window: int) -> str:
+    """The name that a graph gives this dimension of its caches."""
+    return f"capacity_of_window_{window}" if window else "capacity"

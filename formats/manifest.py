@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError, field_validator, model_validator
 
-from mxspec.formats.caches import CacheKind, cache_bytes, entry_size
+from mxspec.formats.caches import CacheKind, cache_bytes, capacity_of, entry_size
 from mxspec.formats.errors import BundleError
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.formats.sampling import BUNDLED, PARAMETERS
@@ -238,7 +238,8 @@ class ModelEntry(Strict):
     `borrowed` names computed tables that its graph reads in the target's weights file; a draft that reads hidden states
     may read its embedding there, too. With an `encoder` the other figures are the decoder's. A draft with a
     `vocabulary` of its own has a row of logits for each token that it proposes. With `states` the graph gives hidden
-    states, or reads them. A mixture of experts has `experts`.
+    states, or reads them. A mixture of experts has `experts`. `windows` are the tokens that each layer sees, 0 for all;
+    empty where all see all.
     """
 
     graph: str
@@ -250,6 +251,7 @@ class ModelEntry(Strict):
     kv_heads: Positive
     head_size: Positive
     caches: CacheKind = Field(validation_alias=AliasChoices("caches", "cache_dtype"))
+    windows: tuple[Count, ...] = ()
     vocab_size: Positive
     context_length: Positive
     vocabulary: VocabularyEntry | None = None
@@ -281,9 +283,35 @@ class ModelEntry(Strict):
         """Size of the last dimension of its caches: one key, or value, of a head."""
         return entry_size(self.caches, self.head_size)
 
+    @property
+    def layer_windows(self) -> tuple[int, ...]:
+        """Tokens that each layer sees; 0 for all."""
+        return self.windows or (0,) * self.layers
+
+    @property
+    def call_tokens(self) -> int:
+        """`call_tokens` of its specializations."""
+        return call_tokens(self.specializations)
+
+    def capacity_of(self, window: int) -> int:
+        """Tokens of a text whose keys and values a layer with this window (0: none) keeps."""
+        return capacity_of(window, self.context_length, self.call_tokens)
+
     def cache_bytes(self, tokens: int) -> int:
-        """Bytes of the keys and values of so many tokens, in all layers."""
-        return cache_bytes(self.caches, self.layers, self.kv_heads, self.head_size, tokens)
+        """Bytes of the keys and values of a text of so many tokens, in all layers."""
+        kept = sum(min(tokens, self.capacity_of(window)) for window in self.layer_windows)
+        return cache_bytes(self.caches, self.kv_heads, self.head_size, kept)
+
+    @field_validator("windows")
+    @classmethod
+    def _none_where_all_see_all(cls, windows: tuple[int, ...]) -> tuple[int, ...]:
+        return windows if any(windows) else ()
+
+    @model_validator(mode="after")
+    def _has_a_window_a_layer(self) -> Self:
+        if self.windows and len(self.windows) != self.layers:
+            raise ValueError(f"windows: got {len(self.windows)} for {self.layers} layers")
+        return self
 
     @model_validator(mode="after")
     def _has_experts(self) -> Self:
@@ -328,6 +356,14 @@ class GuessesEntry(Strict):
     file: str
     text_sha256: Sha256
     tokens: Positive
+
+
+def call_tokens(specializations: Iterable[int]) -> int:
+    """The most tokens that a call adds to a text whose layers have windows, and that it may go back by.
+
+    They are a chunk of a prompt, or the K + 1 tokens of a round. A ring has room for them beside the window.
+    """
+    return max(*specializations, LARGEST_K + 1)
 
 
 def _default_of(name: str) -> tuple[Any, Any]:
@@ -514,7 +550,9 @@ class Manifest(Strict):
 
 def _said_nothing(entry: ModelEntry) -> dict[str, Any]:
     """The newer keys of a model that say nothing."""
-    found: dict[str, Any] = {key: True for key in ("vocabulary", "states", "experts") if getattr(entry, key) is None}
+    found: dict[str, Any] = {
+        key: True for key in ("vocabulary", "states", "experts", "windows") if not getattr(entry, key)
+    }
     if entry.vocabulary is not None:
         found["vocabulary"] = {key for key in ("writes_text", "text_shared") if not getattr(entry.vocabulary, key)}
     return found

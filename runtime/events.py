@@ -66,6 +66,7 @@ class Statistics:
     lossless: bool  # False where lenience was asked for: the text is not the target's own
     prompt_tokens: int
     reused_tokens: int  # tokens of the prompt that a slot held already, so they were not read again
+    reread_tokens: int  # tokens of the prompt that a slot had read, and that windows have passed since
     emitted: int  # tokens handed to the reader
     beams: int  # beams kept at a time; 1: no beam search
     rounds: int

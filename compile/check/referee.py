@@ -28,7 +28,6 @@ from mxspec.compile.check.reference import (
     states_difference,
 )
 from mxspec.compile.check.twin import LOUD, QUIET, Scale, taps_of_twin, write_twin
-from mxspec.compile.check.windows import windows_of
 from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.config import one_line
@@ -115,7 +114,7 @@ def compile_twin(
             sources = {name: checkpoint.tensors[source.name] for name, source in plan.sources.items()}
             entry = write_model(replace(plan, sources=sources), folder, lambda count: None).entry
         readings = _read(folder, entry, checkpoint.config)
-        yield Twin(scale, folder, checkpoint.config, readings, tuple(windows_of(plan.exported)), given)
+        yield Twin(scale, folder, checkpoint.config, readings, plan.exported.windows, given)
 
 
 def _read(folder: Path, entry: ModelEntry, config: PreTrainedConfig) -> dict[int, list[Reading]]:

@@ -10,13 +10,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedConfig
 
 from mxspec.compile.check.twin import WINDOWS, layer_kinds, layers_of_each_kind, shrink
-from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.formats.errors import CheckFailed
-
-
-def windows_of(exported: ExportedGraph) -> list[int]:
-    """Tokens that each layer's attention looks back at, 0 for all; in the order of the layers."""
-    return [node.attributes["window"].as_int() for node in exported.model.graph if "window" in node.attributes]
 
 
 def check_windows(config: PreTrainedConfig, whole: Sequence[int], twin: Sequence[int]) -> None:

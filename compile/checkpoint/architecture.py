@@ -6,6 +6,8 @@ from transformers import PreTrainedConfig
 
 from mxspec.formats.errors import UnsupportedModelError
 
+_WINDOWED = ("sliding_attention", "local")  # the second is GPT-Neo's
+
 
 def architecture_name(config: PreTrainedConfig) -> str:
     """The architecture, such as LlamaForCausalLM, or the model type if the configuration names none."""
@@ -50,6 +52,14 @@ def decoder_heads(config: PreTrainedConfig) -> int:
 def head_size(config: PreTrainedConfig) -> int:
     """The size of a head in the decoder's attention; raises as decoder_layers."""
     return int(getattr(config, "head_dim", None) or _stated(config, "hidden_size") // decoder_heads(config))
+
+
+def layer_windows(config: PreTrainedConfig) -> tuple[int, ...]:
+    """Tokens that each of the decoder's layers sees, 0 for all; raises as decoder_layers."""
+    window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None) or 0
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    layers = decoder_layers(config)
+    return tuple(window if kind in _WINDOWED else 0 for kind in kinds or ["sliding_attention"] * layers)
 
 
 def _stated(config: PreTrainedConfig, *names: str) -> int:

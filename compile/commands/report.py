@@ -99,10 +99,7 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(
                 f"  rounded a second time: the checkpoint's matrices are {', '.join(origins)}", highlight=False
             )
-        of_token = entry.cache_bytes(1)
-        in_half = cache_bytes("float16", entry.layers, entry.kv_heads, entry.head_size, 1)
-        beside = "" if entry.caches == "float16" else f"; {in_half:,} in float16"
-        console.print(f"  caches in {entry.caches}: {of_token:,} bytes a token{beside}", highlight=False)
+        _print_caches(entry, console)
         for tensor in entry.tensors:
             if tensor.looked_up:
                 console.print(
@@ -231,6 +228,24 @@ def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
         )
 
 
+def _print_caches(entry: ModelEntry, console: Console) -> None:
+    """What a token takes, and what windows save of a text as long as the context."""
+    of_token = entry.cache_bytes(1)
+    in_half = cache_bytes("float16", entry.kv_heads, entry.head_size, entry.layers)
+    beside = "" if entry.caches == "float16" else f"; {in_half:,} in float16"
+    console.print(f"  caches in {entry.caches}: {of_token:,} bytes a token{beside}", highlight=False)
+    if not entry.windows:
+        return
+    context, sizes = entry.context_length, " and ".join(f"{size:,}" for size in sorted(set(entry.windows) - {0}))
+    kept, whole = entry.cache_bytes(context), of_token * context
+    console.print(
+        f"  {sum(map(bool, entry.windows))} of {entry.layers} layers have windows of {sizes}: "
+        f"{kept:,} bytes for {context:,} tokens, {kept / whole:.1%} of what they take without windows",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def _model_table(name: str, entry: ModelEntry) -> Table:
     lengths = ", ".join(map(str, entry.specializations))
     stored = entry.format + ("" if entry.activations == "int16" else f" with {entry.activations} activations")
@@ -298,6 +313,9 @@ def _model_json(entry: ModelEntry) -> dict[str, Any]:
         "format": entry.format,
         "activations": entry.activations,
         "context_length": entry.context_length,
+        "caches": entry.caches,
+        "windows": list(entry.windows),
+        "cache_bytes": entry.cache_bytes(entry.context_length),
         "specializations": list(entry.specializations),
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),

@@ -102,6 +102,11 @@ class ExportedGraph:
         """The model's graph, and its encoder's if it has one."""
         return (self.model,) if self.encoder is None else (self.model, self.encoder.model)
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Tokens that each layer's attention looks back at, 0 for all; in the order of the layers."""
+        return tuple(node.attributes["window"].as_int() for node in self.model.graph if "window" in node.attributes)
+
 
 def join_weights(weights: Sequence[WeightSpec], graph: ir.Model, more: Sequence[WeightSpec]) -> list[WeightSpec]:
     """Join `weights` and those of a second graph over the same file, `more`; shared weights are stored once.

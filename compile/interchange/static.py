@@ -15,6 +15,7 @@ from mxspec.compile.check.same_bits import check_same_bits
 from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.caches import capacity_name
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.models.session import Session
 
@@ -62,8 +63,14 @@ def emit_static(bundle: Bundle, output: Path, *, force: bool, stages: Stages, sl
                 for what, graph in graphs.items():
                     check_graph(bundle, name, folder.folder, graph, shapes[what])
             calls = {what: {"graph": graph, **asdict(shapes[what])} for what, graph in graphs.items()}
-            models[name] = {"weights": entry.weights, "weights_are_linked": linked, "graphs": calls}
+            linking = {"weights": entry.weights, "weights_are_linked": linked}
+            models[name] = linking | ring_capacities(entry) | {"graphs": calls}
         return folder.publish(bundle, models)
+
+
+def ring_capacities(entry: ModelEntry) -> dict[str, int]:
+    """The capacities of layers with a window, by the names that the graph has for them."""
+    return {capacity_name(window): entry.capacity_of(window) for window in sorted(set(entry.windows) - {0})}
 
 
 def place_weights(weights: Path, folder: EmittedFolder) -> bool:
@@ -86,7 +93,7 @@ def write_graphs(
     """Write a graph for each call; return file names by the purpose of the call."""
     for what, shape in shapes.items():
         graph = ir.load(bundle.graph_path(name))
-        fix_dimensions(graph, asdict(shape))
+        fix_dimensions(graph, asdict(shape) | ring_capacities(bundle.manifest.models[name]))
         ir.save(graph, folder / f"{name}.{what}.onnx")
         yield what, f"{name}.{what}.onnx"
 

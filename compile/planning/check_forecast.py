@@ -10,9 +10,9 @@ from transformers import PreTrainedConfig
 from mxspec.compile.heads.mtp_config import MtpConfig
 from mxspec.compile.planning.forecast import ModelForecast
 from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
-from mxspec.formats.caches import cache_bytes
+from mxspec.formats.caches import cache_bytes, capacity_of
 from mxspec.formats.errors import CheckFailed
-from mxspec.formats.manifest import ModelName
+from mxspec.formats.manifest import ModelName, call_tokens
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 TOLERANCE = 0.01  # of bytes and memory
@@ -64,9 +64,10 @@ def compare(expected: ModelForecast, counted: Counted) -> None:
 
 
 def _cache_bytes(plan: ModelPlan) -> int:
-    exported = plan.exported
-    tokens = exported.context_length + (0 if exported.encoder is None else exported.encoder.context_length)
-    return cache_bytes(exported.caches, exported.layers, exported.kv_heads, exported.head_size, tokens)
+    exported, call = plan.exported, call_tokens(plan.specializations)
+    kept = sum(capacity_of(window, exported.context_length, call) for window in exported.windows)
+    read = 0 if exported.encoder is None else exported.encoder.context_length * exported.layers
+    return cache_bytes(exported.caches, exported.kv_heads, exported.head_size, kept + read)
 
 
 def _step_bytes(plan: ModelPlan) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.architecture import decoder_heads, decoder_layers, head_size
+from mxspec.compile.checkpoint.architecture import decoder_heads, decoder_layers, head_size, layer_windows
 from mxspec.compile.checkpoint.config import make_config, read_settings
 from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices, router_matrices
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
@@ -18,8 +18,8 @@ from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.heads.mtp_config import MtpConfig, mtp_settings
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format
-from mxspec.formats.caches import CacheKind, cache_bytes
-from mxspec.formats.manifest import ExpertsEntry, ModelName
+from mxspec.formats.caches import cache_bytes, capacity_of
+from mxspec.formats.manifest import ExpertsEntry, ModelName, call_tokens
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 from mxspec.recipes.find_recipe import shipped_config
 from mxspec.recipes.recipe import Recipe, TargetRecipe, is_mtp, kept_rows
@@ -36,6 +36,7 @@ CHECK_SECONDS_A_WEIGHT = 10.4 / 6.738e9
 class ModelForecast:
     """One model: weights in its checkpoint, bytes of its weights file, and bytes of one text's cache at full length.
 
+    `whole_cache_bytes` are those that the cache would have if no layer had a window.
     `fetch_bytes` is the size of the safetensors files by the configuration's dtype (16 bits if it has none), and 0 for
     an existing folder. `matrices` names the parameters that will be packed. A call reads all `matrix_bytes` but those
     of the `experts` that no token chooses, which are `expert_bytes` together.
@@ -49,6 +50,7 @@ class ModelForecast:
     fetch_bytes: int
     file_bytes: int
     cache_bytes: int
+    whole_cache_bytes: int
     context_length: int
     matrices: frozenset[str]
     matrix_bytes: int
@@ -115,7 +117,6 @@ def _forecast_model(
     if isinstance(config, MtpConfig):  # whose tables are the target's, and whose embedding is stored with it
         table = config.vocab_size * config.hidden_size
         fetched, lent = fetched - 2 * width * table, 2 * table
-    texts = context_length + (source_length(recipe, config) or 0)
     return ModelForecast(
         name=name,
         checkpoint=wanted.checkpoint,
@@ -124,7 +125,8 @@ def _forecast_model(
         weights=weights,
         fetch_bytes=0 if recipe.has_folder(recipe.source_of(wanted).checkpoint) else fetched,
         file_bytes=sum(packed.values()) + sum(_kept_bytes(model, context_length, stored_once, packed)) - lent,
-        cache_bytes=_cache_bytes(config, texts, recipe.caches),
+        cache_bytes=_cache_bytes(config, recipe, context_length, layer_windows(config)),
+        whole_cache_bytes=_cache_bytes(config, recipe, context_length, (0,) * decoder_layers(config)),
         context_length=context_length,
         matrices=frozenset(packed),
         matrix_bytes=sum(packed.values()),
@@ -209,7 +211,10 @@ def _kept_bytes(
     yield from (4 * math.prod(shape) for shape in computed)
 
 
-def _cache_bytes(config: PreTrainedConfig, tokens: int, kind: CacheKind) -> int:
+def _cache_bytes(config: PreTrainedConfig, recipe: Recipe, context_length: int, windows: Sequence[int]) -> int:
     """Bytes of the keys and values of all layers, for a text and its source."""
     kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
-    return cache_bytes(kind, decoder_layers(config), kv_heads, head_size(config), tokens)
+    call = call_tokens([min(recipe.prefill_chunk, context_length)])
+    kept = sum(capacity_of(window, context_length, call) for window in windows)
+    read = (source_length(recipe, config) or 0) * len(windows)
+    return cache_bytes(recipe.caches, kv_heads, head_size(config), kept + read)

@@ -72,6 +72,7 @@ def write_graph(
         kv_heads=exported.kv_heads,
         head_size=exported.head_size,
         caches=exported.caches,
+        windows=exported.windows,
         vocab_size=exported.vocab_size,
         context_length=exported.context_length,
         states=exported.states,

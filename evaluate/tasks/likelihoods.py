@@ -79,6 +79,8 @@ class Likelihoods:
         first = self._read_context(context)
         slots = self._session.slots
         for begin in range(0, len(continuations), slots):
+            if not self._session.goes_on(0, len(context)):  # earlier continuations were long
+                self._read_context(context)
             choices = [_Choice(tokens, slot) for slot, tokens in enumerate(continuations[begin : begin + slots])]
             for choice in choices:
                 choice.add(first)
@@ -91,6 +93,8 @@ class Likelihoods:
     def _read_context(self, context: Tokens) -> Logits:
         """Read what slot 0 lacks of the context; return a copy of the logits after the context, float32[1, vocab]."""
         past = min(common_prefix(self._held, context), len(context) - 1)
+        if not self._session.goes_on(0, past):  # windows have passed it
+            past = 0
         while True:
             piece = context[past : past + self._session.chunk]
             logits = self._session.run([Part(0, past, piece, 1)])

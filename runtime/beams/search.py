@@ -65,8 +65,8 @@ class Search:
         self.steps = 0
         self.hypotheses: Hypotheses[Ended] = Hypotheses(beams)
         self.target, self.draft = target, draft
-        self.target_forks = Forks(target.copy_prefix)
-        self.draft_forks = None if draft is None else Forks(draft.copy_prefix)
+        self.target_forks = self._forks_of(target)
+        self.draft_forks = None if draft is None else self._forks_of(draft)
         room = target.capacity + 1 - len(settings.prompt)
         self.shaping = Shaping(
             shaper,
@@ -82,6 +82,9 @@ class Search:
         self._spares: list[Slot] = []
         self._stream = stream
         self._outbox = outbox
+
+    def _forks_of(self, session: Session) -> Forks:
+        return Forks(session.copy_prefix, session.goes_on, self.root, self.settings.prompt)
 
     # --- its state ---
 
@@ -111,8 +114,20 @@ class Search:
         if self.draft_forks is None:
             return 0
         trunk, slot = self._trunk, self._slots[0]
-        held = self.draft_forks.held(trunk)
-        return slot.draft_lag(trunk.length) if held is None else trunk.length - held.length + slot.draft_unencoded
+        if (held := self.draft_forks.held(trunk)) is not None:
+            return trunk.length - held.length + slot.draft_unencoded
+        return 0 if self.draft_ready else trunk.length - self._prompt_read + slot.draft_unencoded
+
+    @property
+    def draft_ready(self) -> bool:
+        """Whether the draft has read the prompt, and can go on with every beam."""
+        return self.draft_forks is not None and all(self.draft_forks.held(node) is not None for node in self.live)
+
+    @property
+    def _prompt_read(self) -> int:
+        """Tokens of the prompt that the draft has read in the first slot; none where it read all, and has lost it."""
+        length = self._slots[0].draft_length
+        return length if length < len(self.settings.prompt) else 0
 
     @property
     def _trunk(self) -> Node:
@@ -170,6 +185,7 @@ class Search:
     def start(self, taken: abc.Sequence[Taken], began: float, load: KByLoad) -> None:
         self._slots = [each.slot for each in taken]
         self.tally.began = began
+        self.tally.reread_tokens = taken[0].again
         self.tally.reused_tokens = len(self.settings.source) - taken[0].slot.target_unencoded + taken[0].target
 
     def prompt_was_read(self) -> None:
@@ -186,10 +202,11 @@ class Search:
         if slot.undraftable or count <= 0:
             return
         if self.draft_forks.held(trunk) is None:
-            first = slot.draft_length
+            first = self._prompt_read
             tokens = self.settings.prompt[first : first + count]
+            self.draft_forks.hold(slot.index, [])
             self.draft.run([Part(slot.index, first, tokens, 1)])
-            slot.draft_length += len(tokens)
+            slot.draft_length = first + len(tokens)
             if slot.draft_length == len(self.settings.prompt):
                 self.draft_forks.hold(slot.index, [self.root])
             return

@@ -44,14 +44,14 @@ class SearchWork:
 
     @property
     def tokens(self) -> int:
-        return len(self.unread) + sum(len(place.unread) for place in self._places)
+        return len(self.unread) + sum(len(place.tokens) for place in self._places)
 
     def guess(self) -> None:
         """Run the draft's own search from the target's beams on."""
         search = self.text
         assert search.draft is not None
         assert search.draft_forks is not None
-        if search.draft_forks.held(search.root) is None or search.draft_lag > MOST_BEHIND:
+        if not search.draft_ready or search.draft_lag > MOST_BEHIND:
             search.read_draft(search.draft_lag)  # once, not for each beam
         if search.slots[0].undraftable:
             return

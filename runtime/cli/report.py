@@ -32,6 +32,8 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
         parts.append(f"{statistics.experts_a_step:.1f} experts a layer")
     parts.append(f"{statistics.emitted:,} tokens in {statistics.rounds:,} rounds")
     reused = f", {statistics.reused_tokens:,} of them reused" if statistics.reused_tokens else ""
+    if statistics.reread_tokens:
+        reused += f", {statistics.reread_tokens:,} read again: windows had passed them"
     parts += [f"{statistics.prompt_tokens:,} prompt tokens{reused}", f"K = {statistics.k}"]
     if statistics.seed is not None:
         parts += [f"verifier {statistics.verifier}, {statistics.proposal}", f"seed {statistics.seed}"]
@@ -66,6 +68,7 @@ def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
     return {
         "prompt_tokens": statistics.prompt_tokens,
         "reused_tokens": statistics.reused_tokens,
+        "reread_tokens": statistics.reread_tokens,
         "seed": statistics.seed,
         "k": statistics.k,
         "drafter": statistics.drafter,

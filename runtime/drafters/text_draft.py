@@ -48,8 +48,9 @@ class TextDraft(Draft):
         self.noise_of = np.where(self.partners >= 0, self.partners, -1 - np.arange(len(self.partners)))
 
     def rewind(self, slot: Slot) -> None:
-        """Forget what was read after the last place of a text where a token of both ends."""
-        slot.draft_length = self._translation.agreed(slot.index, slot.draft_length)
+        """Forget what was read after the last place of a text where a token of both ends; all if windows passed it."""
+        length = self._translation.agreed(slot.index, slot.draft_length)
+        slot.draft_length = length if self.session.goes_on(slot.index, length) else 0
 
     def has_room(self, slot: Slot, own: Sequence[int]) -> bool:
         """Whether the slot's cache holds these tokens of the draft's own after what it has read."""

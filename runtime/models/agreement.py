@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from mxspec.formats.caches import capacity_name
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import ModelEntry
 
@@ -16,14 +17,14 @@ Signature = dict[str, tuple[str, list[Any]]]  # type and shape by name; an open 
 Inputs = Mapping[str, type[np.integer[Any]]]
 
 
-def cache_names(layers: int) -> list[str]:
-    """Names of the caches of a model's own tokens; graphs put past_ and present_ before them."""
-    return [f"{kind}.{layer}" for layer in range(layers) for kind in ("key", "value")]
+def cache_names(layers: Iterable[int]) -> list[str]:
+    """Names of the caches of a model's own tokens in some layers; graphs put past_ and present_ before them."""
+    return [f"{kind}.{layer}" for layer in layers for kind in ("key", "value")]
 
 
 def cross_names(layers: int) -> list[str]:
     """Names of the caches that an encoder writes for a decoder of `layers` layers; graphs put present_ before them."""
-    return [f"cross_{name}" for name in cache_names(layers)]
+    return [f"cross_{name}" for name in cache_names(range(layers))]
 
 
 def check_agreement(path: Path, session: ort.InferenceSession, inputs: Inputs, entry: ModelEntry) -> None:
@@ -53,7 +54,7 @@ def _differences(takes: Signature, gives: Signature, inputs: Inputs, entry: Mode
     layers = sum(name.startswith("past_key.") for name in takes)
     if layers != entry.layers:
         yield f"layers: got {entry.layers}, the graph has {layers}"
-    names = cache_names(layers)
+    names = cache_names(range(layers))
     read = cross_names(layers) if entry.encoder is not None else []
     states_in, states_out = _states_of(entry)
     yield from _strangers("input", takes, {*inputs, *(f"past_{name}" for name in names), *read, *states_in})
@@ -65,6 +66,7 @@ def _differences(takes: Signature, gives: Signature, inputs: Inputs, entry: Mode
         yield f"vocab_size: got {entry.vocab_size}, the graph's logits are {gives['logits'][1]}"
     yield from _wrong_caches(takes, gives, [(f"past_{name}", f"present_{name}") for name in names], entry)
     yield from _wrong_caches(takes, takes, [(name, name) for name in read], entry)
+    yield from _wrong_windows(takes, entry)
 
 
 def _encoder_differences(takes: Signature, gives: Signature, inputs: Inputs, entry: ModelEntry) -> Iterator[str]:
@@ -115,6 +117,14 @@ def _wrong_caches(
         for key, (index, size) in sizes.items():
             if shape[index] != size:
                 yield f"{key}: got {getattr(entry, key)}, the graph's {name} is {shape}"
+
+
+def _wrong_windows(takes: Signature, entry: ModelEntry) -> Iterator[str]:
+    """Layers whose cache has the capacity of another window than the entry's; graphs of fixed shapes have numbers."""
+    for layer, window in enumerate(entry.layer_windows):
+        found, expected = takes[f"past_key.{layer}"][1][2], capacity_name(window)
+        if found != expected and not isinstance(found, int):
+            yield f"windows: got {window} for layer {layer}, the graph's cache has {found}"
 
 
 def _strangers(what: str, found: Signature, expected: set[str]) -> Iterator[str]:

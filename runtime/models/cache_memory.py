@@ -19,6 +19,13 @@ class CacheMemory:
         """Bytes of one slot that holds so many tokens, and of what encoders make of a source; whole pages."""
         return sum(session.slot_bytes(tokens, source) for session in self.sessions)
 
+    def goes_on(self, model: int, slot: int, length: int) -> bool:
+        """Whether a text can go on after its first `length` tokens in a slot of a model, which has read them.
+
+        Models are numbered as `sessions`; one that is not there has nothing to go on with, and loses nothing.
+        """
+        return model >= len(self.sessions) or self.sessions[model].goes_on(slot, length)
+
     def release(self, slot: int, first: int = 0) -> None:
         """Give a slot's memory from token number `first` on back to the system."""
         for session in self.sessions:

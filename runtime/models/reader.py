@@ -50,6 +50,10 @@ class Reader:
             piece = tokens[start : start + self.session.chunk]
             yield self.forward(piece, len(piece)).copy()
 
+    def goes_on(self, length: int) -> bool:
+        """Whether the text can go on after its first `length` tokens."""
+        return self.session.goes_on(self._slot, length)
+
     def rollback(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
         assert 0 <= length <= self.length

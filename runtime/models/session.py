@@ -1,8 +1,9 @@
 """One model of a bundle on ONNX Runtime, with the key-value caches of many texts.
 
 A slot is one row of the caches. They are written in place: past and present are bound to the same memory. A text is
-rolled back by calling with a smaller past; nothing is erased. What a row of a call computes depends on its own text
-alone, so calls may be cut and put together in any way.
+rolled back by calling with a smaller past; nothing is erased. Layers with a window keep the latest entries only: a text
+goes back by about as many tokens as a call may add, and beyond that is read again. What a row of a call computes
+depends on its own text alone, so calls may be cut and put together in any way.
 
 A model with an encoder has a second graph, which reads the source of a slot's text before anything else is read there.
 """
@@ -10,7 +11,7 @@ A model with an encoder has a second graph, which reads the source of a slot's t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from mxspec.runtime.models.binding import Input, Output, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.encoder import Encoder
+from mxspec.runtime.models.reads import Read, cut
 from mxspec.runtime.models.states import GivenStates, ReadStates, States, stand_in_states
 from mxspec.runtime.sampling.shape import Logits
 
@@ -51,17 +53,11 @@ class Part:
     written: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A part as the model reads it: its own tokens, after `past` entries; logits are wanted after those at `rows`."""
-
-    past: int
-    tokens: Sequence[int]
-    rows: Sequence[int]
-
-
 class Session:
-    """A graph and its caches, each [slots, kv_heads, capacity, entry]; used by one thread at a time."""
+    """A graph and its caches, each [slots, kv_heads, capacity, entry]; used by one thread at a time.
+
+    `capacity` is that of texts; the caches of layers with a window hold less (formats/caches.py).
+    """
 
     def __init__(
         self,
@@ -94,22 +90,25 @@ class Session:
         self.source_capacity = 0 if entry.encoder is None else entry.encoder.context_length
         self.experts_touched: float | None = None  # of a layer in the last call, the mean of its layers
         self.chunk = max(entry.specializations)  # tokens of a call that reads many
+        self._most = entry.call_tokens if entry.windows else self.capacity  # of a text, in a call of the graph
         path, inputs = folder / entry.graph, INPUTS if entry.encoder is None else INPUTS | ENCODED
         self.session = load_graph(path, options)
         check_agreement(path, self.session, inputs, entry)
         self._binding = self.session.io_binding()
-        shape = (slots, entry.kv_heads, self.capacity, entry.cache_entry)
-        self._caches = Caches(cache_names(entry.layers), shape, cache_dtype(entry.caches))
-        self._caches.bind(self._binding, "past_", "present_")
+        self._caches = [self._caches_of(window) for window in sorted(set(entry.layer_windows))]
+        for caches in self._caches:
+            caches.bind(self._binding, "past_", "present_")
         self.encoder = None if entry.encoder is None else Encoder(folder, entry, slots, options)
         if self.encoder is not None:
             self.encoder.caches.bind(self._binding, "")
+        self._kept = list(self._caches)  # all that a slot keeps of its tokens
         self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in inputs.items()}
         self._logits = Output(self._binding, "logits", entry.vocab_size)
         self.given_states: GivenStates | None = None
         self.read_states: ReadStates | None = None
         if entry.states is not None and entry.states.own is None:
             self.given_states = GivenStates(self._binding, entry.states, slots, self.capacity)
+            self._kept.append(self.given_states.kept)
         elif entry.states is not None:
             self.read_states = ReadStates(self._binding, entry.states)
 
@@ -121,6 +120,13 @@ class Session:
         entry, vocab_size = manifest.models[name], manifest.tokenizer.vocab_size
         tokens = DraftTokens.of(bundle.path, entry, vocab_size)
         return cls(bundle.path, entry, vocab_size, slots, options, tokens)
+
+    def _caches_of(self, window: int) -> Caches:
+        """Those of the layers with this window."""
+        entry = self.entry
+        layers = [layer for layer, of_layer in enumerate(entry.layer_windows) if of_layer == window]
+        shape = (self.slots, entry.kv_heads, entry.capacity_of(window), entry.cache_entry)
+        return Caches(cache_names(layers), shape, cache_dtype(entry.caches), window)
 
     def run(self, parts: Sequence[Part]) -> Logits:
         """One call: append each part's tokens to its slot; float32[sum of rows, real_vocab] in the order of the parts.
@@ -140,9 +146,30 @@ class Session:
     def run_head(self, parts: Sequence[Part]) -> Logits:
         """`run`, but a draft with few tokens gives only their logits: column i is that of token `head_ids[i]`."""
         reads = [self._read(part) for part in parts]
+        if all(len(read.tokens) <= self._most for read in reads):
+            return self._call(reads)
+        rows: list[list[Logits]] = [[] for _ in reads]
+        states: list[list[States]] = [[] for _ in reads]  # that a text goes on with
+        for call in cut(reads, self._most):
+            pieces = [read for _, read in call]
+            if not any(len(read.rows) for read in pieces):
+                pieces[0] = replace(pieces[0], rows=[0])  # a call has at least one row
+            logits = self._call(pieces).copy()
+            ends = accumulate(len(read.rows) for _, read in call)
+            for (number, read), end in zip(call, ends, strict=True):
+                rows[number].append(logits[end - len(read.rows) : end])
+                if self.read_states is not None:
+                    states[number].append(self.read_states.next[end - len(read.rows) : end].copy())
+        if self.read_states is not None:
+            self.read_states.next = np.concatenate(list(chain.from_iterable(states)))
+        return np.concatenate(list(chain.from_iterable(rows)))
+
+    def _call(self, reads: Sequence[Read]) -> Logits:
+        """One call of the graph; float32[rows, tokens of the head], its own buffer."""
         counts = [len(read.tokens) for read in reads]
-        tokens, rows = sum(counts), sum(part.rows for part in parts)
+        tokens, rows = sum(counts), sum(len(read.rows) for read in reads)
         assert rows > 0, "a call without rows has no logits"
+        assert all(self._holds(read.slot, read.past) for read in reads), "what a ring has lost"
         assert all(read.past + count <= self.capacity for read, count in zip(reads, counts, strict=True)), (
             "past the end"
         )
@@ -155,13 +182,13 @@ class Session:
         fill["position_ids"].of(1, tokens)[0] = list(
             chain.from_iterable(range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
         )
-        fill["slots"].of(len(parts))[:] = [part.slot for part in parts]
-        fill["past_lengths"].of(len(parts))[:] = [read.past for read in reads]
-        fill["new_lengths"].of(len(parts))[:] = counts
+        fill["slots"].of(len(reads))[:] = [read.slot for read in reads]
+        fill["past_lengths"].of(len(reads))[:] = [read.past for read in reads]
+        fill["new_lengths"].of(len(reads))[:] = counts
         if self.encoder is not None:
-            lengths = [self.encoder.lengths[part.slot] for part in parts]
+            lengths = [self.encoder.lengths[read.slot] for read in reads]
             assert 0 not in lengths, "a text whose source nobody has read"
-            fill["encoder_lengths"].of(len(parts))[:] = lengths
+            fill["encoder_lengths"].of(len(reads))[:] = lengths
         firsts = accumulate(counts, initial=0)
         fill["logits_to_keep"].of(rows)[:] = [
             first + row for read, first in zip(reads, firsts, strict=False) for row in read.rows
@@ -170,7 +197,10 @@ class Session:
         if self.given_states is not None:
             self.given_states.begin(tokens)
         if self.read_states is not None:
-            self.read_states.begin(parts)
+            self.read_states.begin(reads)
+        for read, count in zip(reads, counts, strict=True):
+            for kept in self._kept:
+                kept.write(read.slot, read.past, count)
         before = None if self.entry.experts is None else ops.experts_counts()
         try:
             self.session.run_with_iobinding(self._binding)
@@ -180,18 +210,27 @@ class Session:
             touched = ops.experts_counts() - before
             self.experts_touched = touched.experts / max(touched.calls, 1)
         if self.given_states is not None:
-            self.given_states.keep(parts)
+            self.given_states.keep(reads)
         if self.head_ids is None and self.real_vocab > self.entry.vocab_size:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab if self.texts is None else self._known]
 
-    def _read(self, part: Part) -> _Read:
+    def _read(self, part: Part) -> Read:
         if self.translation is None or part.written:
             count = len(part.tokens)
-            return _Read(part.past, part.tokens, range(count - part.rows, count))
+            return Read(part.slot, part.past, part.tokens, range(count - part.rows, count), part.states, part.own)
         past, tokens, ends = self.translation.read(part.slot, part.past, part.tokens)
-        return _Read(past, tokens, [end - 1 for end in ends[len(ends) - part.rows :]])
+        return Read(part.slot, past, tokens, [end - 1 for end in ends[len(ends) - part.rows :]])
+
+    def _holds(self, slot: int, entries: int) -> bool:
+        return all(kept.goes_on(slot, entries) for kept in self._kept)
+
+    def goes_on(self, slot: int, length: int) -> bool:
+        """Whether a slot's text can go on after its first `length` tokens: the rings of windows keep the latest."""
+        if self.translation is not None:
+            length = self.translation.entries(slot, self.translation.agreed(slot, length), [])
+        return self._holds(slot, length)
 
     def fits(self, slot: int, past: int, tokens: Sequence[int]) -> bool:
         """Whether a slot holds these tokens after its first `past`; a draft may need several entries for a token."""
@@ -210,49 +249,37 @@ class Session:
     def copy_prefix(self, source: int, destination: int, length: int, first: int = 0) -> None:
         """Give slot `destination` the first `length` entries of slot `source`, and what they were read under.
 
-        Slot `destination` has the entries before number `first` already.
+        Slot `destination` has the entries before number `first` already. Rings give what they hold.
         """
         if self.encoder is not None:
             self.encoder.copy(source, destination)
         if self.translation is not None:
             length, first = self.translation.copy(source, destination, length, first)
-        self._caches.copy(source, destination, length, first)
-        if self.given_states is not None:
-            self.given_states.copy(source, destination, length, first)
+        for kept in self._kept:
+            kept.copy(source, destination, length, first)
 
     def rows(self, slot: int, length: int) -> dict[str, NDArray[Any]]:
-        """Copies of the first `length` entries of a slot, [kv_heads, length, entry] by the name of the cache."""
-        return {name: array[slot, :, :length].copy() for name, array in self._kept.items()}
+        """What a slot's text goes on with after `length` tokens, [kv_heads, rows, entry] by the name of the cache."""
+        return {name: rows for kept in self._kept for name, rows in kept.rows(slot, length).items()}
 
     def put_rows(self, slot: int, rows: Mapping[str, NDArray[Any]], length: int) -> None:
-        """Give a slot the `length` entries that rows() gave, which may be flat arrays of bytes. Raises MxspecError."""
-        kept = self._kept
-        if rows.keys() != kept.keys():
+        """Give a slot what rows() gave after `length` tokens, maybe as flat arrays of bytes. Raises MxspecError."""
+        if rows.keys() != {name for kept in self._kept for name in kept.arrays}:
             raise MxspecError(f"{self.entry.graph}: got caches of another model")
-        for name, array in kept.items():
-            places, got = array[slot, :, :length], rows[name].nbytes
-            if got != places.nbytes:
-                raise MxspecError(f"{name}: got {got} bytes for {length} tokens, expected {places.nbytes}")
-            places[:] = np.ascontiguousarray(rows[name]).reshape(-1).view(array.dtype).reshape(places.shape)
-
-    @property
-    def _kept(self) -> dict[str, NDArray[Any]]:
-        """All that a slot keeps of its tokens."""
-        return self._caches.arrays | ({} if self.given_states is None else self.given_states.arrays)
+        for kept in self._kept:
+            kept.put_rows(slot, rows, length)
 
     def slot_bytes(self, tokens: int, source: int = 0) -> int:
         """Bytes of the pages of a slot that holds so many tokens, and what the encoder makes of a source."""
-        states = 0 if self.given_states is None else self.given_states.slot_bytes(tokens)
         read = 0 if self.encoder is None else self.encoder.caches.slot_bytes(source)
-        return self._caches.slot_bytes(tokens) + states + read
+        return sum(kept.slot_bytes(tokens) for kept in self._kept) + read
 
     def release(self, slot: int, first: int = 0) -> None:
         """Give the memory of a slot back to the system, from token number `first` on; its entries are zero then."""
         if first and self.translation is not None:
             return  # its entries are not one for each token
-        self._caches.release(slot, first)
-        if self.given_states is not None:
-            self.given_states.release(slot, first)
+        for kept in self._kept:
+            kept.release(slot, first)
 
     def part(self, slot: int, past: int, tokens: Sequence[int], rows: int) -> Part:
         """A part of a check or a measurement: a model that reads states gets some that belong to no text."""
@@ -262,8 +289,8 @@ class Session:
 
     @property
     def caches(self) -> dict[str, NDArray[Any]]:
-        """The keys and values of all slots, layer by layer."""
-        return self._caches.arrays
+        """The keys and values of all slots by name, in the order of the windows; a ring where a layer has one."""
+        return {name: array for caches in self._caches for name, array in caches.arrays.items()}
 
     def copy_source(self, source: int, destination: int) -> None:
         """Give slot `destination` what the encoder has made of the source of slot `source`."""

@@ -3,6 +3,8 @@
 A slot whose text has ended keeps its content until the slot is needed. A new prompt continues from the longest
 beginning that it shares with any slot, whether that slot's text runs or has ended. Where an encoder reads a source
 first, texts share a beginning only under the same source, and what an encoder made of it serves all texts that have it.
+Layers with a window keep the latest tokens only: a slot whose text went on past a beginning serves it as long as what
+the windows see at its end is still there.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from mxspec.runtime.models.cache_memory import CacheMemory
 
 Ids = NDArray[np.int64]
 UNBOUNDED = CacheMemory(())
+_TARGET, _DRAFT = 0, 1  # in the order of CacheMemory
 
 
 def _no_ids() -> Ids:
@@ -81,6 +84,7 @@ class Taken:
     """A slot for a new text, and the beginning that it gets: `target` and `draft` tokens of `lender`.
 
     `target_source` and `draft_source` are slots that hold what the encoders made of its source, if there are any.
+    `again` tokens beyond `target` were read for another text, but are read again: windows have passed them.
     """
 
     slot: Slot
@@ -89,6 +93,7 @@ class Taken:
     draft: int
     target_source: Slot | None = None
     draft_source: Slot | None = None
+    again: int = 0
 
 
 class Slots:
@@ -122,7 +127,8 @@ class Slots:
         if len(idle) < count:
             return None
         wanted = np.array(prompt[:-1], np.int64)
-        shared = {slot.index: _shared(slot, wanted, cache_key, source) for slot in self._slots}
+        read = {slot.index: _shared(slot, wanted, cache_key, source) for slot in self._slots}
+        shared = {index: length if self._goes_on(_TARGET, index, length) else 0 for index, length in read.items()}
         lender = max(self._slots, key=lambda slot: (shared[slot.index], not slot.running, slot.last_used))
         length = shared[lender.index]
         alike = [slot for slot in self._slots if source and (slot.cache_key, slot.source) == (cache_key, source)]
@@ -140,9 +146,10 @@ class Slots:
             slot,
             lender,
             length,
-            min(length, lender.draft_length),
+            self.draft_length(lender, length),
             _first(slot, [other for other in alike if other.target_encoded]),
             _first(slot, [other for other in alike if other.draft_encoded]),
+            max(read.values()) - length,
         )
         others = sorted((other for other in idle if other is not slot), key=lambda other: other.last_used)
         taken = [first, *(Taken(other, other, 0, 0) for other in others[: count - 1])]
@@ -157,6 +164,18 @@ class Slots:
             one.target_length, one.draft_length = each.target, each.draft
             one.tokens, one.borrower = list(prompt), None
         return taken
+
+    def draft_length(self, slot: Slot, length: int) -> int:
+        """Of the first `length` tokens of a slot's text, those that the draft has read and can go on after."""
+        read = min(slot.draft_length, length)
+        return read if self._can_keep(_DRAFT, slot.index, read) else 0
+
+    def _can_keep(self, model: int, slot: int, length: int) -> bool:
+        """Whether a text goes on after its first `length` tokens, and after all but the last of them."""
+        return all(self._goes_on(model, slot, known) for known in (max(length - 1, 0), length))
+
+    def _goes_on(self, model: int, slot: int, length: int) -> bool:
+        return self._memory.goes_on(model, slot, length)
 
     def _bytes_of(self, tokens: int, source: tuple[int, ...]) -> int:
         return self._memory.bytes_of(tokens, len(source))
@@ -218,9 +237,10 @@ class Slots:
         return [slot for slot in self._slots if not slot.running and slot.borrower in (None, borrower)]
 
     def holding(self, tokens: Sequence[int], cache_key: str) -> Slot | None:
-        """A slot that holds these tokens, and maybe more after them, for texts with this key."""
-        wanted = np.array(tokens, np.int64)
-        return next((slot for slot in self._slots if _shared(slot, wanted, cache_key, ()) == len(tokens)), None)
+        """A slot that can go on after these tokens, and all but the last of them, for texts with this key."""
+        wanted, length = np.array(tokens, np.int64), len(tokens)
+        held = (slot for slot in self._slots if _shared(slot, wanted, cache_key, ()) == length)
+        return next((slot for slot in held if self._can_keep(_TARGET, slot.index, length)), None)
 
     def drop_idle(self) -> None:
         """Forget what slots without a text hold, and give their memory back."""

@@ -16,7 +16,7 @@ from mxspec.runtime.models.binding import Output
 from mxspec.runtime.models.caches import Caches
 
 if TYPE_CHECKING:
-    from mxspec.runtime.models.session import Part
+    from mxspec.runtime.models.reads import Read
 
 States = NDArray[np.float32]
 _NAME = "states"
@@ -29,41 +29,24 @@ class GivenStates:
     def __init__(self, binding: Any, entry: StatesEntry, slots: int, capacity: int) -> None:
         """Memory is taken as tokens are read. Raises MxspecError where the address space does not hold it."""
         self._output = Output(binding, _NAME, entry.size)
-        self._kept = Caches([_NAME], (slots, 1, capacity, entry.size), np.dtype(np.float32))
+        self.kept = Caches([_NAME], (slots, 1, capacity, entry.size), np.dtype(np.float32))
         self._given: States = np.zeros((0, entry.size), np.float32)
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """float32[slots, 1, capacity, size], by name."""
-        return self._kept.arrays
 
     def begin(self, tokens: int) -> None:
         """Make room for the states of the next call's tokens."""
         self._given = self._output.of(tokens)
 
-    def keep(self, parts: Sequence[Part]) -> None:
-        """Keep the states that a call has given of its parts."""
-        firsts = accumulate((len(part.tokens) for part in parts), initial=0)
-        for part, first in zip(parts, firsts, strict=False):
-            count = len(part.tokens)
-            self.of(part.slot, part.past, count)[:] = self._given[first : first + count]
+    def keep(self, reads: Sequence[Read]) -> None:
+        """Keep the states that a call has given of what it read."""
+        firsts = accumulate((len(read.tokens) for read in reads), initial=0)
+        for read, first in zip(reads, firsts, strict=False):
+            count = len(read.tokens)
+            self.of(read.slot, read.past, count)[:] = self._given[first : first + count]
 
     def of(self, slot: int, first: int, count: int) -> States:
         """Those of `count` tokens of a slot from number `first` on, where they are kept."""
-        rows: States = self._kept.arrays[_NAME][slot, 0, first : first + count]
+        rows: States = self.kept.arrays[_NAME][slot, 0, first : first + count]
         return rows
-
-    def copy(self, source: int, destination: int, length: int, first: int) -> None:
-        """Give a slot those of the first `length` tokens of another, but for those before number `first`."""
-        self._kept.copy(source, destination, length, first)
-
-    def slot_bytes(self, tokens: int) -> int:
-        """Bytes of the pages of a slot with the states of so many tokens."""
-        return self._kept.slot_bytes(tokens)
-
-    def release(self, slot: int, first: int = 0) -> None:
-        """Give the memory of a slot back to the system, from token number `first` on."""
-        self._kept.release(slot, first)
 
 
 class ReadStates:
@@ -76,18 +59,18 @@ class ReadStates:
         self._output = Output(binding, "next_states", entry.own)
         self.next: States = np.zeros((0, entry.own), np.float32)
 
-    def begin(self, parts: Sequence[Part]) -> None:
+    def begin(self, reads: Sequence[Read]) -> None:
         """Bind the states of the next call; `next` will have those with which a text goes on, one for each row."""
-        given = [part.states for part in parts if part.states is not None]
-        own = {part.own for part in parts}
-        assert len(given) == len(parts), "a draft that reads states gets some beside each token"
+        given = [read.states for read in reads if read.states is not None]
+        own = {read.own for read in reads}
+        assert len(given) == len(reads), "a draft that reads states gets some beside each token"
         assert len(own) == 1, "states of one kind in a call"
         name = "own_states" if own.pop() else "states"
         for each, size in self._sizes.items():
             rows = np.concatenate(given) if each == name else np.zeros((0, size), np.float32)
             value = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(rows, np.float32))
             self._binding.bind_ortvalue_input(each, value)
-        self.next = self._output.of(sum(part.rows for part in parts))
+        self.next = self._output.of(sum(len(read.rows) for read in reads))
 
 
 def stand_in_states(size: int, first: int, count: int) -> States:

@@ -169,7 +169,7 @@ class Scheduler:
         if slot is None:
             return None
         rows = self._target.rows(slot.index, len(tokens))
-        read = min(slot.draft_length, len(tokens))
+        read = self._slots.draft_length(slot, len(tokens))
         if self._draft is None or self._draft.translation is not None or not read:
             return ReadBeginning(list(tokens), cache_key, rows)
         return ReadBeginning(list(tokens), cache_key, rows, read, self._draft.rows(slot.index, read))

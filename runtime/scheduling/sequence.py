@@ -172,6 +172,7 @@ class Sequence:
         self._slot.tokens = self.tokens
         self.tally.began = began
         self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
+        self.tally.reread_tokens = place.again
         self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
         self._begun = True
 

@@ -23,6 +23,7 @@ class Tally:
     first_token: float | None = None
     ended: float | None = None
     reused_tokens: int = 0
+    reread_tokens: int = 0
     beams: int = 1
     encode_seconds: float = 0.0
     rounds: list[Round] = field(default_factory=list)
@@ -47,6 +48,7 @@ class Tally:
             lossless=self.strategy.lossless,
             prompt_tokens=self.prompt_tokens,
             reused_tokens=self.reused_tokens,
+            reread_tokens=self.reread_tokens,
             emitted=emitted,
             beams=self.beams,
             rounds=len(rounds),

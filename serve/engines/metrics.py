@@ -44,6 +44,9 @@ class Metrics:
         self._generated = counter("generation_tokens", "Tokens written.")
         self._queries = counter("prefix_cache_queries", "Tokens of prompts that were looked for in the slots.")
         self._hits = counter("prefix_cache_hits", "Tokens of prompts that a slot held already.")
+        self._reread = counter(
+            "prefix_cache_passed", "Tokens of prompts that a slot had read, read again: windows had passed them."
+        )
         self._drafts = counter("spec_decode_num_drafts", "Rounds in which anything was drafted.")
         self._drafted = counter("spec_decode_num_draft_tokens", "Tokens drafted.")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens that were kept.")
@@ -94,6 +97,7 @@ class Metrics:
             self._prompt.labels(model).inc(statistics.prompt_tokens)
             self._queries.labels(model).inc(statistics.prompt_tokens)
             self._hits.labels(model).inc(statistics.reused_tokens)
+            self._reread.labels(model).inc(statistics.reread_tokens)
 
     def add_round(self, model: str, done: Round, seconds: float | None) -> None:
         """Count a round of a text, with the seconds since its last round; None for the first."""

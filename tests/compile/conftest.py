@@ -300,7 +300,7 @@ def written_graph(
             model.graph.initializers[spec.name].const_value = ir.tensor(fill_weight(spec, state), name=spec.name)
         folder = tmp_path_factory.mktemp(f"{name}-{weight_format}-{caches}")
         (folder / "graph.onnx").write_bytes(ir.serde.serialize_model(model).SerializeToString())
-        sizes = ("architecture", "layers", "kv_heads", "head_size", "caches", "vocab_size", "context_length")
+        sizes = ("architecture", "layers", "kv_heads", "head_size", "caches", "windows", "vocab_size", "context_length")
         entry = ModelEntry(
             graph="graph.onnx", weights="inside", format=weight_format, specializations=(1, 96), tensors=(),
             **{name: getattr(exported, name) for name in sizes},

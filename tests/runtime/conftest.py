@@ -41,7 +41,8 @@ class ToySession:
     """Logits are a function of the tokens in a slot, and a stale or skipped entry of it is an error.
 
     With a `source_capacity` it has an encoder: logits are a function of a slot's source as well. With `tokens` it is a
-    draft with few or other tokens, and the function is one of what it reads.
+    draft with few or other tokens, and the function is one of what it reads. With a `ring` it can only go on after a
+    token of which it says so: it keeps the last written of the positions that share a place of the ring.
     """
 
     experts_touched: float | None = None
@@ -54,7 +55,9 @@ class ToySession:
         chunk: int = 64,
         source_capacity: int = 0,
         tokens: DraftTokens | None = None,
+        ring: int = 0,
     ) -> None:
+        self._rings = [[STALE] * ring for _ in range(slots)]
         self.capacity, self.slots, self.chunk, self.source_capacity = capacity, slots, chunk, source_capacity
         self.encoded: list[list[tuple[int, tuple[int, ...]]]] = []  # the sources of each call, by slot
         self._sources: list[tuple[int, ...]] = [()] * slots
@@ -81,6 +84,10 @@ class ToySession:
             past, tokens, ends = self._read(part)
             end = past + len(tokens)
             assert end <= self.capacity, "past the end of the cache"
+            assert self._in_ring(part.slot, past), "what a window has passed"
+            ring = self._rings[part.slot]
+            for position in range(past, end) if ring else ():
+                ring[position % len(ring)] = position
             cache = self._caches[part.slot]
             cache[past:] = [STALE] * (self.capacity - past)  # what was rolled back is of no use any more
             cache[past:end] = tokens
@@ -97,6 +104,15 @@ class ToySession:
             return part.past, part.tokens, range(1, len(part.tokens) + 1)
         return self.translation.read(part.slot, part.past, part.tokens)
 
+    def _in_ring(self, slot: int, length: int) -> bool:
+        ring = self._rings[slot]
+        return length == 0 or not ring or ring[(length - 1) % len(ring)] == length - 1
+
+    def goes_on(self, slot: int, length: int) -> bool:
+        if self.translation is not None:
+            length = self.translation.entries(slot, self.translation.agreed(slot, length), [])
+        return self._in_ring(slot, length)
+
     def fits(self, slot: int, past: int, tokens: Sequence[int]) -> bool:
         if self.translation is None:
             return past + len(tokens) <= self.capacity
@@ -106,6 +122,8 @@ class ToySession:
         if self.translation is not None:
             length, first = self.translation.copy(source, destination, length, first)
         assert STALE not in self._caches[source][:length]
+        assert self._in_ring(source, length), "what a window has passed"
+        self._rings[destination] = list(self._rings[source])
         if self.source_capacity:
             self.copy_source(source, destination)
         self._caches[destination][first:length] = self._caches[source][first:length]

@@ -91,6 +91,9 @@ def test_slots_drop_what_was_not_used_for_longest_and_the_lender_last() -> None:
         def slot_bytes(self, tokens: int, source: int) -> int:
             return tokens
 
+        def goes_on(self, slot: int, length: int) -> bool:
+            return True
+
         def release(self, slot: int, first: int) -> None:
             released.append(slot)
 

@@ -95,7 +95,9 @@ class CallBench:
         return self.entry.cache_bytes(cached)
 
     def fill(self, cached: int) -> None:
-        """Fill or cut the cache to exactly `cached` tokens."""
+        """Fill or cut the cache to exactly `cached` tokens, which are read again where windows have passed them."""
+        if not self.reader.goes_on(min(cached, self.reader.length)):
+            self.reader.rollback(0)
         if self.reader.length < cached:
             self.reader.append(self.random_ids(cached - self.reader.length), 1)
         self.reader.rollback(cached)
@@ -104,7 +106,7 @@ class CallBench:
         """Seconds of one call with logits of its last `rows` tokens; the cache keeps its length."""
         cached = self.reader.length
         seconds = seconds_of(lambda: self.reader.forward(ids, rows))
-        self.reader.rollback(cached)
+        self.fill(cached)
         return seconds
 
     def seconds(self, tokens: int, cached: int, rows: int | None = None) -> float:

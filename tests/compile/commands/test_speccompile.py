@@ -380,14 +380,13 @@ def fake_plans(monkeypatch: pytest.MonkeyPatch, draft_logits: int = 128) -> None
         pipeline, "plan_model", lambda name, *_: fake_plan(name, draft_logits if name == "draft" else 128)
     )
     monkeypatch.setattr(pipeline, "replace", lambda plan, **_: plan)
-    monkeypatch.setattr(pipeline, "windows_of", lambda exported: ())
     monkeypatch.setattr(pipeline, "check_windows", lambda *_: None)
 
 
 def fake_plan(name: str, logits: int = 128) -> Any:
     return SimpleNamespace(
         name=name,
-        exported=SimpleNamespace(vocab_size=logits, weights=()),
+        exported=SimpleNamespace(vocab_size=logits, weights=(), windows=()),
         layout=SimpleNamespace(file_bytes=1 << 20),
         read_bytes=1,
         rows=None,

@@ -30,6 +30,9 @@ class Memory:
         self.entries[slot][past:] = [None] * (60 - past)
         self.entries[slot][past : past + len(nodes)] = nodes
 
+    def goes_on(self, slot: int, length: int) -> bool:
+        return True
+
     def holds(self, slot: int, node: Node) -> bool:
         return self.entries[slot][: node.length] == [*range(PROMPT), *node.path()]
 
@@ -39,7 +42,7 @@ def test_every_text_continues_from_its_own_entries(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randrange(2, 5)
     memory, root = Memory(9), Node.root(PROMPT)
-    forks = Forks(memory.copy)
+    forks = Forks(memory.copy, memory.goes_on, root, range(PROMPT))
     memory.entries[0][:PROMPT] = range(PROMPT)
     forks.hold(0, [root])
     live = [root.child(token) for token in range(count)]
@@ -64,7 +67,7 @@ def test_every_text_continues_from_its_own_entries(seed: int) -> None:
 
 def test_an_only_child_keeps_its_slot_and_others_copy_missing_entries() -> None:
     memory, root = Memory(4), Node.root(PROMPT)
-    forks = Forks(memory.copy)
+    forks = Forks(memory.copy, memory.goes_on, root, range(PROMPT))
     memory.entries[0][:PROMPT] = range(PROMPT)
     forks.hold(0, [root])
 
@@ -85,7 +88,7 @@ def test_an_only_child_keeps_its_slot_and_others_copy_missing_entries() -> None:
 
 def test_a_node_whose_logits_are_needed_again_is_read_again() -> None:
     memory, root = Memory(2), Node.root(PROMPT)
-    forks = Forks(memory.copy)
+    forks = Forks(memory.copy, memory.goes_on, root, range(PROMPT))
     forks.hold(0, [root])
     node = root.child(1)
     forks.place([(node.child(2), node)], [0])
@@ -93,6 +96,22 @@ def test_a_node_whose_logits_are_needed_again_is_read_again() -> None:
     assert (place.past, place.tokens) == (PROMPT, [1, 3])
     (place,) = forks.place([(node.child(4), node.child(4))], [0])
     assert (place.past, place.tokens) == (PROMPT + 1, [4])
+
+
+def test_a_text_that_windows_have_passed_is_read_again() -> None:
+    memory, root = Memory(3), Node.root(PROMPT)
+    lost: set[tuple[int, int]] = set()
+    forks = Forks(memory.copy, lambda slot, length: (slot, length) not in lost, root, range(PROMPT))
+    forks.hold(0, [root])
+    first, second = root.child(1), root.child(2)
+    forks.place([(first.child(3), first)], [0])
+    lost |= {(0, PROMPT), (0, PROMPT + 1)}
+    assert forks.held(second) is None
+    kept, again = forks.place([(first.child(3).child(4), first.child(3).child(4)), (second, second)], [0, 1, 2])
+    assert (kept.slot, kept.past, kept.tokens) == (0, PROMPT + 2, [4])
+    assert (again.past, again.tokens) == (0, [*range(PROMPT), 2])
+    (more,) = forks.place([(second.child(5), second.child(5))], [again.slot])
+    assert (more.past, more.tokens) == (PROMPT + 1, [5])
 
 
 def test_common_ancestors() -> None:

@@ -22,6 +22,7 @@ KEYS = [
     "finish_reason",
     "prompt_tokens",
     "reused_tokens",
+    "reread_tokens",
     "seed",
     *HOW,
     *COUNTS,
