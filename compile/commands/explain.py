@@ -99,6 +99,7 @@ def _print_forecast(recipe: Recipe, expected: list[ModelForecast], console: Cons
     notes = [
         *(f"{model.name}: {model.checkpoint}, {model.architecture}" for model in expected),
         *(line for model in expected if (line := _experts_line(model))),
+        *(line for model in expected if (line := _windows_line(model))),
         *(line for model in expected if (line := _budget_line(model, recipe))),
         f"K up to {recipe.k_max}, texts of up to {max(lengths):,} tokens",
         f"runs in {_megabytes(_memory(expected))} MB with one text of that length",
@@ -119,6 +120,14 @@ def _experts_line(model: ModelForecast) -> str:
         f"{model.name}: {model.experts.chosen} of {model.experts.count} experts a token: of "
         f"{_megabytes(model.matrix_bytes)} MB of matrices a step reads {one} MB, one of 8 tokens about {eight} MB"
     )
+
+
+def _windows_line(model: ModelForecast) -> str:
+    """What windows save of the caches; nothing for models whose layers see whole texts."""
+    kept, whole = model.cache_bytes, model.whole_cache_bytes
+    if kept == whole:
+        return ""
+    return f"{model.name}: windows leave {kept:,} bytes of caches, {kept / whole:.1%} of {whole:,}"
 
 
 def _budget_line(model: ModelForecast, recipe: Recipe) -> str:
@@ -165,6 +174,7 @@ def _as_json(recipe: Recipe, expected: list[ModelForecast]) -> dict[str, Any]:
                 "fetch_bytes": model.fetch_bytes,
                 "file_bytes": model.file_bytes,
                 "cache_bytes": model.cache_bytes,
+                "whole_cache_bytes": model.whole_cache_bytes,
                 "step_bytes": model.read_bytes(1),
                 "experts": None
                 if model.experts is None

@@ -12,8 +12,9 @@ from mxspec.recipes import find_recipe
 from mxspec.recipes.find_recipe import read_recipe, recipes_folder, shipped_config, shipped_recipes
 
 PAIRS = {
-    "bart-cnn", "codegen", "flan-t5", "gemma2", "gpt-oss-20b", "gpt2-xl", "llama2-chat", "llama3", "mimo", "mistral",
-    "olmoe", "opt", "pythia", "qwen2.5", "qwen3", "qwen3-30b-a3b", "smollm2", "starcoder2", "t5-xxl", "tinyllama",
+    "bart-cnn", "codegen", "flan-t5", "gemma2", "gemma3", "gpt-oss-20b", "gpt2-xl", "llama2-chat", "llama3", "mimo",
+    "mistral", "olmoe", "opt", "pythia", "qwen2.5", "qwen3", "qwen3-30b-a3b", "smollm2", "starcoder2", "t5-xxl",
+    "tinyllama",
 }  # fmt: skip
 
 
