@@ -11,16 +11,16 @@
     python bench/compare_llama_cpp.py --serving --record build/records/llama_cpp_serving.json
 
 The peer is built from the source in its Python package (the sdist of llama-cpp-python holds it), for the instruction
-set that mxspec uses. Without --speculative, single calls of a model of random weights are timed: values do not matter
-for speed, because both programs read every byte of every weight once a call; of a mixture's experts, those that random
-tokens choose. The experts of gpt-oss are MXFP4 in both programs, whatever the format of its other matrices. With
---cached, calls after so many tokens are timed, with each kind of key-value caches of both programs. With --gguf, the
-peer runs that file, and the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it. With
---accuracy, the formats of both programs are compared with the file in 16 bits, in perplexity and KL divergence.
-With --speculative, greedy answers are timed, plain and with a draft. The pair is the demo pair grown to the size of
-users' models (`specbench grow`), whose acceptance is real: as gguf files made by the peer's own converter and
-quantiser, and as bundles. With --serving, both programs serve that pair, or the model of --gguf, to eight clients at
-once.
+set that mxspec uses; single calls are timed with its AMX kernels and without, where the machine has AMX. Without
+--speculative, single calls of a model of random weights are timed: values do not matter for speed, because both
+programs read every byte of every weight once a call; of a mixture's experts, those that random tokens choose. The
+experts of gpt-oss are MXFP4 in both programs, whatever the format of its other matrices. With --cached, calls after so
+many tokens are timed, with each kind of key-value caches of both programs. With --gguf, the peer runs that file, and
+the same weights in Q8_0 and Q6_K, beside the bundles that speccompile made of it. With --accuracy, the formats of both
+programs are compared with the file in 16 bits, in perplexity and KL divergence. With --speculative, greedy answers are
+timed, plain and with a draft. The pair is the demo pair grown to the size of users' models (`specbench grow`), whose
+acceptance is real: as gguf files made by the peer's own converter and quantiser, and as bundles. With --serving, both
+programs serve that pair, or the model of --gguf, to eight clients at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import click
 from llama_cpp import accuracy as formats
 from llama_cpp import caches, shape, speculative
 from llama_cpp import serving as servers
-from llama_cpp.build import build_peer
+from llama_cpp.build import build_peers
 from llama_cpp.files import F16, grown_pair, held_out_text, packed_again
 from llama_cpp.random_gguf import PEER_FORMATS, check_format, peer_model
 from llama_cpp.server import Server
@@ -126,7 +126,7 @@ def main(
         raise click.UsageError("--cached times a --shape that is no mixture")
     mode = formats if accuracy else servers if serving else speculative if speculate else shape
     tools = mode.TOOLS if gguf is None else (*mode.TOOLS, "llama-quantize")
-    peer = Peer(work, build_peer(work, ops.instruction_set(), tools), threads)
+    peer = Peer(work, build_peers(work, ops.instruction_set(), tools), threads)
     with termination_as_interrupt():  # which ends the server that is open
         if speculate:
             found: Result = speculative.compare(
@@ -162,11 +162,16 @@ def main(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """llama.cpp's programs, the folder for files, and the threads that both programs get."""
+    """llama.cpp's programs by what they add to its name, the folder for files, and the threads of both programs."""
 
     work: Path
-    binaries: Path
+    builds: Mapping[str, Path]
     threads: int
+
+    @property
+    def binaries(self) -> Path:
+        """The programs of the first build."""
+        return self.builds[""]
 
 
 S = TypeVar("S", Shape, MixtureShape)
@@ -199,7 +204,7 @@ def compare_calls(
     repetitions: int,
 ) -> Result:
     """Single calls of one model in all formats."""
-    return shape.compare(model, files, compiled, peer.binaries, peer.threads, points, repetitions, CONSOLE.print)
+    return shape.compare(model, files, compiled, peer.builds, peer.threads, points, repetitions, CONSOLE.print)
 
 
 def compare_caches(
@@ -209,7 +214,7 @@ def compare_caches(
     files = {name: peer_model(peer.work, of_shape, name) for name in peer_formats}
     with tempfile.TemporaryDirectory(dir=peer.work) as folder:
         return caches.compare(
-            of_shape, files, ours, peer.binaries, Path(folder), peer.threads, cached, repetitions, CONSOLE.print
+            of_shape, files, ours, peer.builds, Path(folder), peer.threads, cached, repetitions, CONSOLE.print
         )
 
 

@@ -18,25 +18,36 @@ OPTIONS = (
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",  # the server's page, which would be downloaded
 )
-NATIVE = ["-DGGML_NATIVE=ON"]
-if platform.machine() == "x86_64":  # its kernels for AMX tiles end with signal 11 on a virtual machine that has them
-    NATIVE.append("-DCMAKE_CXX_FLAGS=-mno-amx-int8")
-BUILD_OPTIONS = {"avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON")}
+NATIVE = "-DGGML_NATIVE=ON"
+BUILD_OPTIONS = {
+    "avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON"),
+    # GCC 12 takes LDTILECFG to read 8 bytes, and drops the stores of the others: with signal 11, unless told not to.
+    "amx": (NATIVE, "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"),
+}
+NO_AMX = (NATIVE, "-DCMAKE_CXX_FLAGS=-mno-amx-int8")
 
 
 def build_peer(folder: Path, isa: str | None, tools: Sequence[str]) -> Path:
     """The folder of the peer's programs; missing `tools` are built from the sdist.
 
-    They use the machine's best instruction set, or AVX2 if mxspec was told to use AVX2.
+    They use the machine's best instruction set but AMX, or AVX2 or AMX if that is `isa`.
     """
     build = folder / (f"build-{isa}" if isa in BUILD_OPTIONS else "build")
     binaries = build / "bin"
     if not all((binaries / tool).exists() for tool in tools):
-        instructions = BUILD_OPTIONS.get(isa or "", NATIVE)
+        plain = NO_AMX if platform.machine() == "x86_64" else (NATIVE,)
+        instructions = BUILD_OPTIONS.get(isa or "", plain)
         subprocess.run(["cmake", "-S", source_of(folder), "-B", build, *OPTIONS, *instructions], check=True)
         jobs = str(len(os.sched_getaffinity(0)))
         subprocess.run(["cmake", "--build", build, "--target", *tools, "--parallel", jobs], check=True)
     return binaries
+
+
+def build_peers(folder: Path, isa: str | None, tools: Sequence[str]) -> dict[str, Path]:
+    """build_peer() by what to add to its name: with AMX there are two, since AMX makes some of its formats slower."""
+    if isa != "amx":
+        return {"": build_peer(folder, isa, tools)}
+    return {"": build_peer(folder, None, tools), ", AMX": build_peer(folder, isa, tools)}
 
 
 def source_of(folder: Path) -> Path:

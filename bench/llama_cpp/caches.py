@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from llama_cpp import shape
@@ -48,11 +50,17 @@ def our_seconds(bench: CallBench, point: Point) -> float:
     return seconds_of(lambda: bench.reader.append(ids, 1))
 
 
+def peer_seconds(binaries: Path, model: Path, threads: int, options: Sequence[str], point: Point) -> float:
+    """Seconds of a call with caches by `options`; a prompt is read once."""
+    runs = 3 if point.cached else 1
+    return shape.peer_seconds(binaries, model, point, threads, (*options, "--no-warmup"), runs)
+
+
 def compare(
     of_shape: Shape,
     files: Mapping[str, Path],
     formats: Sequence[str],
-    binaries: Path,
+    builds: Mapping[str, Path],
     work: Path,
     threads: int,
     cached: int,
@@ -72,12 +80,12 @@ def compare(
         for kind in KINDS:
             bench = open_model(wide, target, kind, work / f"{name.replace('/', '-')}-{kind}")
             runners[f"{name}, {kind}"] = lambda point, bench=bench: our_seconds(bench, point)
-    peers = [f"llama.cpp {name}, {kind}" for name in files for kind in PEER_KINDS]
-    for name, file in files.items():
-        for kind, options in PEER_KINDS.items():
-            runners[f"llama.cpp {name}, {kind}"] = lambda point, file=file, options=options: shape.peer_seconds(
-                binaries, file, point, threads, (*options, "--no-warmup"), runs=1 if point.cached == 0 else 3
-            )
+    peers = []
+    for (name, file), (build, binaries), (kind, options) in itertools.product(
+        files.items(), builds.items(), PEER_KINDS.items()
+    ):
+        peers.append(f"llama.cpp {name}{build}, {kind}")
+        runners[peers[-1]] = partial(peer_seconds, binaries, file, threads, options)
     trials = shape.measure(runners, points(cached), repetitions, progress)
     rows = tuple(shape.row_of(trials, point, peers) for point in points(cached))
     return ShapeResult(shape=name_of(of_shape), threads=threads, peer=PACKAGE, points=rows)

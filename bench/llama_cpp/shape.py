@@ -113,17 +113,21 @@ def compare(
     model: str,
     files: Mapping[str, Path],
     bundles: Mapping[str, Path],
-    binaries: Path,
+    builds: Mapping[str, Path],
     threads: int,
     points: Sequence[Point],
     repetitions: int,
     progress: Progress,
 ) -> ShapeResult:
-    """Time every call of one model with the peer's files and our bundles, both by the names of their formats."""
+    """Time every call of one model with the peer's files and our bundles, both by the names of their formats.
+
+    `builds` are folders of the peer's programs, by what they add to its name.
+    """
     runners: dict[str, Callable[[Point], float]] = {n: Ours(path, threads).seconds for n, path in bundles.items()}
-    peers = [f"llama.cpp {name}" for name in files]
-    for name, file in zip(peers, files.values(), strict=True):
-        runners[name] = lambda point, file=file: peer_seconds(binaries, file, point, threads)
+    peers = []
+    for (name, file), (build, binaries) in itertools.product(files.items(), builds.items()):
+        peers.append(f"llama.cpp {name}{build}")
+        runners[peers[-1]] = lambda point, file=file, binaries=binaries: peer_seconds(binaries, file, point, threads)
     trials = measure(runners, points, repetitions, progress)
     rows = tuple(row_of(trials, point, peers) for point in points)
     return ShapeResult(shape=model, threads=threads, peer=PACKAGE, points=rows)
