@@ -104,6 +104,7 @@ TABLES: dict[str, Table] = {
     "llama_cpp_gpt_oss_avx512vbmi": Table(("avx512vbmi/llama_cpp_gpt_oss",)),
     "caches_avx512vbmi": Table(("avx512vbmi/caches_tinyllama",)),
     "llama_cpp_smollm2_avx512vbmi": Table(("avx512vbmi/llama_cpp_smollm2",)),
+    "llama_cpp_long_avx512vbmi": Table(("avx512vbmi/llama_cpp_long",)),
     "serving_smollm2_avx512vbmi": Table(("avx512vbmi/llama_cpp_smollm2_serving",)),
     "speculative_avx512vbmi": Table(("avx512vbmi/llama_cpp_speculative",)),
     "serving_avx512vbmi": Table(("avx512vbmi/llama_cpp_serving",)),
