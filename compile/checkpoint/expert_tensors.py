@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +16,33 @@ from numpy.typing import NDArray
 from mxspec.compile.checkpoint.derived_tensor import DerivedTensor
 from mxspec.compile.checkpoint.tensor import CheckpointTensor
 
+Read = Callable[[Any, int, int], NDArray[Any]]  # rows [begin, end) of a part, as values or as bytes
+
+
+class JoinedRows(ABC):
+    """Reads a matrix that is joined from parts, which `_read` finds."""
+
+    __slots__ = ()
+
+    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
+        """Rows [begin, end), in the parts' own type."""
+        return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
+
+    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
+        """Rows [begin, end) as uint8[rows, bytes of a row]."""
+        return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
+
+    def read_columns(self, begin: int, end: int) -> NoReturn:
+        """Experts are never stored transposed in parts."""
+        raise AssertionError(f"columns {begin} to {end} of joined rows")
+
+    @abstractmethod
+    def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
+        """Rows [begin, end), by what `read` gives of the parts."""
+
 
 @dataclass(frozen=True)
-class StackedTensor:
+class StackedTensor(JoinedRows):
     """Matrices [rows, k] of one type, one below the other: those of one expert after those of another.
 
     The parts are sources of mx_tensor.py, or the bytes of codes or scales.
@@ -59,19 +84,7 @@ class StackedTensor:
     def _ends(self) -> list[int]:
         return list(itertools.accumulate(int(part.shape[0]) for part in self.parts))
 
-    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
-        """Rows [begin, end), in the parts' own type."""
-        return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
-
-    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
-        """Rows [begin, end) as uint8[rows, bytes of a row]."""
-        return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
-
-    def read_columns(self, begin: int, end: int) -> NoReturn:
-        """Experts are never stored transposed one by one."""
-        raise AssertionError(f"columns of {self.name}")
-
-    def _read(self, begin: int, end: int, read: Callable[[Any, int, int], NDArray[Any]]) -> NDArray[Any]:
+    def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
         pieces = []
         while begin < end:
             index = bisect_right(self._ends, begin)
@@ -117,7 +130,7 @@ class TransposedExperts(DerivedTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class AlternatingTensor(DerivedTensor):
+class AlternatingTensor(JoinedRows, DerivedTensor):
     """Two tensors of one shape: one row of `base`, then one of `other`, or numbers in turn `along` axis 1."""
 
     base: Any
@@ -141,19 +154,7 @@ class AlternatingTensor(DerivedTensor):
         """Changes when a file of either does."""
         return *self.base.identity, *self.other.identity
 
-    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
-        """Rows [begin, end)."""
-        return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
-
-    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
-        """Rows [begin, end) as uint8[rows, bytes of a row]."""
-        return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
-
-    def read_columns(self, begin: int, end: int) -> NoReturn:
-        """Experts are never stored transposed in turn."""
-        raise AssertionError(f"columns of {self.name}")
-
-    def _read(self, begin: int, end: int, read: Callable[[Any, int, int], NDArray[Any]]) -> NDArray[Any]:
+    def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
         first, last = (begin, end) if self.along else (begin // 2, -(-end // 2))
         both = np.stack([read(part, first, last) for part in (self.base, self.other)], axis=self.along + 1)
         if self.along:
