@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -48,6 +49,11 @@ def capacity_of(window: int, context: int, call: int) -> int:
     A layer with a window (0: none) keeps what its rows see, and what a call writes, in a ring of whole spans.
     """
     return min(context, -(-(window + call) // SPAN) * SPAN) if window else context
+
+
+def kept_tokens(windows: Iterable[int], tokens: int, context: int, call: int) -> int:
+    """Tokens of a text of `tokens` that layers with these windows keep, counted once for each layer."""
+    return sum(min(tokens, capacity_of(window, context, call)) for window in windows)
 
 
 def capacity_name(window: int) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError, field_validator, model_validator
 
-from mxspec.formats.caches import CacheKind, cache_bytes, capacity_of, entry_size
+from mxspec.formats.caches import CacheKind, cache_bytes, capacity_of, entry_size, kept_tokens
 from mxspec.formats.errors import BundleError
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.formats.sampling import BUNDLED, PARAMETERS
@@ -299,7 +299,7 @@ class ModelEntry(Strict):
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of the keys and values of a text of so many tokens, in all layers."""
-        kept = sum(min(tokens, self.capacity_of(window)) for window in self.layer_windows)
+        kept = kept_tokens(self.layer_windows, tokens, self.context_length, self.call_tokens)
         return cache_bytes(self.caches, self.kv_heads, self.head_size, kept)
 
     @field_validator("windows")

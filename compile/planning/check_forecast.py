@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from mxspec.compile.heads.mtp_config import MtpConfig
 from mxspec.compile.planning.forecast import ModelForecast
 from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
-from mxspec.formats.caches import cache_bytes, capacity_of
+from mxspec.formats.caches import cache_bytes, kept_tokens
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelName, call_tokens
 from mxspec.recipes.recipe import Recipe, TargetRecipe
@@ -65,7 +65,7 @@ def compare(expected: ModelForecast, counted: Counted) -> None:
 
 def _cache_bytes(plan: ModelPlan) -> int:
     exported, call = plan.exported, call_tokens(plan.specializations)
-    kept = sum(capacity_of(window, exported.context_length, call) for window in exported.windows)
+    kept = kept_tokens(exported.windows, exported.context_length, exported.context_length, call)
     read = 0 if exported.encoder is None else exported.encoder.context_length * exported.layers
     return cache_bytes(exported.caches, exported.kv_heads, exported.head_size, kept + read)
 

@@ -18,7 +18,7 @@ from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.heads.mtp_config import MtpConfig, mtp_settings
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format
-from mxspec.formats.caches import cache_bytes, capacity_of
+from mxspec.formats.caches import cache_bytes, kept_tokens
 from mxspec.formats.manifest import ExpertsEntry, ModelName, call_tokens
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 from mxspec.recipes.find_recipe import shipped_config
@@ -215,6 +215,6 @@ def _cache_bytes(config: PreTrainedConfig, recipe: Recipe, context_length: int, 
     """Bytes of the keys and values of all layers, for a text and its source."""
     kv_heads = getattr(config, "num_key_value_heads", None) or decoder_heads(config)
     call = call_tokens([min(recipe.prefill_chunk, context_length)])
-    kept = sum(capacity_of(window, context_length, call) for window in windows)
+    kept = kept_tokens(windows, context_length, context_length, call)
     read = (source_length(recipe, config) or 0) * len(windows)
     return cache_bytes(recipe.caches, kv_heads, head_size(config), kept + read)
