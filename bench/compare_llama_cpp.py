@@ -30,6 +30,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import click
@@ -124,7 +125,8 @@ def main(
         raise click.UsageError("--accuracy needs --gguf")
     if cached is not None and (gguf is not None or shape_name not in SHAPES):
         raise click.UsageError("--cached times a --shape that is no mixture")
-    mode = formats if accuracy else servers if serving else speculative if speculate else shape
+    modes = ((accuracy, formats), (serving, servers), (speculate, speculative), (cached, caches))
+    mode: ModuleType = next((module for wanted, module in modes if wanted), shape)
     tools = mode.TOOLS if gguf is None else (*mode.TOOLS, "llama-quantize")
     peer = Peer(work, build_peers(work, ops.instruction_set(), tools), threads)
     with termination_as_interrupt():  # which ends the server that is open
@@ -183,7 +185,7 @@ def fewer_layers(of_shape: S, layers: int | None) -> S:
 
 
 Models = tuple[dict[str, Path], dict[str, Path]]  # the peer's files and our bundles, by the names of their formats
-Servers = tuple[Mapping[str, Server], Mapping[str, Path]]  # the same of servers
+Servers = tuple[Mapping[str, Server], Mapping[str, Path]]  # the peer's servers and our bundles, by the same names
 
 
 def compare_shape(

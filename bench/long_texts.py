@@ -2,15 +2,13 @@
 
     python bench/long_texts.py build/smollm2-long.bundle --record build/records/long_texts.json
 
-The prompt is read, kept with Engine.save(), loaded into an engine that has read nothing, and answered there: in turns
-with reading it. Then specserve gets as many long texts as it has slots, and its anonymous memory is read while they are
-answered, and after it has been idle.
+An engine reads a prompt, writes it to a file with Engine.save(), forgets it, and loads the file; the time to the first
+token is taken after reading and after loading. Then specserve answers as many long texts as it has slots. Its anonymous
+memory is taken before, with all of them in its slots, and once it has been idle.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,9 +21,9 @@ from results import LongTextsResult
 
 from mxspec import Engine
 from mxspec.evaluate.bench.memory import anonymous_bytes
-from mxspec.evaluate.bench.serve.server import Address, specserve
+from mxspec.evaluate.bench.serve.clients import hear, of_specserve
+from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.options import Run, record_options
-from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import Command
 
 SHORT = 1000  # tokens of the server's first prompt
@@ -57,28 +55,18 @@ def prompt_cache_seconds(bundle: Path, ids: Sequence[int], repetitions: int) -> 
         return read, loaded, kept.stat().st_size
 
 
-def complete(address: Address, ids: Sequence[int]) -> None:
-    """One answer to a prompt. Raises MxspecError where the server gives none."""
-    connection = http.client.HTTPConnection(address.host, address.port)
-    body = {"prompt": list(ids), "max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    said = answer.read()
-    if answer.status != http.client.OK:
-        raise MxspecError(f"the server answered {answer.status}: {said.decode(errors='replace')}")
-
-
 def server_bytes(bundle: Path, slots: int, texts: Sequence[Sequence[int]]) -> tuple[int, int, int]:
     """Anonymous bytes of a server before it has long texts, with all of them in its slots, and once it is idle.
 
     Before, it has answered one shorter prompt: the model's calls have taken their working memory.
     """
     with specserve(bundle, "--slots", slots, "--idle-minutes", IDLE_MINUTES) as server:
-        complete(server.address, texts[0][:SHORT])
+        client = of_specserve(server.address)
+        hear(client, texts[0][:SHORT], ANSWER)
         time.sleep(2 * 60 * IDLE_MINUTES)
         before = anonymous_bytes(server.process.pid)
         with ThreadPoolExecutor(len(texts)) as clients:
-            list(clients.map(lambda ids: complete(server.address, ids), texts))
+            list(clients.map(lambda ids: hear(client, ids, ANSWER), texts))
         full = anonymous_bytes(server.process.pid)
         until = time.monotonic() + SETTLING
         while anonymous_bytes(server.process.pid) > full // 2 and time.monotonic() < until:
