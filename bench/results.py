@@ -235,8 +235,11 @@ class SoakResult(Result):
     refused: int
     wrong: int
     reused_tokens: int
+    reread_tokens: int
     tokens: int
     lost: int
+    caches: str
+    window: int
     slots: int
     asking_threads: int
     seconds: float
@@ -244,10 +247,12 @@ class SoakResult(Result):
 
     def sheets(self) -> Sequence[Sheet]:
         names = ("asked", "whole", "cancelled", "refused", "lost", "wrong")
-        columns = (*map(Column, names), Column("anonymous memory over time, MB"))
-        row = (*(f"{getattr(self, name):,}" for name in names), _megabytes(self.anonymous_bytes_after_each_round))
-        title = f"requests of {self.asking_threads} threads, {self.slots} slots, {self.seconds:.0f} s"
-        return [Sheet(title, columns, (row,))]
+        tokens = {"reused tokens": self.reused_tokens, "read again": self.reread_tokens}
+        columns = (*map(Column, ("caches", *names, *tokens)), Column("anonymous memory over time, MB"))
+        caches = f"{self.caches}, window of {self.window}" if self.window else self.caches
+        counts = (*(getattr(self, name) for name in names), *tokens.values())
+        row = (caches, *(f"{count:,}" for count in counts), _megabytes(self.anonymous_bytes_after_each_round))
+        return [Sheet(f"requests of {self.asking_threads} threads, {self.slots} slots", columns, (row,))]
 
 
 class LongTextsResult(Result):

@@ -25,6 +25,7 @@ from mxspec.runtime.cli.command import Command
 
 THREADS = 12
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")
+PIECES_OF_A_PROMPT = 1, 120  # about twice as many tokens, which pass a window of 64
 CANCELLED, BAD = 0.1, 0.1  # shares of the requests
 PREFIX = "import sys\n\n\ndef main(argv):\n    "  # of every other prompt: slots reuse what was read
 
@@ -39,6 +40,7 @@ class Counts:
     refused: int = 0
     wrong: int = 0
     reused_tokens: int = 0
+    reread_tokens: int = 0
     tokens: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -49,7 +51,7 @@ class Counts:
 
 def random_request(rng: random.Random) -> dict[str, Any]:
     """The fields of a valid request."""
-    prompt = (PREFIX if rng.random() < 0.5 else "") + "".join(rng.choices(PIECES, k=rng.randrange(1, 40)))
+    prompt = (PREFIX if rng.random() < 0.5 else "") + "".join(rng.choices(PIECES, k=rng.randint(*PIECES_OF_A_PROMPT)))
     fields: dict[str, Any] = {"prompt": prompt, "max_new_tokens": rng.randrange(1, 60)}
     if rng.random() < 0.5:
         fields |= {"k": rng.choice([0, 2, 4, "auto"]), "temperature": 0}
@@ -95,6 +97,7 @@ def ask(engine: Engine, alone: Engine, seed: int, requests: int, counts: Counts,
             counts.cancelled += answer.reason == "cancelled"
             counts.wrong += not right
             counts.reused_tokens += answer.statistics.reused_tokens
+            counts.reread_tokens += answer.statistics.reread_tokens
             counts.tokens += len(answer.token_ids)
 
 
@@ -118,10 +121,13 @@ def main(bundle: Path, requests: int, slots: int, rounds: int, run: Run) -> None
             for thread in threads:
                 thread.join()
             memory.append(anonymous_bytes())
+        entry = engine.target.entry
     counted = {name: getattr(counts, name) for name in SoakResult.model_fields if hasattr(counts, name)}
     run.finish(
         SoakResult(
             **counted,
+            caches=entry.caches,
+            window=max(entry.layer_windows),
             slots=slots,
             asking_threads=THREADS,
             seconds=time.perf_counter() - began,
