@@ -85,7 +85,7 @@ TABLES: dict[str, Table] = {
     "accuracy_smollm2_own": Table(tuple(f"accuracy_smollm2_own_{name}" for name in ("e3m2", "e2m3")), (1,)),
     "codec": Table(("avx512vnni/codec",)),
     "compile": Table(("compile_7b", "compile_13b", "compile_7b_gptq", "compile_gpt_oss")),
-    "soak": Table(("soak",)),
+    "soak": Table(tuple(f"soak_{name}" for name in ("float16", "float32", "mxint8", "windows"))),
     "ops_avx2": Table(("avx2/ops",)),
     "ops_avx512vbmi": Table(("avx512vbmi/ops",)),
     "floor_avx512vbmi": Table(("avx512vbmi/floor",)),
