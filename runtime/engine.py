@@ -31,6 +31,7 @@ from mxspec.runtime.models.read_beginning import read_beginning, write_beginning
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.states_reader import StatesReader
+from mxspec.runtime.models.weight_reads import known_growth
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
 from mxspec.runtime.request import Request, TypedControlTokens, require_integer
 from mxspec.runtime.sampling.settings import Sampling
@@ -101,7 +102,10 @@ class Engine:
         drafting = None if self.draft is None else _draft_of(self.draft, self.target, self.tokenizer)
         self._drafters = drafters_of(self.bundle, drafting, shared_suffixes)
         self._measured = Measured()
-        scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner], cache_memory)
+        growth = known_growth(self.target.entry)
+        scheduler = Scheduler(
+            self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner], cache_memory, growth
+        )
         costs = table_path(self.bundle, model)
         if (table := read_table(costs)) is not None:
             table.teach(scheduler.load)

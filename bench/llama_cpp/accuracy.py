@@ -16,7 +16,6 @@ from llama_cpp.result import OURS, PEER
 from mxspec.compile.checkpoint.gguf.container import read_container
 from mxspec.evaluate.accuracy.models import BundleModel
 from mxspec.evaluate.bench.harness import Progress
-from mxspec.evaluate.bench.model.calls import matrix_bytes
 from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
@@ -24,6 +23,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
+from mxspec.runtime.models.weight_reads import matrix_bytes
 
 TOOLS = ("llama-quantize", "llama-perplexity")
 PEER_FORMATS = ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")

@@ -31,7 +31,7 @@ MOST_FIRST_ROUNDS = 8  # if every step reads prompts, no step has exactly this s
 FORGET = 0.98  # weight of the past acceptance after each round,
 LEAST_WEIGHT = 0.01  # down to this number of evaluated tokens; then anything new decides
 PRIOR = (3.0, 4.0)  # accepted and evaluated tokens that are assumed at first
-PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance stands for
+PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance stands for at most
 KEEP_STEPS = 4  # steps that keep a choice at least,
 CHOOSING_BUDGET = 0.01  # and more where choosing would take more than this share of the time,
 MOST_KEPT = 32  # up to this number,
@@ -39,6 +39,7 @@ MOVED = 0.1  # but no longer once a text's acceptance has changed by this
 TRY_EVERY = 32  # steps until another K is tried: costs are not smooth, and change with the text's length
 WORTH_TRYING, RARELY = 0.8, 100  # a K with less than this share of the best expected speed is tried after RARELY steps
 TRIED_ROUNDS = 4  # rounds of a try to draft again after steps of plain decoding
+DEAR = 0.5  # of a plain step: where a mixture's guess costs so much, drafting is chosen anew after every step
 
 
 @dataclass(slots=True)
@@ -54,8 +55,9 @@ class Acceptance:
 
     @classmethod
     def like(cls, other: Acceptance) -> Acceptance:
-        """The prior of a new text, from the other texts."""
-        return cls(other.share * PRIOR_WEIGHT, PRIOR_WEIGHT)
+        """The prior of a new text, from the other texts: it weighs more the more tokens of theirs were evaluated."""
+        weight = min(max(other.evaluated, PRIOR[1]), PRIOR_WEIGHT)
+        return cls(other.share * weight, weight)
 
     def observe(self, done: Round) -> None:
         """Learn from a round. Rounds of plain decoding also forget, because the text may have changed since.
@@ -169,7 +171,7 @@ class KByLoad:
 
     def _choose(self, loads: Sequence[Load]) -> tuple[Ks, int]:
         """K of each text, and the number of steps that keep this choice."""
-        for k in FIRST_TRIES:
+        for k in FIRST_TRIES if self.score.expected is None else (0,):
             ks = _uniform(loads, min(k, self.most))
             tokens = sum(ks) + len(loads)
             if self.score.count(tokens) < FIRST_ROUNDS and self._first.get(tokens, 0) < MOST_FIRST_ROUNDS:
@@ -185,18 +187,23 @@ class KByLoad:
                 return self._other_than(best, others, loads), 1
         elif self._tries.due(self._plain_steps) and self._may_ever_pay(loads):
             choice = max(self._drafting(loads), key=lambda ks: self._speed(ks, loads))
-            rounds = -(-TRIED_ROUNDS // sum(load.k is None for load in loads))
-            self._tries.tried(rounds * self._steps_lost(choice, loads))
-            return choice, rounds
-        return best, self._steps_kept(len(loads))
+            if not self._dear(loads):
+                rounds = -(-TRIED_ROUNDS // sum(load.k is None for load in loads))
+                self._tries.tried(rounds * self._steps_lost(choice, loads))
+                return choice, rounds
+            lost = self._steps_longer(choice, loads)
+            if self._tries.due(self._plain_steps, lost):
+                self._tries.tried(lost)
+                return choice, 1
+        return best, self._steps_kept(len(loads), 1 if deepest > 0 and self._dear(loads) else KEEP_STEPS)
 
-    def _steps_kept(self, texts: int) -> int:
-        """Steps that keep a choice, so that choosing takes a small share of their time."""
+    def _steps_kept(self, texts: int, least: int) -> int:
+        """Steps that keep a choice, so that choosing takes a small share of their time: at least `least`."""
         step = self.score.seconds(texts)
         if not self._choosing or step <= 0:
-            return KEEP_STEPS
+            return least
         choosing = sorted(self._choosing)[len(self._choosing) // 2]
-        return min(max(KEEP_STEPS, math.ceil(choosing / (CHOOSING_BUDGET * step))), MOST_KEPT)
+        return min(max(least, math.ceil(choosing / (CHOOSING_BUDGET * step))), MOST_KEPT)
 
     def _best(self, loads: Sequence[Load]) -> Ks:
         """The K of each text with the most expected tokens a second: tokens join by falling worth while this rises.
@@ -233,17 +240,30 @@ class KByLoad:
     def _speed(self, ks: Ks, loads: Sequence[Load]) -> float:
         """Expected tokens a second with these K."""
         gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, ks, strict=True))
+        return _rate(gained, self._seconds(ks, loads))
+
+    def _seconds(self, ks: Ks, loads: Sequence[Load]) -> float:
+        """Expected seconds of a step with these K."""
         seconds = self.score.seconds(sum(ks) + len(ks))
         for drafter in {load.drafter for load in loads}:
             own = [k for k, load in zip(ks, loads, strict=True) if load.drafter == drafter]
             seconds += _Calls(self.draft[drafter], own).seconds
-        return _rate(gained, seconds)
+        return seconds
 
     def _steps_lost(self, choice: Ks, loads: Sequence[Load]) -> float:
         """The expected loss of a step with this choice, in the time of plain steps."""
         plain, drafting = self._speed([0] * len(choice), loads), self._speed(choice, loads)
         gained = sum(expected_tokens(load.acceptance, k) for load, k in zip(loads, choice, strict=True))
         return max(gained / len(loads) * (plain / drafting - 1), 0.0) if drafting > 0 else 0.0
+
+    def _steps_longer(self, choice: Ks, loads: Sequence[Load]) -> float:
+        """How much longer a step with this choice takes, in the time of plain steps: its loss if nothing is kept."""
+        plain = self._seconds(_uniform(loads, 0), loads)
+        return self._seconds(choice, loads) / plain - 1 if plain > 0 else 0.0
+
+    def _dear(self, loads: Sequence[Load]) -> bool:
+        """Whether one guess a text costs so much that each decides anew: only mixtures, whose cost is expected."""
+        return self.score.expected is not None and self._steps_longer(_uniform(loads, 1), loads) >= DEAR
 
     def _drafting(self, loads: Sequence[Load]) -> list[Ks]:
         """Every choice of the same K above 0 for all texts."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, pairwise, repeat
 
 RECENT = 5  # observations kept for each size; the cost is their median
@@ -22,9 +23,13 @@ class Costs:
     A call of more tokens never takes less time. If medians say otherwise, the machine was slower when it ran the
     smaller calls: such neighbours are pooled (isotonic regression by pooling adjacent violators), and recent ones weigh
     more.
+
+    `expected` is the cost of a call by its tokens, in any unit, where it is known beforehand. Sizes between measured
+    ones, and beyond them, are then measured by it: one measured size tells of all others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Callable[[int], float] | None = None) -> None:
+        self.expected = expected
         self._recent: dict[int, deque[float]] = {}
         self._points: list[tuple[int, float]] = []  # size and median, by rising size
         self._seen: dict[int, int] = {}  # the call in which a size was last seen
@@ -32,6 +37,7 @@ class Costs:
         self._believed = True  # False once this run contradicts them: one of the two runs may have shared its cores
         self._calls = 0
         self._curve: list[tuple[int, float]] | None = None  # the points made monotonic; None if it must be computed
+        self._scaled: dict[int, float] = {}  # seconds of sizes that `expected` tells, until the next call
 
     def add(self, tokens: int, seconds: float) -> None:
         """Learn that a call of `tokens` took `seconds`. The first call of a size also prepares it, and is ignored."""
@@ -49,6 +55,7 @@ class Costs:
         self._seen[tokens] = self._calls
         median = _median(known)
         self._curve = None
+        self._scaled.clear()
         index = bisect_left(self._points, (tokens,))
         if index < len(self._points) and self._points[index][0] == tokens:
             self._points[index] = tokens, median
@@ -77,6 +84,11 @@ class Costs:
         """Number of different known sizes."""
         return len(self._points)
 
+    @property
+    def tell_growth(self) -> bool:
+        """Whether they say by how much a call of more tokens takes longer."""
+        return self.sizes >= (2 if self.expected is None else 1)
+
     def count(self, tokens: int) -> int:
         """Number of calls of about this size so far."""
         near = (size for size in self._recent if tokens <= size * NEAR and size <= tokens * NEAR)
@@ -100,7 +112,11 @@ class Costs:
             return 0.0
         if self._curve is None:
             self._curve = self._risen()
-        return interpolate(self._curve, tokens)
+        if self.expected is None:
+            return interpolate(self._curve, tokens)
+        if tokens not in self._scaled:
+            self._scaled[tokens] = _interpolate_by(self.expected, self._curve, tokens)
+        return self._scaled[tokens]
 
     def _risen(self) -> list[tuple[int, float]]:
         if all(one[1] <= other[1] for one, other in pairwise(self._points)):
@@ -136,3 +152,12 @@ def interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
         return y1
     slope = (y1 - y0) / (x1 - x0)
     return y1 + (slope if x < x1 else max(slope, 0.0)) * (x - x1)
+
+
+def _interpolate_by(expected: Callable[[int], float], points: Sequence[tuple[int, float]], x: int) -> float:
+    """Interpolate the shares of the expected cost linearly; never below a smaller point or above a larger one."""
+    shares = [(size, seconds / expected(size)) for size, seconds in points]
+    found = interpolate(shares, x) * expected(x)
+    least = max((seconds for size, seconds in points if size <= x), default=0.0)
+    most = min((seconds for size, seconds in points if size >= x), default=math.inf)
+    return min(max(found, least), most)

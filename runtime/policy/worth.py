@@ -40,7 +40,7 @@ def worth_of_row(costs: Costs, texts: int) -> float:
     Another row costs some seconds; a kept token saves the time of a step for one text. An unknown cost counts as small.
     """
     plain = costs.seconds(texts)
-    if costs.sizes < 2 or plain <= 0:
+    if not costs.tell_growth or plain <= 0:
         return LEAST_WORTH
     row = (costs.seconds(texts + WORTH_ROWS) - plain) / WORTH_ROWS
     return min(max(row * texts / plain, LEAST_WORTH), MOST_WORTH)

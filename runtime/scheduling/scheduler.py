@@ -46,7 +46,8 @@ class Scheduler:
     """Owns the slots, and is the only caller of the sessions; only one thread may use it.
 
     `prefill_ms` is how much longer a step may take to read prompts while other texts wait for their next token.
-    `planners` make the planners of further kinds of texts from the slots.
+    `planners` make the planners of further kinds of texts from the slots. `growth` is the cost of a call of the target
+    by its tokens, in any unit, where it is known beforehand.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class Scheduler:
         prefill_ms: float,
         planners: abc.Sequence[abc.Callable[[Slots], Planner]] = (),
         cache_memory: int | None = None,
+        growth: abc.Callable[[int], float] | None = None,
     ) -> None:
-        self.load = KByLoad(k_max)
+        self.load = KByLoad(k_max, score=Costs(growth))
         self._target, self._draft = target, draft
         self._prefill_seconds = prefill_ms / 1e3
         self._memory = CacheMemory([target] if draft is None else [target, draft], cache_memory)

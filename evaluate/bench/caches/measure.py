@@ -11,7 +11,7 @@ from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.evaluate.bench.caches.result import CachesResult, CacheTimes
 from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median, quartiles
-from mxspec.evaluate.bench.model.calls import CallBench, read_bytes, repeated
+from mxspec.evaluate.bench.model.calls import CallBench, repeated
 from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, pieces_of_file
 from mxspec.evaluate.bench.shapes.known import Shape
 from mxspec.evaluate.bench.shapes.random_bundle import config_of, write_random_model
@@ -21,6 +21,7 @@ from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime import ops
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
+from mxspec.runtime.models.weight_reads import read_bytes
 
 CHUNK = 512  # tokens of a call that fills the caches
 Case = tuple[CacheKind, int, int]  # kind, tokens of a call, cached tokens

@@ -17,13 +17,13 @@ from mxspec.evaluate.bench.energy import EnergyMeter
 from mxspec.evaluate.bench.harness import alternate
 from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
 from mxspec.evaluate.bench.memory import anonymous_bytes
-from mxspec.evaluate.bench.model.calls import read_bytes
 from mxspec.evaluate.bench.read_ceiling import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
 from mxspec.runtime.columns import Column, Recording, write_column
 from mxspec.runtime.models.session import Session
+from mxspec.runtime.models.weight_reads import read_bytes
 from mxspec.runtime.request import Request
 
 READS = 3  # plain reads of a model's weights after each answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,47 +15,14 @@ from mxspec.evaluate.bench.harness import seconds_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.manifest import ModelEntry, TensorEntry
-from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime import ops
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
+from mxspec.runtime.models.weight_reads import expert_bytes, matrix_bytes
 
 CACHED = (128, 1000)
 SOURCE = 512  # tokens of the source that an encoder reads
 CALL_SECONDS = 0.25  # a trial repeats short calls for about this long and takes their median
-
-
-# Only the encoder's graph reads these: its own matrices, and those that make the decoder's keys and values of a source.
-_OF_ENCODER = re.compile(r"(^|\.)encoder\.|\.(EncDecAttention|encoder_attn)\.[kv]")
-
-
-def matrix_bytes(entry: ModelEntry) -> int:
-    """Bytes of all matrices, without an encoder's."""
-    return sum(tensor.bytes for tensor in _matrices(entry))
-
-
-def read_bytes(entry: ModelEntry, tokens: int = 1) -> int:
-    """Bytes of the matrices that a call of `tokens` tokens reads: each once, but of experts only chosen ones.
-
-    As many experts are chosen as is expected of tokens that choose at random.
-    """
-    experts = expert_bytes(entry)
-    chosen = 0 if entry.experts is None else round(experts * entry.experts.read_share(tokens))
-    return matrix_bytes(entry) - experts + chosen
-
-
-def expert_bytes(entry: ModelEntry) -> int:
-    """Bytes of all experts of a mixture; 0 for other models."""
-    names = set() if entry.experts is None else set(entry.experts.tensors)
-    return sum(tensor.bytes for tensor in entry.tensors if tensor.name in names)
-
-
-def _matrices(entry: ModelEntry) -> list[TensorEntry]:
-    packed = [tensor for tensor in entry.tensors if tensor.format in WEIGHT_FORMATS]
-    if entry.encoder is not None:
-        packed = [tensor for tensor in packed if not _OF_ENCODER.search(tensor.name)]
-    return packed
 
 
 @dataclass(frozen=True, slots=True)

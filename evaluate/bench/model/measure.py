@@ -10,11 +10,12 @@ from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median
 from mxspec.evaluate.bench.memory import anonymous_bytes
 from mxspec.evaluate.bench.model import calls
-from mxspec.evaluate.bench.model.calls import ModelBench, PairedCalls, read_bytes
+from mxspec.evaluate.bench.model.calls import ModelBench, PairedCalls
 from mxspec.evaluate.bench.model.result import CallTimes, Experts, ModelResult
 from mxspec.evaluate.bench.read_ceiling import PairedTimes, ReadCeiling, describe_pairs, pieces_of_file
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
+from mxspec.runtime.models.weight_reads import read_bytes
 
 STEPS = (1, 2, 4, 8, 16)  # tokens of a call when decoding or scoring
 PREFILLS = (128, 512)

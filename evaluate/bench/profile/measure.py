@@ -34,6 +34,7 @@ from mxspec.evaluate.progress import Progress, silent
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
+from mxspec.runtime.models import weight_reads
 from mxspec.runtime.models.binding import session_options
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
@@ -113,7 +114,7 @@ def measure(
     return ProfileResult(
         bundle=bundle.name,
         threads=ops.threads(),
-        weight_bytes=model_calls.read_bytes(bench.entry),
+        weight_bytes=weight_reads.read_bytes(bench.entry),
         read_bytes_per_second=median(list(itertools.chain(*reads.values()))),
         read_loop=ceiling.loop,
         calls=tuple(_describe(bench, point, plain[point], calls, median(reads[point])) for point in points),
@@ -136,7 +137,7 @@ def _describe(
     tokens, cached = point
     bench.fill(cached)
     of_experts = bench.expert_bytes(bench.random_ids(tokens))
-    of_others = model_calls.matrix_bytes(bench.entry) - model_calls.expert_bytes(bench.entry)
+    of_others = weight_reads.matrix_bytes(bench.entry) - weight_reads.expert_bytes(bench.entry)
     read_bytes = of_others + of_experts + bench.cache_bytes(cached)
     calls = [call for call in calls if call.point == point and call.rows == tokens]
     chosen = [calls[i] for i in middle_half([call.seconds for call in calls])]

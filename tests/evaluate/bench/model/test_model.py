@@ -13,6 +13,7 @@ from mxspec.evaluate.bench.model import calls as model
 from mxspec.evaluate.bench.model.result import ModelResult
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
+from mxspec.runtime.models import weight_reads
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits
@@ -79,4 +80,4 @@ def test_a_step_reads_only_the_decoders_matrices(t5_bundle: Path) -> None:
     tiles = 400 // 16 * 2  # bytes of a row of 64 weights: two blocks of 25
     rows = 2 * (3 * 64 + 64 + 64 + 64 + 2 * 96) + 272
     wide = 2 * 64 * 75
-    assert model.matrix_bytes(Bundle.open(t5_bundle).manifest.models["target"]) == rows * tiles + wide
+    assert weight_reads.matrix_bytes(Bundle.open(t5_bundle).manifest.models["target"]) == rows * tiles + wide

@@ -22,6 +22,7 @@ from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.runtime.cli.report import closing_line
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Finished
+from mxspec.runtime.models import weight_reads
 
 Specbench = Callable[..., Result]
 
@@ -61,13 +62,13 @@ def test_a_call_reads_the_chosen_experts_and_everything_else(mixture: ModelEntry
     assert {tensor.format for tensor in of_experts} == {"mxfp4_e2m1" if four_bits else "mxfp6_e2m3"}
     block = 17 if four_bits else 25  # bytes of 32 weights
     expert = (2 * 32 * 64 + 64 * 32) // 32 * block
-    assert calls.expert_bytes(mixture) == 2 * 8 * expert
+    assert weight_reads.expert_bytes(mixture) == 2 * 8 * expert
     attention = (64 + 2 * 32) * 64 + 64 * 64
     others = 2 * (attention // 32 * 25 + 16 * 64 * 2) + 272 * 64 // 32 * 25
     others += sum(tensor.bytes for tensor in mixture.tensors if tensor.name == "ones_2")  # adds up chosen weights
-    assert calls.matrix_bytes(mixture) == others + 2 * 8 * expert
-    assert calls.read_bytes(mixture) == others + 2 * 2 * expert
-    assert calls.read_bytes(mixture, 3) == others + round(2 * 8 * expert * (1 - 0.75**3))
+    assert weight_reads.matrix_bytes(mixture) == others + 2 * 8 * expert
+    assert weight_reads.read_bytes(mixture) == others + 2 * 2 * expert
+    assert weight_reads.read_bytes(mixture, 3) == others + round(2 * 8 * expert * (1 - 0.75**3))
 
 
 def test_the_operators_count_what_a_call_reads(
@@ -82,8 +83,9 @@ def test_the_operators_count_what_a_call_reads(
     assert got["experts"] == {"count": 8, "chosen": 2}
     read = {(c["tokens"], c["cached"]): round(c["bytes_per_second"] * c["seconds"]) for c in got["calls"]}
     entry = Bundle.open(tmp_path / got["bundle"]).manifest.models["target"]
-    assert read[1, 8] == got["weight_bytes"] == calls.read_bytes(entry)
-    others, expert = calls.matrix_bytes(entry) - calls.expert_bytes(entry), calls.expert_bytes(entry) // 8
+    assert read[1, 8] == got["weight_bytes"] == weight_reads.read_bytes(entry)
+    experts_together = weight_reads.expert_bytes(entry)
+    others, expert = weight_reads.matrix_bytes(entry) - experts_together, experts_together // 8
     for (tokens, _), size in read.items():
         experts = (size - others) / expert
         assert experts == round(experts)
@@ -107,7 +109,7 @@ def test_tokens_of_random_weights_choose_independently(name: str, tmp_path: Path
     bench = calls.ModelBench(random_bundle(shape, tmp_path, "mxfp6_e2m3", activations="int8"))
     bench.fill(40)
     counted = np.mean([bench.expert_bytes(bench.random_ids(8)) for _ in range(20)])
-    expected = calls.expert_bytes(bench.entry) * (1 - (1 - 8 / 64) ** 8)
+    expected = weight_reads.expert_bytes(bench.entry) * (1 - (1 - 8 / 64) ** 8)
     assert counted == pytest.approx(expected, rel=0.05)
 
 
