@@ -291,6 +291,44 @@ class LongTextsResult(Result):
         return [Sheet(title, columns, (row,))]
 
 
+class MemoryTrial(Value):
+    """Decoding with this much memory available: seconds and bytes from the disk for a token, means of a trial."""
+
+    available_bytes: int
+    seconds_a_token: float
+    disk_bytes_a_token: float
+
+
+class LessMemoryResult(Result):
+    """bench/less_memory.py: decoding with the memory that the weights need, and with less, alternating."""
+
+    bundle: str
+    threads: int
+    tokens: int
+    weights_file_bytes: int
+    weight_bytes: int
+    enough: tuple[MemoryTrial, ...]
+    less: tuple[MemoryTrial, ...]
+
+    def sheets(self) -> Sequence[Sheet]:
+        columns = (
+            Column("memory available, of the weights file"),
+            Column("tok/s", ".2f"),
+            Column("MB from the disk a token", ",.0f", 1e-6),
+        )
+        rows = []
+        for trials in (self.enough, self.less):
+            share = median([trial.available_bytes for trial in trials]) / self.weights_file_bytes
+            seconds = median([trial.seconds_a_token for trial in trials])
+            rows.append((f"{share:.0%}", 1 / seconds, median([trial.disk_bytes_a_token for trial in trials])))
+        note = (
+            f"Weights file {self.weights_file_bytes / 1e6:,.0f} MB, of which a token reads "
+            f"{self.weight_bytes / 1e6:,.0f} MB. "
+            f"Medians of {len(self.less)} alternating trials of {self.tokens} tokens."
+        )
+        return [Sheet(f"{self.bundle}, {self.threads} threads", columns, tuple(rows), (note,))]
+
+
 class Metric(Value):
     """A metric of a server, and between what it has to be by what clients sent and read."""
 
