@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
 _WORD = (1 << 64) - 1
+_ONE = np.float64(1).view(np.uint64)
 
 
 class Purpose(IntEnum):
@@ -55,10 +57,10 @@ class Draws:
         """
         key = self._word(place, Purpose.MATCH)
         if ids is not None:
-            return _exponentials(key, ids)
+            return _exponentials(key, _weyl(ids))
         known = self._noise.get(place)
         if known is None or len(known) < count:
-            known = self._noise[place] = _exponentials(key, np.arange(count))
+            known = self._noise[place] = _exponentials(key, _weyl_of_all(count))
         return known[:count]
 
     def _word(self, place: int, purpose: Purpose) -> int:
@@ -66,19 +68,29 @@ class Draws:
         return philox((self.seed, self.sample), counter)[0]
 
 
-def _exponentials(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """-log of uniforms in (0, 1): SplitMix64 (Steele et al. 2014) from `key`, its output number id for each id."""
-    words = ids.astype(np.uint64) + np.uint64(1)
-    words *= np.uint64(_WEYL[0])
-    words += np.uint64(key)
+def _weyl(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The steps of SplitMix64's sequence up to its output number id, for each id."""
+    return (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_WEYL[0])
+
+
+@lru_cache(maxsize=4)  # the vocabularies of a target and its drafts
+def _weyl_of_all(count: int) -> NDArray[np.uint64]:
+    """`_weyl` of the ids 0 to count - 1."""
+    return _weyl(np.arange(count))
+
+
+def _exponentials(key: int, steps: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """-log of uniforms in (0, 1): SplitMix64 (Steele et al. 2014) from `key`, its output after each of `steps`."""
+    words = steps + np.uint64(key)
+    shifted = np.empty_like(words)  # one for all shifts: fresh memory of this size costs page faults
     for shift, multiplier in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        words ^= words >> np.uint64(shift)
+        words ^= np.right_shift(words, np.uint64(shift), out=shifted)
         words *= np.uint64(multiplier)
-    words ^= words >> np.uint64(31)
+    words ^= np.right_shift(words, np.uint64(31), out=shifted)
     words >>= np.uint64(12)
-    uniforms = words.astype(np.float64)
-    uniforms += 0.5
-    uniforms *= 2.0**-52
+    words |= _ONE  # the fraction of a float64 from 1 on: converting integers takes longer
+    uniforms = words.view(np.float64)
+    uniforms -= 1 - 2.0**-53  # (word + 1/2) / 2^52, exactly
     return np.negative(np.log(uniforms, out=uniforms), out=uniforms)
 
 
