@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.search_work import SearchWork
 from mxspec.runtime.models.slots import Slots
-from mxspec.runtime.scheduling.work import alone
+from mxspec.runtime.scheduling.work import Alone
 
 
 class SearchPlanner:
@@ -38,10 +38,10 @@ class SearchPlanner:
     ) -> list[tuple[str, int, float]]:
         """Let the draft read for each search, and run its own search from the target's beams."""
         for search, count in reads:
-            with alone(search):
+            with Alone(search):
                 search.read_draft(count)
         for work in works:
             if work.width.steps and not work.text.ended:
-                with alone(work.text):
+                with Alone(work.text):
                     work.guess()
         return []

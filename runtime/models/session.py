@@ -166,41 +166,12 @@ class Session:
 
     def _call(self, reads: Sequence[Read]) -> Logits:
         """One call of the graph; float32[rows, tokens of the head], its own buffer."""
-        counts = [len(read.tokens) for read in reads]
-        tokens, rows = sum(counts), sum(len(read.rows) for read in reads)
-        assert rows > 0, "a call without rows has no logits"
-        assert all(self._holds(read.slot, read.past) for read in reads), "what a ring has lost"
-        assert all(read.past + count <= self.capacity for read, count in zip(reads, counts, strict=True)), (
-            "past the end"
-        )
-        fill = self._inputs
-        ids = fill["input_ids"].of(1, tokens)
-        ids[0] = list(chain.from_iterable(read.tokens for read in reads))
-        if self.real_vocab > self._known:
-            ids[ids >= self._known] = 0
-        begins = [self.first_position + read.past for read in reads]
-        fill["position_ids"].of(1, tokens)[0] = list(
-            chain.from_iterable(range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
-        )
-        fill["slots"].of(len(reads))[:] = [read.slot for read in reads]
-        fill["past_lengths"].of(len(reads))[:] = [read.past for read in reads]
-        fill["new_lengths"].of(len(reads))[:] = counts
-        if self.encoder is not None:
-            lengths = [self.encoder.lengths[read.slot] for read in reads]
-            assert 0 not in lengths, "a text whose source nobody has read"
-            fill["encoder_lengths"].of(len(reads))[:] = lengths
-        firsts = accumulate(counts, initial=0)
-        fill["logits_to_keep"].of(rows)[:] = [
-            first + row for read, first in zip(reads, firsts, strict=False) for row in read.rows
-        ]
+        tokens, rows = self._fill(reads)
         logits = self._logits.of(rows)
         if self.given_states is not None:
             self.given_states.begin(tokens)
         if self.read_states is not None:
             self.read_states.begin(reads)
-        for read, count in zip(reads, counts, strict=True):
-            for kept in self._kept:
-                kept.write(read.slot, read.past, count)
         before = None if self.entry.experts is None else ops.experts_counts()
         try:
             self.session.run_with_iobinding(self._binding)
@@ -215,6 +186,37 @@ class Session:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab if self.texts is None else self._known]
+
+    def _fill(self, reads: Sequence[Read]) -> tuple[int, int]:
+        """Write the inputs of a call, and note what it writes into the caches; its numbers of tokens and of rows."""
+        ids: list[int] = []
+        positions: list[int] = []
+        rows: list[int] = []
+        for read in reads:
+            count, begin = len(read.tokens), self.first_position + read.past
+            assert read.past + count <= self.capacity, "past the end"
+            assert self._holds(read.slot, read.past), "what a ring has lost"
+            rows += [len(ids) + row for row in read.rows]
+            ids += read.tokens
+            positions += range(begin, begin + count)
+            for kept in self._kept:
+                kept.write(read.slot, read.past, count)
+        assert rows, "a call without rows has no logits"
+        fill = self._inputs
+        input_ids = fill["input_ids"].of(1, len(ids))
+        input_ids[0] = ids
+        if self.real_vocab > self._known:
+            input_ids[input_ids >= self._known] = 0
+        fill["position_ids"].of(1, len(ids))[0] = positions
+        fill["slots"].of(len(reads))[:] = [read.slot for read in reads]
+        fill["past_lengths"].of(len(reads))[:] = [read.past for read in reads]
+        fill["new_lengths"].of(len(reads))[:] = [len(read.tokens) for read in reads]
+        if self.encoder is not None:
+            lengths = [self.encoder.lengths[read.slot] for read in reads]
+            assert 0 not in lengths, "a text whose source nobody has read"
+            fill["encoder_lengths"].of(len(reads))[:] = lengths
+        fill["logits_to_keep"].of(len(rows))[:] = rows
+        return len(ids), len(rows)
 
     def _read(self, part: Part) -> Read:
         if self.translation is None or part.written:

@@ -25,7 +25,7 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.scheduling.sequence_planner import SequencePlanner
 from mxspec.runtime.scheduling.settings import Settings
-from mxspec.runtime.scheduling.work import Planner, ScheduledText, Timing, Work, alone, draft_piece
+from mxspec.runtime.scheduling.work import Alone, Planner, ScheduledText, Timing, Work, draft_piece
 
 KIB = 1 << 10
 FIRST_CHUNK = 16  # tokens of a prompt in a step that other texts wait for, while costs are unknown
@@ -146,7 +146,7 @@ class Scheduler:
             for each in taken:  # the first text copies its prefix before the slot that holds it is reused
                 self._hand_over(each)
             self._running.append(text)
-            with alone(text):
+            with Alone(text):
                 text.start(taken, now, self.load)
             if text.ended:
                 self._retire()
@@ -323,10 +323,10 @@ class Scheduler:
         going_on: list[Work] = []
         late: list[ScheduledText] = []
         for planner in self._planners.values():
-            texts = [text for text in self._running if text.kind == planner.kind and not text.reading]
-            works, waiting = planner.plan(texts)
-            going_on += works
-            late += waiting
+            if texts := [text for text in self._running if text.kind == planner.kind and not text.reading]:
+                works, waiting = planner.plan(texts)
+                going_on += works
+                late += waiting
         reading = [t for t in self._running if t.reading and not t.ended and not t.slots[0].target_unencoded]
         pieces: list[Work] = []
         draft_reads: list[DraftRead] = []
@@ -342,7 +342,7 @@ class Scheduler:
         """The next pieces of texts that their draft has to read before it can guess."""
         reads: list[DraftRead] = []
         for text in late:
-            with alone(text):
+            with Alone(text):
                 count = draft_piece(text, left) if left > 0 else 0
                 left -= count
                 if count:
@@ -365,7 +365,7 @@ class Scheduler:
         for text in reading:
             if left <= 0:
                 break
-            with alone(text):
+            with Alone(text):
                 unread = len(text.unread)
                 lag = text.draft_lag if text.drafts_at_once else 0  # most drafters have nothing to read
                 if lag > unread:  # the draft had read less of a shared prefix than the target
@@ -404,7 +404,8 @@ class Scheduler:
         for kind, planner in self._planners.items():
             reads = [(text, count) for text, count in plan.draft_reads if text.kind == kind and not text.ended]
             works = [work for work in plan.works if work.text.kind == kind and not work.text.ended]
-            calls += planner.propose(reads, works, texts)
+            if reads or works:
+                calls += planner.propose(reads, works, texts)
         return calls
 
     def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
@@ -422,5 +423,5 @@ class Scheduler:
     def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
         """Verify the drafts of each text, and emit the tokens that are kept."""
         for work, rows in zip(works, logits, strict=True):
-            with alone(work.text):
+            with Alone(work.text):
                 work.verify(rows, timing, self.load)

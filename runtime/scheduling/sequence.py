@@ -106,7 +106,7 @@ class Sequence:
     @property
     def drafts_at_once(self) -> bool:
         """Whether the draft must read the prompt by the end of the first round: a fixed K drafts in the second."""
-        return not self.chooses_k and self.settings.strategy.k != 0 and self._room > 0 and self.draft_lag > 0
+        return not self.chooses_k and self._room > 0 and self.draft_lag > 0
 
     @property
     def draft_lag(self) -> int:
@@ -116,7 +116,7 @@ class Sequence:
     @property
     def _room(self) -> int:
         """Number of tokens that can be drafted within both contexts and the length of the answer."""
-        if self._slot is not None and self._slot.undraftable:
+        if self.settings.strategy.k == 0 or (self._slot is not None and self._slot.undraftable):
             return 0
         length = len(self.tokens)
         wanted = self.settings.max_new_tokens - self.emitted - 1
@@ -152,6 +152,8 @@ class Sequence:
 
     def forced(self, most: int) -> Proposal:
         """Tokens that the grammar forces: proposed without a drafter, and verified like drafts."""
+        if self.shaper.grammar is None:
+            return Proposal()
         tokens = self.shaper.forced([])[: max(min(most, self.settings.max_new_tokens - self.emitted - 1), 0)]
         tokens = tokens[: max(self._capacity - len(self.tokens), 0)]
         certain = [] if self.settings.sampling.greedy else [Distribution.point(token) for token in tokens]

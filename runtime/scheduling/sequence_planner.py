@@ -8,7 +8,7 @@ from collections import abc
 from mxspec.runtime.policy.choose_k import KByLoad, Load
 from mxspec.runtime.scheduling.sequence import Sequence
 from mxspec.runtime.scheduling.sequence_work import SequenceWork
-from mxspec.runtime.scheduling.work import alone
+from mxspec.runtime.scheduling.work import Alone
 
 READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
 
@@ -28,12 +28,12 @@ class SequencePlanner:
         """
         loads: list[tuple[Sequence, Load]] = []
         for text in texts:
-            with alone(text):
+            with Alone(text):
                 loads.append((text, text.load(self._k_max)))
         works, late = [], []
         ks = self._load.choose([load for _, load in loads])
         for (text, _), k in zip(loads, ks, strict=True):
-            with alone(text):
+            with Alone(text):
                 work = SequenceWork(text, text.unread, proposal=text.forced(self._k_max))
                 forced = len(work.proposal.tokens)
                 work.k = max(k - forced, 0)

@@ -137,7 +137,7 @@ class ByteLevel:
     def _bytes(self, token: int) -> bytes:
         name = self._names[token] or ""
         try:
-            return bytes(BYTE_OF_LETTER[letter] for letter in name)
+            return bytes(map(BYTE_OF_LETTER.__getitem__, name))
         except KeyError:  # an added token, which is spelled as it is
             return name.encode()
 
