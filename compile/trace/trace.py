@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mxspec.compile.graph.quiet_logger import quiet_logger
+from mxspec.compile.trace.decompositions import decompose_quickly
 from mxspec.compile.trace.interface import GraphInterface
 from mxspec.compile.trace.rotations import rotary_as_operator
 
@@ -29,6 +30,7 @@ def trace(interface: GraphInterface) -> ir.Model:
         dimensions = interface.dimensions()
         program = torch.export.export(interface, arguments, dynamic_shapes=dimensions, strict=False)
         program.graph.eliminate_dead_code(_stays)  # an encoder's trace has an unused decoder
+        decompose_quickly(program)
         onnx_program = torch.onnx.export(
             program,
             dynamo=True,

@@ -1,0 +1,76 @@
+"""Graphs that were not traced again are those that torch decomposes, but for the names of values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from torch.export import ExportedProgram
+from transformers import PreTrainedModel
+
+from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.graph.exported_graph import ExportedGraph
+from mxspec.compile.planning import export_graph as exporting
+from mxspec.compile.planning.export_graph import export_graph
+from mxspec.compile.trace import trace as tracing
+
+Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
+
+
+def described(graph: ir.Model, weights: dict[str, object]) -> list[object]:
+    """Every node, weight and constant in order; other values are numbered as they appear."""
+    numbers: defaultdict[ir.Value, int] = defaultdict(count().__next__)
+
+    def name(value: ir.Value | None) -> object:
+        if value is None or value.is_graph_input() or value.name in weights:
+            return value and value.name
+        constant = None if value.const_value is None else value.const_value.tobytes()
+        return numbers[value], value.dtype, str(value.shape), constant
+
+    nodes = [
+        (node.op_identifier(), [*map(name, node.inputs)], [*map(name, node.outputs)], str(dict(node.attributes)))
+        for node in graph.graph
+    ]
+    return [nodes, [name(value) for value in graph.graph.outputs]]
+
+
+def exported(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], int]:
+    """A description of what is exported without kept graphs, and how often torch traced a program again."""
+    traced: list[ExportedProgram] = []
+    whole = ExportedProgram.run_decompositions
+
+    def run(program: ExportedProgram, *arguments: Any, **settings: Any) -> ExportedProgram:
+        traced.append(program)
+        return whole(program, *arguments, **settings)
+
+    config = load_config(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "trace", tracing.trace)
+        patch.setattr(ExportedProgram, "run_decompositions", run)
+        lengths: dict[str, Any] = {"source_length": 48} if config.is_encoder_decoder else {}
+        found: ExportedGraph = export_graph(
+            config, weight_format=lambda _: "fp16_tiles", context_length=96, caches="float32", **lengths
+        )
+    sources = {spec.name: spec.sources for spec in found.weights if spec.value is None}
+    values = [spec.value.tobytes() for spec in found.weights if spec.value is not None]
+    graphs = [found.model, *([found.encoder.model] if found.encoder else [])]
+    return [sorted(sources.items()), sorted(values), *(described(each, {**sources}) for each in graphs)], len(traced)
+
+
+# T5's decoder and encoder are two programs. Falcon's attention adds in place.
+@pytest.mark.parametrize(
+    ("name", "programs", "again"), [("gpt2-untied", 1, 0), ("gpt_oss", 1, 0), ("t5", 2, 0), ("falcon-one", 1, 1)]
+)
+def test_the_graph_is_the_one_that_torch_decomposes(
+    name: str, programs: int, again: int, tiny_checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = tiny_checkpoint(name)
+    quick, traced = exported(path, monkeypatch)
+    assert traced == again
+    monkeypatch.setattr(tracing, "decompose_quickly", lambda _: None)
+    assert exported(path, monkeypatch) == (quick, programs)
