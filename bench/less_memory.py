@@ -1,6 +1,7 @@
 """How slow does a model become that is larger than memory?
 
-    python bench/less_memory.py BUNDLE --share 0.6 --record build/records/less_memory.json
+    python bench/less_memory.py BUNDLE --share 0.6
+    python bench/less_memory.py --shape olmoe-1b-7b --format mxfp6_e2m3 --activations int8
 
 Weights are mapped, so that the system reads what it lacks from the disk. Single tokens are decoded with the whole
 weights file in memory, and while another process holds so much memory that only a share of the file's size is
@@ -11,6 +12,7 @@ would end. Needs Linux without swap, and no rights.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from results import LessMemoryResult, MemoryTrial
 
 from mxspec.evaluate.bench.model.calls import CallBench, ModelBench
+from mxspec.evaluate.bench.options import Choice, choice_options
 from mxspec.evaluate.options import Run, record_options
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import Command
@@ -47,11 +50,11 @@ def disk_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
-def hold(available: int, held: Event) -> None:
-    """Take memory until `available` bytes are left to others, and keep it so until this process is ended."""
+def hold(available: int, held: Event, asker: int) -> None:
+    """Take memory until `available` bytes are left to others, and keep it so while the process `asker` lives."""
     Path("/proc/self/oom_score_adj").write_text("1000")
     pieces: list[NDArray[np.uint8]] = []
-    while True:
+    while os.getppid() == asker:
         if not adjust(pieces, memory_bytes("MemAvailable") - available):
             held.set()
             time.sleep(WAIT_SECONDS)
@@ -73,7 +76,7 @@ def left_available(available: int) -> Iterator[None]:
     """Another process leaves only `available` bytes of memory to all others."""
     context = multiprocessing.get_context("spawn")
     held = context.Event()
-    process = context.Process(target=hold, args=(available, held), daemon=True)
+    process = context.Process(target=hold, args=(available, held, os.getpid()), daemon=True)
     process.start()
     try:
         while not held.wait(1.0):
@@ -109,13 +112,14 @@ def decode(bench: CallBench, tokens: int) -> MemoryTrial:
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@choice_options
 @click.option("--share", default=0.6, show_default=True, type=click.FloatRange(0.1, 1.0), help="Of the weights file.")
 @click.option("--tokens", default=16, show_default=True, type=click.IntRange(min=1), help="Tokens of a trial.")
 @click.option("--repetitions", default=3, show_default=True, type=click.IntRange(min=1))
 @record_options
-def main(bundle: Path, share: float, tokens: int, repetitions: int, run: Run) -> None:
+def main(choice: Choice, share: float, tokens: int, repetitions: int, run: Run) -> None:
     """Decode with enough memory for a bundle's weights, and with less."""
+    bundle = choice.path()
     bench = ModelBench(bundle)
     size = bench.weights_file_bytes
     if memory_bytes("SwapTotal"):
