@@ -94,6 +94,7 @@ TABLES: dict[str, Table] = {
     "model_olmoe_avx512vbmi": Table(("avx512vbmi/model_olmoe_e2m3_int8",)),
     "speculate_olmoe_avx512vbmi": Table(("avx512vbmi/speculate_olmoe",)),
     "speculate_olmoe_no_acceptance_avx512vbmi": Table(("avx512vbmi/speculate_olmoe_no_acceptance",)),
+    "less_memory_amx": Table(("amx/less_memory",)),
     "attention_avx2": Table(("avx2/ops",), (2,)),
     "attention_avx512vbmi": Table(("avx512vbmi/ops",), (2,)),
     "model_avx2": Table(("avx2/model_tinyllama",)),
