@@ -57,12 +57,16 @@ LONGEST = (
     "serve/test_openai_client.py",  # waits
     "compile/heads/test_pair.py",
     "runtime/verifiers/test_whole_texts.py",
+    "compile/weights/budget/test_sensitivity.py",
+    "compile/heads/test_mtp_pair.py",
+    "compile/test_windows.py",
     "test_fuzz.py",  # waits
     "compile/commands/test_explain.py",  # the demo pair
     "evaluate/accuracy/test_command.py",
     "serve/test_load.py",  # waits
     "docs/test_commands.py",  # the demo pair with a baseline, the pair with encoders
     "compile/trace/test_taps.py",
+    "compile/test_killed.py",
     "serve/test_other_shapes.py",  # waits
     "compile/check/test_referee.py",
     "compile/test_mxint8_caches.py",
