@@ -38,7 +38,7 @@ from mxspec.compile.train.head_file import (
 )
 from mxspec.compile.train.lesson import SHORTEST
 from mxspec.compile.train.texts import LENGTH, Source, Writer, answered, file_texts, invented, read_prompts
-from mxspec.compile.train.training import Training
+from mxspec.compile.train.training import Report, Training
 from mxspec.compile.vocabulary.draft_vocabulary import most_frequent
 from mxspec.compile.weights.pack_writer import pack_writer
 from mxspec.formats.errors import BundleError, PairError, RecipeError
@@ -146,8 +146,6 @@ def train_head(wanted: Wanted, output: Path, *, resume: bool, force: bool, stage
         training = Training(start, examples, place / "training.pt", wanted.seed)
         stages.note(f"{len(taught)} texts to train on, {len(held_out)} held out; {_covers(start.ids, counts)}")
         cost = _step_cost(start, target)
-        if not training.begun:
-            _tell(stages, cost)(0, math.nan, training.acceptance(held_out))
         seconds = wanted.hours * 3600 - (time.monotonic() - began)
         best = training.run(taught, held_out, seconds, _tell(stages, cost))
         start.head.load_state_dict(best, strict=False)
@@ -261,11 +259,11 @@ def _step_cost(start: Start, target: Target) -> float:
     return read / target.step_weights
 
 
-def _tell(stages: Stages, cost: float) -> Callable[[int, float, Acceptance], None]:
-    def tell(passes: int, loss: float, found: Acceptance) -> None:
+def _tell(stages: Stages, cost: float) -> Report:
+    def tell(passes: int, loss: float | None, found: Acceptance) -> None:
         speedup, k = found.speedup(cost)
         rates = " ".join(f"{rate:.3f}" for rate in found.rates)
-        said = "" if math.isnan(loss) else f"loss {loss:.3f}, "
+        said = "" if loss is None else f"loss {loss:.3f}, "
         stages.note(
             f"after {passes} passes: {said}held-out acceptance {rates}; predicted speedup {speedup:.2f} with K = {k}, "
             f"if a guess costs {cost:.3f} steps"

@@ -29,7 +29,7 @@ WARM_UP = 0.04  # of all steps
 CLIP = 0.5  # of the gradient's norm, as in EAGLE's own training
 _BETAS, _DECAY = (0.9, 0.95), 0.01
 
-Report = Callable[[int, float, Acceptance], object]  # passes, loss of a token, held-out acceptance
+Report = Callable[[int, float | None, Acceptance], object]  # passes, loss of a token since the last, acceptance
 
 
 def _fast_products() -> torch.autocast:
@@ -68,17 +68,15 @@ class Training:
         self._optimizer = torch.optim.AdamW(self._values, lr=self._rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
         self._best: dict[str, Tensor] = {}
 
-    @property
-    def begun(self) -> bool:
-        """Whether an interrupted run has kept what it had reached."""
-        return self._place.is_file()
-
     def run(self, taught: Sequence[int], held_out: Sequence[int], seconds: float, report: Report) -> dict[str, Tensor]:
-        """The best weights by held-out acceptance, after at most about `seconds`."""
+        """The best weights by held-out acceptance, those at the start included, after at most about `seconds`."""
         began = time.monotonic()
         a_pass = math.ceil(len(taught) / BATCH)
-        progress = self._restored() or Progress(PASSES * a_pass)
-        saved, losses = time.monotonic(), list[float]()
+        progress, losses = self._restored(), list[float]()
+        if progress is None:
+            progress = Progress(PASSES * a_pass)
+            self._judge(held_out, progress, 0, losses, report)
+        saved = time.monotonic()
         while progress.done < progress.steps and progress.without < PATIENCE:
             passed = (time.monotonic() - began) / seconds
             if losses and passed > 1:
@@ -135,7 +133,7 @@ class Training:
             progress.best = tokens
             self._best = {name: value.clone() for name, value in self._weights().items()}
         progress.without = 0 if better else progress.without + 1
-        report(passes, sum(losses) / len(losses), found)
+        report(passes, sum(losses) / len(losses) if losses else None, found)
         losses.clear()
 
     def acceptance(self, numbers: Sequence[int]) -> Acceptance:
@@ -160,7 +158,7 @@ class Training:
         os.replace(beside, self._place)
 
     def _restored(self) -> Progress | None:
-        if not self.begun:
+        if not self._place.is_file():
             return None
         kept = torch.load(self._place, weights_only=True)
         self._head.load_state_dict(kept["head"], strict=False)

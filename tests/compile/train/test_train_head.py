@@ -180,3 +180,17 @@ def test_training_goes_on_from_a_head_and_with_a_file(
     asked = Wanted(str(folder / "target"), prompts=tmp_path / "prompts.txt", tokens=1500, vocabulary=100)
     train_head(asked, tmp_path / "head", resume=False, force=True, stages=stages)
     assert json.loads((tmp_path / "head" / "config.json").read_text())["draft_vocab_size"] == 100
+
+
+def test_a_head_that_training_makes_worse_stays(
+    folder: Path, trained: Noted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "PASSES", 1)
+    monkeypatch.setattr(training, "learning_rate", lambda width: 100.0)
+    again = Wanted(str(folder / "target"), tokens=2000, start=folder / "head")
+    stages = Noted()
+    train_head(again, tmp_path / "head", resume=False, force=False, stages=stages)
+    before, after = stages.rates()
+    assert after[0] < before[0]
+    weights = Path("head", "model.safetensors")
+    assert (tmp_path / weights).read_bytes() == (folder / weights).read_bytes()
