@@ -119,12 +119,7 @@ def main(
     work.mkdir(parents=True, exist_ok=True)
     if (gguf is None) == bool(bundles):
         raise click.UsageError("--gguf and --bundle go together")
-    if gguf is not None and speculate:
-        raise click.UsageError("--speculative times a pair, not the model of --gguf")
-    if accuracy and gguf is None:
-        raise click.UsageError("--accuracy needs --gguf")
-    if cached is not None and (gguf is not None or shape_name not in SHAPES):
-        raise click.UsageError("--cached times a --shape that is no mixture")
+    require_model(gguf, shape_name, speculate=speculate, accuracy=accuracy, cached=cached is not None)
     modes = ((accuracy, formats), (serving, servers), (speculate, speculative), (cached, caches))
     mode: ModuleType = next((module for wanted, module in modes if wanted), shape)
     tools = mode.TOOLS if gguf is None else (*mode.TOOLS, "llama-quantize")
@@ -160,6 +155,16 @@ def main(
             of_shape = fewer_layers({**SHAPES, **MIXTURES}[shape_name], layers)
             found = compare_shape(peer, of_shape, peer_formats, ours, repetitions)
     report(found, False, record)
+
+
+def require_model(gguf: Path | None, shape_name: str, *, speculate: bool, accuracy: bool, cached: bool) -> None:
+    """Raises UsageError where a mode does not go with the model."""
+    if gguf is not None and speculate:
+        raise click.UsageError("--speculative times a pair, not the model of --gguf")
+    if accuracy and gguf is None:
+        raise click.UsageError("--accuracy needs --gguf")
+    if cached and (gguf is not None or shape_name not in SHAPES):
+        raise click.UsageError("--cached times a --shape that is no mixture")
 
 
 @dataclass(frozen=True, slots=True)
