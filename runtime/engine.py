@@ -151,7 +151,7 @@ class Engine:
         """
         known = [field.name for field in fields(Request)]
         if unknown := next((name for name in settings if name not in known), None):
-            raise GenerationError(f"{unknown}: no such setting of a request{did_you_mean(unknown, known)}")
+            raise GenerationError(f"{unknown}: unknown request setting{did_you_mean(unknown, known)}")
         return self.submit(Request(prompt=prompt, **settings))
 
     def submit(self, request: Request) -> Handle:

@@ -58,7 +58,7 @@ def _ask(binaries: Path, model: Path, text: Path, windows: int, threads: int, op
     ran = subprocess.run([binaries / "llama-perplexity", "-m", model, *asked], capture_output=True, text=True)
     said = ran.stdout + ran.stderr
     if ran.returncode:
-        last = (said.strip().splitlines() or ["nothing said"])[-1]
+        last = (said.strip().splitlines() or ["no output"])[-1]
         raise MxspecError(f"llama-perplexity ended with {ran.returncode}: {last}")
     return said
 

@@ -27,7 +27,9 @@ def choose_contexts(recipe: Recipe, configs: Mapping[ModelName, PreTrainedConfig
     _check_sources(recipe, target)
     context = recipe.context_length or most or (WITHOUT_POSITIONS if target.is_encoder_decoder else None)
     if not context:
-        raise UnsupportedModelError("the target does not say how many positions it knows; set context_length")
+        raise UnsupportedModelError(
+            "the target's config.json does not give its number of positions; set context_length"
+        )
     if most and context > most:
         scaled = getattr(target, "rope_parameters", None)
         more = f"; for more, its config.json needs rope_scaling and max_position_embeddings {context}" if scaled else ""

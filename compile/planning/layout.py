@@ -51,5 +51,7 @@ def _check_shapes(spec: WeightSpec, sources: Sequence[Source]) -> None:
     rows = sum(shape[0] for shape in shapes)
     if sources and rows != spec.shape[0]:
         names = ", ".join(repr(source.name) for source in sources)
-        raise CheckpointError(f"{names}: {rows} rows, but {spec.name} has {spec.shape[0]}: config.json does not fit")
+        raise CheckpointError(
+            f"{names}: {rows} rows, but {spec.name} has {spec.shape[0]}: config.json belongs to another checkpoint"
+        )
     assert spec.kind != "matmul" or all(shape[0] % TILE_ROWS == 0 for shape in shapes[:-1]), spec

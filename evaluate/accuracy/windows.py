@@ -48,7 +48,9 @@ def choose_cut(lead: Sequence[int], context: int, window: int | None, stride: in
         raise MxspecError(f"--window: got {length} tokens, expected {least} to {context}, the context of the model")
     room = length - len(lead)
     if stride is not None and stride > length:
-        raise MxspecError(f"--stride: got {stride} tokens, expected at most {length}, the window: others are left out")
+        raise MxspecError(
+            f"--stride: got {stride} tokens, expected at most {length}, the window; a longer stride skips tokens"
+        )
     return Cut(tuple(lead), length, min(room if stride is None else stride, room))
 
 

@@ -39,7 +39,7 @@ def parse_ks(context: click.Context, parameter: click.Parameter, values: tuple[s
     """Parse each value of --k: a number of tokens, or auto."""
     found = tuple(k for value in values if (k := parse_k(context, parameter, value)) is not None)
     if 0 in found:
-        raise click.BadParameter("got 0: plain decoding is measured beside every point")
+        raise click.BadParameter("got 0, but plain decoding is always measured; leave 0 out")
     return found
 
 

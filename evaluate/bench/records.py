@@ -40,11 +40,11 @@ def read_record(path: Path) -> Record:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise MxspecError(f"{path}: cannot be read as a record: {error}") from None
     if not isinstance(found, dict) or not {"command", "commit", "machine", "versions", "result"} <= set(found):
-        raise MxspecError(f"{path}: is no record; expected a file that specbench wrote with --record")
+        raise MxspecError(f"{path}: is not a record; expected a file that specbench wrote with --record")
     result = result_of(found["result"])
     if result is None:
         raise MxspecError(
-            f"{path}: its result is none that this version of specbench gives; measure again with: {found['command']}"
+            f"{path}: a kind of result that this specbench does not know; measure again with: {found['command']}"
         )
     return Record(path.name, found["command"], found["commit"], found["machine"], found["versions"], result)
 

@@ -72,7 +72,7 @@ def tasks(
     2 if ids differ, or if the interval of a difference of scores excludes 0.
     """
     if seeds is not None and temperature is None:
-        raise click.UsageError("--seeds is of sampled answers: give --temperature")
+        raise click.UsageError("--seeds: needs sampled answers; give --temperature")
     task_files = [TaskFile(task, file, read_rows(file, task, limit)) for task, file in map(parse_task, files)]
     with run.counted("opening the bundle") as count, Engine(bundle, slots=slots, threads=run.threads) as engine:
         own = "model" if "model" in engine.drafters else "suffix"

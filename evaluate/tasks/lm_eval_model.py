@@ -77,7 +77,7 @@ class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         """The first token that ends a text."""
         ends = self.engine.bundle.manifest.tokenizer.eos_token_ids
         if not ends:
-            raise BundleError(f"bundle {self.engine.bundle.path}: its tokenizer names no token that ends a text")
+            raise BundleError(f"bundle {self.engine.bundle.path}: its tokenizer has no end-of-text token")
         return ends[0]
 
     @property

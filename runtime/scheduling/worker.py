@@ -44,7 +44,7 @@ class Worker:
             self._require_open()
             waiting = len(self._inbox) + self._scheduler.waiting
             if waiting + len(requests) > self._queue + self._scheduler.free:
-                raise QueueFullError(f"engine: {waiting} requests wait already, its queue takes {self._queue}")
+                raise QueueFullError(f"engine: {waiting} requests are already waiting, expected at most {self._queue}")
             self._start()
             self._inbox += requests
             self._changed.notify()

@@ -239,7 +239,7 @@ class Service:
         self.require_ready()
         if len(self.flights) >= sum(served.limit for served in self.served.values()):
             self.metrics.refuse()
-            raise busy(f"server: {len(self.flights)} requests are under way, the most that it takes")
+            raise busy(f"server: {len(self.flights)} requests are under way, the maximum")
         flight = Flight(self.limits.time_seconds)
         self.flights.add(flight)
         try:
@@ -277,7 +277,7 @@ class Service:
         with self._room:
             if served.under_way + texts > served.limit:
                 self.metrics.refuse()
-                raise busy(f"model {served.id}: {served.under_way} texts run and wait, it takes {served.limit}")
+                raise busy(f"model {served.id}: {served.under_way} texts run or wait, expected at most {served.limit}")
             served.under_way += texts
             flight.served, flight.texts = served, texts
 

@@ -33,7 +33,7 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
                 pieces.append(piece)
                 more = message.get("more_body", False)
     except TimeoutError:
-        raise ApiError(408, f"body: did not come within {limits.stall_seconds:g} s", code="timeout") from None
+        raise ApiError(408, f"body: did not arrive within {limits.stall_seconds:g} s", code="timeout") from None
     return b"".join(pieces)
 
 

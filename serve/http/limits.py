@@ -33,6 +33,6 @@ def check_count(name: str, count: int, limit: int) -> None:
 def check_prompts(prompts: Sequence[object], limit: int) -> None:
     """Raise ApiError for an empty list of prompts and for too many."""
     if not prompts:
-        raise ApiError(400, "prompt: got an empty list", param="prompt")
+        raise ApiError(400, "prompt: got an empty list, expected at least one prompt", param="prompt")
     if len(prompts) > limit:
-        raise ApiError(400, f"prompt: got {len(prompts)} of them, expected at most {limit}", param="prompt")
+        raise ApiError(400, f"prompt: got {len(prompts)} prompts, expected at most {limit}", param="prompt")

@@ -183,12 +183,14 @@ class ChatRequest(GenerationRequest):
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise ApiError(
-                400, "max_tokens: got max_completion_tokens too, which is its newer name", param="max_tokens"
+                400,
+                "max_tokens: given with max_completion_tokens, its newer name; expected one of them",
+                param="max_tokens",
             )
         if self.top_logprobs and not self.logprobs:
-            raise ApiError(400, "top_logprobs: got them without logprobs", param="top_logprobs")
+            raise ApiError(400, "top_logprobs: given without logprobs", param="top_logprobs")
         if self.tool_choice not in (None, "auto", "none") and not self.tools:
-            raise ApiError(400, "tool_choice: got it without tools", param="tool_choice")
+            raise ApiError(400, "tool_choice: given without tools", param="tool_choice")
         names = [tool.function.name for tool in self.tools or ()]
         if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
             known = f"expected one of the tools, {', '.join(names)}"

@@ -181,7 +181,7 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
     def check(self) -> None:
         """Raise ApiError for fields that have no effect in combination."""
         if self.stream_options is not None and not self.stream:
-            raise ApiError(400, "stream_options: got them without stream", param="stream_options")
+            raise ApiError(400, "stream_options: given without stream", param="stream_options")
         for theirs, ours in OF_OTHERS.items():
             if getattr(self, theirs) is not None and ours in self.mxspec.model_fields_set:
                 raise ApiError(400, f"{theirs}: got mxspec.{ours} too, expected one of them", param=theirs)

@@ -124,10 +124,10 @@ def test_more_than_the_queue_takes_is_refused_by_name(path: Path) -> None:
     with Engine(path, slots=1, queue=3) as engine:
         running = engine.generate("hello", **LONG)
         next(running)
-        with pytest.raises(QueueFullError, match="0 requests wait already, its queue takes 3"):
+        with pytest.raises(QueueFullError, match="0 requests are already waiting, expected at most 3"):
             engine.submit_all([Request(prompt="x")] * 4)  # all or none
         waiting = [engine.generate("x", **LONG) for _ in range(3)]
-        with pytest.raises(QueueFullError, match="3 requests wait already"):
+        with pytest.raises(QueueFullError, match="3 requests are already waiting"):
             engine.generate("x", **LONG)
         running.cancel()
         assert [text.result().reason for text in waiting] == ["max_new_tokens"] * 3

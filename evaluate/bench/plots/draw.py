@@ -43,7 +43,7 @@ def draw_all(record: Record, folder: Path, kinds: tuple[str, ...] = ("png", "svg
     pictures = pictures_of(record.result)
     if not pictures:
         known = "sweep, speculate, columns, batch, or accuracy with --format"
-        raise MxspecError(f"{record.name}: nothing of it makes a picture; expected {known}")
+        raise MxspecError(f"{record.name}: no picture can be made of it; expected {known}")
     paths = [folder / f"{Path(record.name).stem}-{name}" for name in pictures]
     for path, draw in zip(paths, pictures.values(), strict=True):
         save(path, record, draw, kinds)

@@ -136,7 +136,7 @@ def _join(
     texts.join()
     answers = [answer for client in found for answer in client]
     if not answers:
-        raise MxspecError("the server answered no text that another could join")
+        raise MxspecError("the server wrote no text that a long prompt could join")
     all_write = max(answer.pieces[0] for answer in answers)
     first = joined.asked + joined.first_seconds
     gaps = [gap for answer in answers for gap in answer.gaps]

@@ -54,7 +54,7 @@ def wait_ready(
     until = time.monotonic() + START_SECONDS
     while not address.ready():
         if process.poll() is not None:
-            raise MxspecError(f"{name} ended with {process.returncode}: {last_words() or 'nothing said'}")
+            raise MxspecError(f"{name} ended with {process.returncode}: {last_words() or 'no output'}")
         if time.monotonic() > until:
             raise MxspecError(f"{name} was not ready within {START_SECONDS:.0f} s{hint}")
         time.sleep(0.01)
@@ -95,7 +95,7 @@ def specserve(bundle: Path, *options: object) -> Iterator[Specserve]:
         try:
             line = process.stderr.readline().strip()
             if not line.startswith("listening on http://"):
-                raise MxspecError(f"specserve: ended before it listened: {line or 'nothing said'}")
+                raise MxspecError(f"specserve: ended before it listened: {line or 'no output'}")
             address = Address.of_line(line)
             wait_ready(address, process, "specserve", process.stderr.read)
             running = Specserve(address, process, time.perf_counter() - began)

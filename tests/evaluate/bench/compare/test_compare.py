@@ -85,7 +85,7 @@ def test_records_that_cannot_be_compared_are_one_line(specbench: Specbench, tmp_
     another = record(tmp_path / "another.json", lambda found: found.update(result=comparison))
     unknown = record(tmp_path / "unknown.json", lambda found: found.update(result={"figure": 1}))
     for other, words in (
-        (tmp_path / "other.json", "is no record"),
+        (tmp_path / "other.json", "is not a record"),
         (tmp_path / "no.json", "cannot be read as a record"),
         (tmp_path / "none.json", "cannot be read as a record"),
         (Path(unknown), "measure again with"),

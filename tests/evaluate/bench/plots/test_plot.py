@@ -91,7 +91,7 @@ def test_a_record_without_a_picture_is_one_line(
 ) -> None:
     comparison = write(tmp_path / "b.json", {"old": "a", "new": "b", "warnings": [], "figures": []})
     record = write(tmp_path / "a.json", sweep(point(2)))
-    for records, words in (((comparison,), "nothing of it makes a picture"), ((record, record), "tell their pictures")):
+    for records, words in (((comparison,), "no picture can be made of it"), ((record, record), "tell their pictures")):
         done = specbench("plot", *records, "-o", str(tmp_path / "out"))
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert words in done.stderr
