@@ -93,7 +93,7 @@ TABLES: dict[str, Table] = {
     "model_smollm2_avx512vbmi": Table(("avx512vbmi/model_smollm2",)),
     "model_olmoe_avx512vbmi": Table(("avx512vbmi/model_olmoe_e2m3_int8",)),
     "speculate_olmoe_avx512vbmi": Table(("avx512vbmi/speculate_olmoe",)),
-    "speculate_olmoe_no_acceptance_avx512vbmi": Table(("avx512vbmi/speculate_olmoe_no_acceptance",)),
+    "speculate_olmoe_no_acceptance_amx": Table(("amx/speculate_olmoe_no_acceptance",)),
     "less_memory_amx": Table(("amx/less_memory",)),
     "attention_avx2": Table(("avx2/ops",), (2,)),
     "attention_avx512vbmi": Table(("avx512vbmi/ops",), (2,)),
