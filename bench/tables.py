@@ -104,7 +104,7 @@ TABLES: dict[str, Table] = {
     "llama_cpp_avx512vbmi": Table(("avx512vbmi/llama_cpp",)),
     "llama_cpp_olmoe_avx512vbmi": Table(("avx512vbmi/llama_cpp_olmoe",)),
     "llama_cpp_gpt_oss_avx512vbmi": Table(("avx512vbmi/llama_cpp_gpt_oss",)),
-    "caches_avx512vbmi": Table(("avx512vbmi/caches_tinyllama",)),
+    "caches_amx": Table(("amx/caches_tinyllama",)),
     "llama_cpp_smollm2_amx": Table(("amx/llama_cpp_smollm2",)),
     "long_texts": Table(("amx/long_texts", "amx/long_texts_mxint8")),
     "llama_cpp_long_avx512vbmi": Table(("avx512vbmi/llama_cpp_long",)),
