@@ -1,6 +1,7 @@
 """The wheels of scripts/wheels: what is in them, and what they do where no compiler is.
 
-`scripts/wheels --test` runs these. MXSPEC_WHEELS is the folder of the wheels.
+`scripts/wheels --test` runs these. MXSPEC_WHEELS is the folder of the wheels, MXSPEC_AARCH64_PYTHON the program that
+scripts/aarch64_python makes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ MACHINES = pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 LIBRARIES = ("mxspec/formats/native/libmxspec_codec.so", "mxspec/runtime/ops/libmxspec_ops.so")
 SYSTEM = re.compile(r"lib(c|m|pthread|dl|rt)\.so\.\d|ld-linux-[\w-]+\.so\.\d")
 """What every Linux of the C library has: everything else is linked in."""
+AARCH64_PYTHON = os.environ.get("MXSPEC_AARCH64_PYTHON")
 PROMPT = "def read_lines(path):"
 PROGRAMS = [path for path in sorted((ROOT / "tests/runtime/ops").glob("test_*.py")) if "__main__" in path.read_text()]
 """Tests of operators that store results of fixed calls, run as programs."""
@@ -118,12 +121,31 @@ def test_without_the_extras_there_is_what_chats_and_no_torch(installed: Path) ->
 def test_an_installed_wheel_writes_the_text_that_is_written_here(
     installed: Path, demo_bundles: dict[str, Path]
 ) -> None:
-    arguments = (demo_bundles["real"], PROMPT, "--max-new-tokens", 48, "--k", 3)
-    for settings in ([], ["--temperature", 0.8, "--seed", 3]):
-        command = [Path(sys.executable).with_name("specrun"), *map(str, [*arguments, *settings])]
-        here = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert len(here) > len(PROMPT)
-        assert run(installed, "specrun", *arguments, *settings) == here
+    for arguments in arguments_of_specrun(demo_bundles["real"]):
+        assert run(installed, "specrun", *arguments) == written_here(arguments)
+
+
+@pytest.mark.skipif(AARCH64_PYTHON is None, reason="no emulated Python; scripts/aarch64_python makes it")
+def test_a_wheel_for_aarch64_writes_the_text_that_is_written_here(demo_bundles: dict[str, Path]) -> None:
+    for arguments in arguments_of_specrun(demo_bundles["real"]):
+        command = [str(AARCH64_PYTHON), "-m", "mxspec.runtime.start", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == written_here(arguments)
+
+
+def arguments_of_specrun(bundle: Path) -> list[list[str]]:
+    """Greedy and sampled texts, drafted."""
+    drafted = [str(bundle), PROMPT, "--max-new-tokens", "48", "--k", "3"]
+    return [drafted, [*drafted, "--temperature", "0.8", "--seed", "3"]]
+
+
+def written_here(arguments: Sequence[str]) -> str:
+    """What this environment's specrun prints."""
+    command = [str(Path(sys.executable).with_name("specrun")), *arguments]
+    written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(written) > len(PROMPT)
+    return written
 
 
 def test_an_installed_wheel_serves(installed: Path, demo_bundles: dict[str, Path], tmp_path: Path) -> None:
