@@ -102,7 +102,7 @@ TABLES: dict[str, Table] = {
     "profile_avx2": Table(("avx2/profile_tinyllama",), (0, 1, 2, 3)),
     "llama_cpp_avx2": Table(("avx2/llama_cpp",)),
     "llama_cpp_avx512vbmi": Table(("avx512vbmi/llama_cpp",)),
-    "llama_cpp_olmoe_avx512vbmi": Table(("avx512vbmi/llama_cpp_olmoe",)),
+    "llama_cpp_olmoe_amx": Table(("amx/llama_cpp_olmoe",)),
     "llama_cpp_gpt_oss_avx512vbmi": Table(("avx512vbmi/llama_cpp_gpt_oss",)),
     "caches_amx": Table(("amx/caches_tinyllama",)),
     "llama_cpp_smollm2_amx": Table(("amx/llama_cpp_smollm2",)),
