@@ -48,15 +48,19 @@ def _is_simple(node: Node, table: Mapping[Any, Any]) -> bool:
     operator = node.target
     if isinstance(operator, HigherOrderOperator):  # has graphs of its own
         return False
-    if not isinstance(operator, OpOverload) or operator is aten.reshape.default or _changes_nothing(node):
+    if not isinstance(operator, OpOverload) or _changes_nothing(node):
         return True
+    if operator is aten.reshape.default:
+        return bool(node.all_input_nodes[0].meta["val"].is_contiguous())  # others may have no view of that shape
     if operator in table or operator._schema.is_mutable:
         return False
     return operator in _KEPT or not operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 def _changes_nothing(node: Node) -> bool:
-    """Whether it is a conversion to the type that its input has, or a dropout outside training."""
+    """Whether it is a conversion to the type that its input has, or a dropout outside training; not an output."""
+    if any(user.op == "output" for user in node.users):  # the program's signature holds its name
+        return False
     if node.target is aten.dropout.default:
         return not node.args[2]
     if node.target not in (aten.to.dtype, aten.to.dtype_layout):

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+import torch
 from torch.export import ExportedProgram
 from transformers import PreTrainedModel
 
@@ -18,6 +19,7 @@ from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.planning import export_graph as exporting
 from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.trace import trace as tracing
+from mxspec.compile.trace.decompositions import decompose_quickly
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
 
@@ -74,3 +76,30 @@ def test_the_graph_is_the_one_that_torch_decomposes(
     assert traced == again
     monkeypatch.setattr(tracing, "decompose_quickly", lambda _: None)
     assert exported(path, monkeypatch) == (quick, programs)
+
+
+class ConvertedOutput(torch.nn.Module):
+    """Gives what a conversion that changes nothing gives."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * 2).to(torch.float32), x + 1
+
+
+class ReshapedTranspose(torch.nn.Module):
+    """Reshapes values that have no view of the new shape."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 1).reshape(-1) + 1
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.parametrize("module", [ConvertedOutput(), ReshapedTranspose()])
+def test_what_cannot_be_taken_out_is_left_to_torch(module: torch.nn.Module) -> None:
+    values = torch.arange(6.0).reshape(2, 3)
+    program = torch.export.export(module, (values,))
+    decompose_quickly(program)
+    decomposed = program.run_decompositions({})
+    outputs = {output.arg.name for output in decomposed.graph_signature.output_specs}
+    assert outputs <= {node.name for node in decomposed.graph.nodes}
+    found, expected = decomposed.module()(values), module(values)
+    assert torch.equal(torch.cat([*map(torch.atleast_1d, found)]), torch.cat([*map(torch.atleast_1d, expected)]))
