@@ -24,8 +24,8 @@ class Costs:
     smaller calls: such neighbours are pooled (isotonic regression by pooling adjacent violators), and recent ones weigh
     more.
 
-    `expected` is the cost of a call by its tokens, in any unit, where it is known beforehand. Sizes between measured
-    ones, and beyond them, are then measured by it: one measured size tells of all others.
+    `expected` is the cost of a call by its tokens, in any unit, where it is known beforehand: one measured size then
+    tells the seconds of other sizes.
     """
 
     def __init__(self, expected: Callable[[int], float] | None = None) -> None:
@@ -96,29 +96,37 @@ class Costs:
         return max((len(self._recent[size]) for size in known), default=0)
 
     def affordable(self, tokens: int, seconds: float, most: int) -> int:
-        """Number of tokens, 1 to `most`, that can join a call of `tokens` and make it at most `seconds` longer."""
+        """Number of tokens, 1 to `most`, that can join a call of `tokens` and make it at most `seconds` longer.
+
+        Measured sizes alone decide: `expected` counts reading, and calls of many tokens are bound by arithmetic.
+        """
         if self.sizes == 1:  # assume that the time is proportional to the tokens
             ((size, known),) = self._points
             return max(min(int(size * seconds / known), most), 1)
-        limit, low, high = self.seconds(tokens) + seconds, 1, most
+        curve = self._risen()
+        limit, low, high = interpolate(curve, tokens) + seconds, 1, most
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.seconds(tokens + middle) <= limit else (low, middle - 1)
+            low, high = (middle, high) if interpolate(curve, tokens + middle) <= limit else (low, middle - 1)
         return low
 
     def seconds(self, tokens: int) -> float:
         """Expected seconds of a call of `tokens`; 0 before the first observation."""
         if not self._points:
             return 0.0
-        if self._curve is None:
-            self._curve = self._risen()
         if self.expected is None:
-            return interpolate(self._curve, tokens)
+            return interpolate(self._risen(), tokens)
         if tokens not in self._scaled:
-            self._scaled[tokens] = _interpolate_by(self.expected, self._curve, tokens)
+            self._scaled[tokens] = _interpolate_by(self.expected, self._risen(), tokens)
         return self._scaled[tokens]
 
     def _risen(self) -> list[tuple[int, float]]:
+        """The points made monotonic."""
+        if self._curve is None:
+            self._curve = self._pooled()
+        return self._curve
+
+    def _pooled(self) -> list[tuple[int, float]]:
         if all(one[1] <= other[1] for one, other in pairwise(self._points)):
             return self._points
         pools: list[tuple[float, float, int]] = []  # seconds, weight, sizes

@@ -327,6 +327,15 @@ def test_affordable_tokens_are_known_after_one_size() -> None:
     assert costs.affordable(3, 1e-9, 100) == 1
 
 
+def test_tokens_whose_cost_is_expected_are_affordable_by_measured_sizes_alone() -> None:
+    costs = Costs(lambda tokens: min(tokens, 2))  # reading grows no more, but computing does
+    for tokens, seconds in ((1, 1.0), (2, 2.0)):
+        for _ in range(2):
+            costs.add(tokens, seconds)
+    assert costs.seconds(50) == 2.0
+    assert costs.affordable(1, 3.0, 100) == 3
+
+
 @pytest.mark.parametrize(("acceptance", "k"), [(0.0, 3), (0.5, 1), (0.75, 8), (1.0, 4)])
 def test_expected_tokens_is_the_sum_over_prefixes(acceptance: float, k: int) -> None:
     assert expected_tokens(acceptance, k) == pytest.approx(sum(acceptance**i for i in range(k + 1)))
