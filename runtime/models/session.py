@@ -199,8 +199,6 @@ class Session:
             rows += [len(ids) + row for row in read.rows]
             ids += read.tokens
             positions += range(begin, begin + count)
-            for kept in self._kept:
-                kept.write(read.slot, read.past, count)
         assert rows, "a call without rows has no logits"
         fill = self._inputs
         input_ids = fill["input_ids"].of(1, len(ids))
@@ -216,6 +214,9 @@ class Session:
             assert 0 not in lengths, "a text whose source nobody has read"
             fill["encoder_lengths"].of(len(reads))[:] = lengths
         fill["logits_to_keep"].of(len(rows))[:] = rows
+        for read in reads:
+            for kept in self._kept:
+                kept.write(read.slot, read.past, len(read.tokens))
         return len(ids), len(rows)
 
     def _read(self, part: Part) -> Read:

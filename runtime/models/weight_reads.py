@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
@@ -23,9 +22,8 @@ def read_bytes(entry: ModelEntry, tokens: int = 1) -> int:
 
     As many experts are chosen as is expected of tokens that choose at random.
     """
-    experts = expert_bytes(entry)
-    chosen = 0 if entry.experts is None else round(experts * entry.experts.read_share(tokens))
-    return matrix_bytes(entry) - experts + chosen
+    growth = known_growth(entry)
+    return matrix_bytes(entry) if growth is None else growth(tokens)
 
 
 def expert_bytes(entry: ModelEntry) -> int:
@@ -41,6 +39,10 @@ def _matrices(entry: ModelEntry) -> list[TensorEntry]:
     return packed
 
 
-def known_growth(entry: ModelEntry) -> Callable[[int], float] | None:
-    """The cost of a call by its tokens, in bytes read, where it grows with them from the first on: of mixtures."""
-    return None if entry.experts is None else partial(read_bytes, entry)
+def known_growth(entry: ModelEntry) -> Callable[[int], int] | None:
+    """The bytes that a call reads by its tokens, where they grow with them from the first on: of mixtures."""
+    if entry.experts is None:
+        return None
+    experts, share = expert_bytes(entry), entry.experts.read_share
+    beside = matrix_bytes(entry) - experts
+    return lambda tokens: beside + round(experts * share(tokens))
