@@ -45,7 +45,7 @@ def test_impossible_settings() -> None:
         choose_contexts(RECIPE.with_changes(context_length=65), {"target": knows(64)})
     with pytest.raises(RecipeError, match="k_max: got 4, expected less than the context length, 4"):
         choose_contexts(RECIPE.with_changes(context_length=4), {"target": knows(64)})
-    with pytest.raises(UnsupportedModelError, match="does not say how many positions"):
+    with pytest.raises(UnsupportedModelError, match="does not give its number of positions"):
         choose_contexts(RECIPE, {"target": knows(None)})
 
 
