@@ -27,14 +27,16 @@ SAVE_SECONDS = 120.0
 TRIM_STEPS = 8  # after which free memory is given back: texts of many lengths leave gaps that the allocator keeps
 WARM_UP = 0.04  # of all steps
 CLIP = 0.5  # of the gradient's norm, as in EAGLE's own training
+_BFLOAT16_PRODUCTS = ("amx_bf16", "avx512_bf16")  # names of torch.cpu.get_capabilities()
 _BETAS, _DECAY = (0.9, 0.95), 0.01
 
 Report = Callable[[int, float | None, Acceptance], object]  # passes, loss of a token since the last, acceptance
 
 
 def _fast_products() -> torch.autocast:
-    """Matrix products in bfloat16 where the processor has tiles for them (AMX), 2.5 times as fast; else in float32."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=bool(torch.cpu.get_capabilities().get("amx_bf16", False)))
+    """Matrix products in bfloat16 where the processor multiplies it faster than float32; else in float32."""
+    known = torch.cpu.get_capabilities()
+    return torch.autocast("cpu", torch.bfloat16, enabled=any(known.get(name, False) for name in _BFLOAT16_PRODUCTS))
 
 
 def learning_rate(width: int) -> float:
