@@ -228,7 +228,7 @@ class ExpertsEntry(Strict):
     @model_validator(mode="after")
     def _chosen_of_them(self) -> Self:
         if self.chosen > self.count:
-            raise ValueError(f"{self.chosen} experts chosen of {self.count}")
+            raise ValueError(f"chosen: got {self.chosen} experts for a token, expected at most {self.count}")
         return self
 
 
@@ -508,7 +508,7 @@ class Manifest(Strict):
         if model != "draft" or entry.encoder is not None:
             raise ValueError(f"models.{model}: has a vocabulary, which only drafts without an encoder may have")
         if entry.vocabulary.writes_text and not entry.vocabulary.foreign:
-            raise ValueError(f"models.{model}.vocabulary: writes text in tokens of its own, and has none")
+            raise ValueError(f"models.{model}.vocabulary: the draft writes text, but its own tokens are missing")
         if name not in self.files:
             raise ValueError(f"models.{model}.vocabulary: file {name!r} is not in files")
         if name in owners:

@@ -339,8 +339,8 @@ class Engine:
         if not reader.session.fits(0, 0, ids):
             idle.append(reader)
             raise ContextLengthError(
-                f"prompt: got {len(ids)} tokens, of which the {model} makes more than {reader.session.capacity} of its "
-                "own, the context length"
+                f"prompt: got {len(ids)} tokens, which the {model} reads as more than {reader.session.capacity} tokens "
+                "of its own tokenizer, its context length; give a shorter prompt"
             )
         return _score(reader, ids, read, idle)
 

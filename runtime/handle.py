@@ -198,7 +198,7 @@ class Handle(Iterator[Event]):
     def _require_stream(self) -> None:
         if not self._streamed:
             raise GenerationError(
-                "best_of: its events cannot be read one by one, because the best sample is known last; call result()"
+                "best_of: events cannot be streamed, because the best sample is known only at the end; call result()"
             )
 
 

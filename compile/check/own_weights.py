@@ -220,7 +220,7 @@ def _replace(model: PreTrainedModel, names: Sequence[str], tensor: TensorEntry, 
         if not found:
             raise CheckpointError(
                 f"{tensor.name} is {list(tensor.shape)} in the bundle, {name} {list(before.shape)} in the checkpoint: "
-                "the bundle was made from another"
+                "the bundle was made from another checkpoint"
             )
         nearest, _ = min(found, key=lambda each: each[1])
         _require_near(nearest, before.numpy(), tensor, name)

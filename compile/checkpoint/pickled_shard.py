@@ -86,7 +86,9 @@ def _check_archive(archive: zipfile.ZipFile, where: str) -> None:
         if entry.filename in names:
             raise CheckpointError(f"{where}: {shorten(entry.filename)} appears twice")
         if leaf == "byteorder" and archive.read(entry) != b"little":  # swapping bytes on the meta device crashes
-            raise CheckpointError(f"{where}: is of a machine with another byte order; save it again on this one")
+            raise CheckpointError(
+                f"{where}: was written on a machine with another byte order; save it again on this one"
+            )
         names.add(entry.filename)
 
 

@@ -56,14 +56,14 @@ class SourceCall(TracedCall):
         """The written keys and values of the source for each layer of the decoder."""
         missing = [layer for layer in range(len(self._past)) if layer not in self._present]
         if missing:
-            raise UnsupportedModelError(f"layers {missing} of the decoder never looked at the source")
+            raise UnsupportedModelError(f"layers {missing} of the decoder never attended to the source")
         return [self._present[layer] for layer in range(len(self._past))]
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Emit mxspec::StoreKeyValue of the keys and values float32[1, kv_heads, tokens, head_size] of a source."""
         past_key, past_value = self._past[layer_idx]
         if layer_idx in self._present:
-            raise UnsupportedModelError(f"layer {layer_idx} of the decoder looks at the source twice")
+            raise UnsupportedModelError(f"layer {layer_idx} of the decoder attends to the source twice in a call")
         present_key, present_value = torch.onnx.ops.symbolic_multi_out(
             STORE_KEY_VALUE.qualified,
             (key.transpose(1, 2), value.transpose(1, 2), past_key, past_value, self._slots, self._lengths),

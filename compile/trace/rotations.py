@@ -118,7 +118,7 @@ def _emit_queries_and_keys(pairs: bool) -> Apply:
     def apply(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
         if unsqueeze_dim != 1 or cos.ndim != 3:
             raise UnsupportedModelError(
-                f"rotary embedding with unsqueeze_dim={unsqueeze_dim} on {tuple(cos.shape)} cosines"
+                f"rotary embedding with unsqueeze_dim={unsqueeze_dim} and cosines {list(cos.shape)} is not supported"
             )
         q, k = (emit_rotary(x.transpose(1, 2), cos, sin, pairs=pairs).transpose(1, 2) for x in (q, k))
         return q, k

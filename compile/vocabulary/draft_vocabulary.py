@@ -83,7 +83,9 @@ def choose_vocabulary(
         raise RecipeError(f"draft.tokens: got {draft.tokens!r}, but the draft has the target's tokens; leave it out")
     if different is None and draft.vocabulary is None:
         if draft.text is not None:
-            raise RecipeError("draft.text: the draft has the target's tokens and keeps them all; give `vocabulary`")
+            raise RecipeError(
+                "draft.text: the draft keeps all tokens, the target's own; set draft.vocabulary, or leave it out"
+            )
         return None
     if different is not None and checkpoints["target"].config.is_encoder_decoder:
         raise different

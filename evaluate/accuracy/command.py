@@ -133,7 +133,9 @@ def refuse_mistakes(
     if refers_to_checkpoint and referee is None:
         raise click.UsageError("--adapter and --from-pickle need --referee")
     if sources and join:
-        raise click.UsageError("--join: given with --source, whose lines go with those of --text one by one")
+        raise click.UsageError(
+            "--join: given with --source, where each line of --text answers one line; leave --join out"
+        )
     if own == bool(texts) or (own and (sources or join)):
         raise click.UsageError("expected either --text, with its options, or --own")
 

@@ -39,7 +39,7 @@ class Referee:
             model = load_reference(checkpoint, config)
         if model.config.vocab_size < vocab:
             raise MxspecError(
-                f"--referee: has {model.config.vocab_size} logits, the bundle {vocab} tokens: it was made from another"
+                f"--referee: has {model.config.vocab_size} logits, the bundle {vocab} tokens: they are of two models"
             )
         return cls(model, vocab, first)
 

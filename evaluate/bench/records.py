@@ -44,7 +44,7 @@ def read_record(path: Path) -> Record:
     result = result_of(found["result"])
     if result is None:
         raise MxspecError(
-            f"{path}: a kind of result that this specbench does not know; measure again with: {found['command']}"
+            f"{path}: unknown kind of result, written by another mxspec; measure again with: {found['command']}"
         )
     return Record(path.name, found["command"], found["commit"], found["machine"], found["versions"], result)
 

@@ -55,9 +55,7 @@ class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         self.engine = Engine(bundle, slots=self.slots, threads=threads, model=model)
         if self.engine.target.encoder is not None:
             self.engine.close()
-            raise BundleError(
-                f"bundle {bundle}: its models have encoders, and lm-eval's tasks here are for models without"
-            )
+            raise BundleError(f"bundle {bundle}: its models have encoders, which mxspec-eval does not support")
         self.k, self.drafter, self.seed = k, drafter, seed
         self._likelihoods = Likelihoods(Session.of(self.engine.bundle, model, self.slots))
 

@@ -53,8 +53,8 @@ def choose_strategy(
     if request.seed is not None and not verifier.matched and not (k != "auto" and drafter.repeatable):
         what = "k: got auto" if k == "auto" else f"drafter: got {drafter.name}"
         raise GenerationError(
-            f"{what} with a seed and verifier {verifier.name}, where the text would be another each time; "
-            "take verifier match, with which a seed means one text, or leave the seed out"
+            f"{what} with a seed and verifier {verifier.name}, whose text differs from run to run; "
+            "use verifier match, which gives one text for a seed, or leave the seed out"
         )
     return Strategy(drafter, k, verifier, proposal, request.draft_temperature, request.lenience)
 

@@ -53,7 +53,7 @@ class ChatTemplate:
         if not sources:
             return None
         if DEFAULT not in sources:
-            raise BundleError(f"{where}: chat templates {', '.join(sources)}, but none named {DEFAULT!r}")
+            raise BundleError(f"{where}: got chat templates {', '.join(sources)}, expected one named {DEFAULT!r}")
         try:
             names = {name: TEMPLATES.names(source) for name, source in sources.items()}
         except TemplateError as problem:

@@ -172,7 +172,7 @@ def _count_step() -> None:
     left = _steps_left.get()
     left[0] -= 1
     if left[0] < 0:
-        raise TemplateError(f"more than {STEPS} turns of loops and calls")
+        raise TemplateError(f"more than {STEPS} loop iterations and calls")
 
 
 def _check_length(length: int) -> None:

@@ -239,7 +239,7 @@ class Service:
         self.require_ready()
         if len(self.flights) >= sum(served.limit for served in self.served.values()):
             self.metrics.refuse()
-            raise busy(f"server: {len(self.flights)} requests are under way, the maximum")
+            raise busy(f"server: {len(self.flights)} requests are running, the maximum; try again later")
         flight = Flight(self.limits.time_seconds)
         self.flights.add(flight)
         try:

@@ -340,7 +340,9 @@ def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
     line = refuse("--draft-tokens", "text")
     assert line == "error: draft.tokens: got 'text', but the draft has the target's tokens; leave it out"
     line = refuse("--draft-text", pair / "text.txt")
-    assert line == "error: draft.text: the draft has the target's tokens and keeps them all; give `vocabulary`"
+    assert (
+        line == "error: draft.text: the draft keeps all tokens, the target's own; set draft.vocabulary, or leave it out"
+    )
     write_foreign(pair, tmp_path / "foreign")
     line = refuse("--draft-tokens", "text", "--draft-vocabulary", 48, draft=tmp_path / "foreign")
     assert line == "error: draft.vocabulary: a draft that writes text keeps its whole head; leave it out"

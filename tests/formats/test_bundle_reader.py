@@ -155,7 +155,7 @@ def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[i
         ),
         (
             lambda m: m["models"]["target"].update(experts={"count": 3, "chosen": 4, "tensors": ["up"]}),
-            "4 experts chosen of 3",
+            "chosen: got 4 experts for a token, expected at most 3",
         ),
         (
             lambda m: m["models"]["target"].update(experts={"count": 3, "chosen": 2, "tensors": ["gate"]}),

@@ -161,7 +161,7 @@ def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settin
         name = family.name_of(own)
         if name is None or (own.startswith("blk.") and int(own.split(".")[1]) >= settings["num_hidden_layers"]):
             raise UnsupportedModelError(
-                f"{path}: tensor {shorten(own)} is not one of a {settings['model_type']} with "
+                f"{path}: tensor {shorten(own)} does not belong to a {settings['model_type']} with "
                 f"{settings['num_hidden_layers']} layers"
             )
         layer, module, kind = own.split(".")[-3:] if own.startswith("blk.") else ("", own, "")

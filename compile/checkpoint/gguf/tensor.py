@@ -56,7 +56,9 @@ class GgufTensor(FileTensor):
 
     def read_columns(self, begin: int, end: int) -> NoReturn:
         """Only of matrices that are stored transposed, which no supported family has."""
-        raise UnsupportedModelError(f"tensor {self.name!r} of {self.shard} is stored transposed")
+        raise UnsupportedModelError(
+            f"tensor {self.name!r} of {self.shard} is stored transposed, which is not supported"
+        )
 
     def read_blocks(self, begin: int, end: int) -> NDArray[np.uint8]:
         """Rows [begin, end) as uint8[rows, bytes of a row]."""

@@ -138,7 +138,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str:
             "(sentencepiece); other tokenizers are not supported"
         )
     if vocabulary.flag("add_eos_token", False):
-        raise UnsupportedModelError(f"{vocabulary.path}: {PREFIX}add_eos_token: prompts that end are not supported")
+        raise UnsupportedModelError(f"{vocabulary.path}: {PREFIX}add_eos_token: got true, which is not supported")
     begin = _beginning(vocabulary) if vocabulary.flag("add_bos_token", begins) else None
     vocabulary.flag("add_space_prefix", True)
     with guarded(f"{vocabulary.path}: its tokenizer cannot be made", CheckpointError):

@@ -105,7 +105,7 @@ def test_a_bundle_without_a_template_says_so(tmp_path: Path) -> None:
         ("[]", "tokenizer_config.json: not a JSON object"),
         ({"chat_template": 3}, "neither text nor named texts"),
         ({"chat_template": [{"name": "default"}]}, "neither text nor named texts"),
-        ({"chat_template": [{"name": "other", "template": "x"}]}, "chat templates other, but none named 'default'"),
+        ({"chat_template": [{"name": "other", "template": "x"}]}, "chat templates other, expected one named"),
         ({"chat_template": "{% for %}"}, "the chat template is invalid: "),
         ({"chat_template": "{{ x | nothing }}"}, "No filter named 'nothing'"),
         ({"chat_template": "{% endgeneration %}"}, "the chat template is invalid: "),

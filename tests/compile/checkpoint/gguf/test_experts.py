@@ -117,7 +117,12 @@ def test_a_bundle_has_the_codes_of_the_file(gguf_of: Made, tmp_path: Path) -> No
         ({}, {"olmoe.expert_used_count": 9}, CheckpointError, "expert_used_count: got 9, expected 1 to 8"),
         ({}, {"olmoe.expert_weights_norm": True}, UnsupportedModelError, "expert_weights_norm: got True"),
         ({}, {"olmoe.expert_gating_func": 2}, UnsupportedModelError, "expert_gating_func: got 2"),
-        ({"blk.0.ffn_up_exps.bias": np.zeros((8, 96), np.float32)}, {}, UnsupportedModelError, "is not one of a olmoe"),
+        (
+            {"blk.0.ffn_up_exps.bias": np.zeros((8, 96), np.float32)},
+            {},
+            UnsupportedModelError,
+            "does not belong to a olmoe",
+        ),
         (
             {"blk.0.ffn_up_exps.weight": np.zeros((8, 64, 64), np.float32)},
             {},
