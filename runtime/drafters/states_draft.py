@@ -34,16 +34,16 @@ class StatesDraft(Draft):
 
         Gives the logits after the last token of each text that wants them: float32[texts, tokens of the head].
         """
-        last: dict[int, Logits] = {}
         parts, rests = [], []
         for each in unread:
             ready = max(each.slot.target_length + 1 - each.slot.draft_length, 0)
             parts.append(self._known(each.slot, each.tokens[:ready]))
             each.slot.draft_length += len(each.tokens[:ready])
             rests.append((each.slot, each.tokens[ready:]))
-        self._call([part for part in parts if part.tokens], last)
+        last = self._call([part for part in parts if part.tokens])
         while rests := [(slot, tokens) for slot, tokens in rests if tokens]:
-            self._call([self._guessed(slot, tokens[:1]) for slot, tokens in rests], last)
+            last = {slot: row.copy() for slot, row in last.items()}  # the next call writes over the rows
+            last |= self._call([self._guessed(slot, tokens[:1]) for slot, tokens in rests])
             for slot, _ in rests:
                 slot.draft_length += 1
             rests = [(slot, tokens[1:]) for slot, tokens in rests]
@@ -65,11 +65,12 @@ class StatesDraft(Draft):
         """A token beside the draft's own state of the one before it."""
         return Part(slot.index, slot.draft_length - 1, token, 1, self._own[slot.index], own=True)
 
-    def _call(self, parts: Sequence[Part], last: dict[int, Logits]) -> None:
-        """One call; `last` gets the logits of each slot."""
+    def _call(self, parts: Sequence[Part]) -> dict[int, Logits]:
+        """One call; the logits float32[tokens of the head] of each slot, in the session's own buffer."""
         if not parts:
-            return
-        logits = self.session.run_head(parts).copy()
+            return {}
+        logits = self.session.run_head(parts)
         assert self.session.read_states is not None
-        for part, row, state in zip(parts, logits, self.session.read_states.next.copy(), strict=True):
-            last[part.slot], self._own[part.slot] = row, state[None]
+        for part, state in zip(parts, self.session.read_states.next.copy(), strict=True):
+            self._own[part.slot] = state[None]
+        return {part.slot: row for part, row in zip(parts, logits, strict=True)}

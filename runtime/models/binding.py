@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from mxspec.formats.errors import BundleError
 from mxspec.runtime import ops
-from mxspec.runtime.sampling.shape import Logits
 
 
 def session_options() -> ort.SessionOptions:
@@ -70,19 +70,27 @@ class Input:
         return array, ort.OrtValue.ortvalue_from_numpy(array)
 
 
-class Output:
-    """Float32 rows: one buffer, as large as the largest call so far, of which a call uses the rows that it needs."""
+class Rows:
+    """Float32 rows that calls read or write: one buffer, as large as the largest call so far, bound from its beginning.
 
-    def __init__(self, binding: Any, name: str, width: int) -> None:
-        self._binding, self._name, self._width = binding, name, width
+    `bind` is bind_ortvalue_input or bind_ortvalue_output of a session's binding.
+    """
+
+    def __init__(self, bind: Callable[[str, ort.OrtValue], object], name: str, width: int) -> None:
+        self._bind, self._name = bind, name
         self._buffer = np.zeros((0, width), np.float32)
-        self._bound: Logits | None = None
+        self._made: dict[int, tuple[NDArray[np.float32], ort.OrtValue]] = {}  # by the number of rows
+        self._bound: NDArray[np.float32] | None = None
 
-    def of(self, rows: int) -> Logits:
-        """float32[rows, width], which the next call writes."""
-        if self._bound is None or rows != len(self._bound):
-            if rows > len(self._buffer):
-                self._buffer = np.zeros((rows, self._width), np.float32)
-            self._bound = self._buffer[:rows]
-            self._binding.bind_ortvalue_output(self._name, ort.OrtValue.ortvalue_from_numpy(self._bound))
+    def of(self, count: int) -> NDArray[np.float32]:
+        """float32[count, width], which the next call reads or writes."""
+        if self._bound is None or count != len(self._bound):
+            if count > len(self._buffer):
+                self._buffer = np.zeros((count, self._buffer.shape[1]), np.float32)
+                self._made.clear()
+            if count not in self._made:
+                rows = self._buffer[:count]
+                self._made[count] = rows, ort.OrtValue.ortvalue_from_numpy(rows)
+            self._bound, value = self._made[count]
+            self._bind(self._name, value)
         return self._bound

@@ -26,7 +26,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.models.agreement import cache_names, check_agreement
-from mxspec.runtime.models.binding import Input, Output, cannot_run, load_graph
+from mxspec.runtime.models.binding import Input, Rows, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.encoder import Encoder
@@ -103,7 +103,7 @@ class Session:
             self.encoder.caches.bind(self._binding, "")
         self._kept = list(self._caches)  # all that a slot keeps of its tokens
         self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in inputs.items()}
-        self._logits = Output(self._binding, "logits", entry.vocab_size)
+        self._logits = Rows(self._binding.bind_ortvalue_output, "logits", entry.vocab_size)
         self.given_states: GivenStates | None = None
         self.read_states: ReadStates | None = None
         if entry.states is not None and entry.states.own is None:

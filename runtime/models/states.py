@@ -8,11 +8,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from mxspec.formats.manifest import StatesEntry
-from mxspec.runtime.models.binding import Output
+from mxspec.runtime.models.binding import Rows
 from mxspec.runtime.models.caches import Caches
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class GivenStates:
 
     def __init__(self, binding: Any, entry: StatesEntry, slots: int, capacity: int) -> None:
         """Memory is taken as tokens are read. Raises MxspecError where the address space does not hold it."""
-        self._output = Output(binding, _NAME, entry.size)
+        self._output = Rows(binding.bind_ortvalue_output, _NAME, entry.size)
         self.kept = Caches([_NAME], (slots, 1, capacity, entry.size), np.dtype(np.float32))
         self._given: States = np.zeros((0, entry.size), np.float32)
 
@@ -55,8 +54,9 @@ class ReadStates:
     def __init__(self, binding: Any, entry: StatesEntry) -> None:
         assert entry.own is not None, "of a draft"
         self.size = entry.size
-        self._binding, self._sizes = binding, {"states": entry.size, "own_states": entry.own}
-        self._output = Output(binding, "next_states", entry.own)
+        sizes = {"states": entry.size, "own_states": entry.own}
+        self._inputs = {name: Rows(binding.bind_ortvalue_input, name, size) for name, size in sizes.items()}
+        self._output = Rows(binding.bind_ortvalue_output, "next_states", entry.own)
         self.next: States = np.zeros((0, entry.own), np.float32)
 
     def begin(self, reads: Sequence[Read]) -> None:
@@ -66,10 +66,10 @@ class ReadStates:
         assert len(given) == len(reads), "a draft that reads states gets some beside each token"
         assert len(own) == 1, "states of one kind in a call"
         name = "own_states" if own.pop() else "states"
-        for each, size in self._sizes.items():
-            rows = np.concatenate(given) if each == name else np.zeros((0, size), np.float32)
-            value = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(rows, np.float32))
-            self._binding.bind_ortvalue_input(each, value)
+        for each, rows in self._inputs.items():
+            bound = rows.of(sum(map(len, given)) if each == name else 0)
+            if each == name:
+                np.concatenate(given, out=bound)
         self.next = self._output.of(sum(len(read.rows) for read in reads))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.runtime.models.binding import Input
+from mxspec.runtime.models.binding import Input, Rows
 
 
 class Binding:
@@ -43,3 +43,27 @@ def test_an_array_is_made_and_bound_once_while_its_shape_is_in_use() -> None:
     step[0] = [5, 6, 7]
     assert binding.bound.numpy().tolist() == [[5, 6, 7]]
     assert binding.times == 1 + 2 * 1996
+
+
+def test_rows_are_bound_again_only_where_their_number_changes() -> None:
+    binding = Binding()
+    rows = Rows(binding.bind_ortvalue_input, "states", 3)
+    rows.of(2)[:] = [[1, 2, 3], [4, 5, 6]]
+    assert rows.of(2) is rows.of(2)
+    assert binding.times == 1
+    assert binding.bound.numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert rows.of(0).shape == (0, 3)
+    assert binding.bound.shape() == [0, 3]
+    rows.of(2)
+    assert binding.times == 3
+
+
+def test_rows_of_a_larger_call_take_the_place_of_all_before() -> None:
+    binding = Binding()
+    rows = Rows(binding.bind_ortvalue_input, "states", 3)
+    rows.of(1)[:] = 7
+    rows.of(4)[:] = 8
+    rows.of(1)[:] = 9
+    assert binding.bound.numpy().tolist() == [[9, 9, 9]]
+    rows.of(4)
+    assert binding.bound.numpy()[:, 0].tolist() == [9, 8, 8, 8]  # one buffer
