@@ -237,7 +237,7 @@ def test_the_best_of_several_is_the_likeliest(engine: Engine) -> None:
     best = engine.generate("x", n=2, best_of=6, **settings).results()
     means = sorted((answer.mean_logprob for answer in all_six), reverse=True)
     assert [answer.mean_logprob for answer in best] == means[:2]
-    with pytest.raises(GenerationError, match="best_of: its events cannot be read"):
+    with pytest.raises(GenerationError, match="best_of: events cannot be streamed"):
         next(engine.generate("x", best_of=2, **settings))
 
 
