@@ -27,6 +27,7 @@ from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import NoTokenError
+from mxspec.runtime.verifiers.known import MRS, VERIFIERS
 
 SHARE = 0.45  # of the models' time
 LENGTHS = 24, 64  # tokens of a text, at least and at most
@@ -72,14 +73,13 @@ def _wanted(engine: Engine) -> list[Sampled]:
     """Every verifier with the first drafter, and modified rejection sampling with all."""
     first, *others = guessing(engine)
     slots, threads = engine.target.slots, len(os.sched_getaffinity(0))
-    mrs = Way(first, min(K, engine.bundle.manifest.k_max), slots, threads, "mrs", ignore_eos=True)
+    mrs = Way(first, min(K, engine.bundle.manifest.k_max), slots, threads, MRS.name, ignore_eos=True)
     plain = Sampling(1.0)
     found = [
         Sampled("mrs", mrs, plain, share=FIRST_SHARE),
         Sampled("mrs with penalties, top-k and top-p", mrs, penalised(Sampling(0.8, 100, 0.95))),
         Sampled("mrs with a greedy proposal", replace(mrs, proposal="greedy"), plain),
-        Sampled("block", replace(mrs, verifier="block"), plain),
-        Sampled("match", replace(mrs, verifier="match"), plain),
+        *(Sampled(name, replace(mrs, verifier=name), plain) for name in VERIFIERS if name != MRS.name),
         *(Sampled(f"mrs, drafter {drafter.name}", replace(mrs, drafter=drafter), plain) for drafter in others),
     ]
     try:
