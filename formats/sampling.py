@@ -1,7 +1,7 @@
 """The sampling parameters, one declaration each. To add one, add its line here, and act on it in runtime/sampling/.
 
 From these lines come the settings of a request, the defaults that a bundle holds, the options of commands, the fields
-that the server takes, and the check of each value.
+that the server takes, and the check of each value (docs/architecture.md has the whole list).
 """
 
 # ruff: noqa: RUF009  # the calls make fields
