@@ -71,8 +71,10 @@ class LogitsResult(Result):
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("checkpoint")
 @click.option("--adapter", metavar="ADAPTER", help="The LoRA adapter that was merged: a folder or a hub id.")
-@click.option("--from-pickle", is_flag=True, help="Read weights that are there as pickles alone; no code is run.")
-@click.option("--model", type=click.Choice(MODELS), default="target", show_default=True, help="Of the bundle.")
+@click.option("--from-pickle", is_flag=True, help="Read weights that exist only as pickles; no code is run.")
+@click.option(
+    "--model", type=click.Choice(MODELS), default="target", show_default=True, help="Model of the bundle to compare."
+)
 @click.option("--text", "text_file", type=click.Path(path_type=Path), help="UTF-8 text.  [default: random tokens]")
 @click.option("--tokens", type=click.IntRange(min=2), help="Length of each of the four texts.  [default: 72]")
 @record_options

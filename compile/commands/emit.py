@@ -20,7 +20,10 @@ FORMS = get_args(Form)
 _BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 _OPTIONS = (
     click.option(
-        "-o", "--output", type=click.Path(path_type=Path), help="Folder to write. [NAME.standard, NAME.static]"
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        help="Folder to write.  [default: NAME.standard or NAME.static]",
     ),
     click.option("--force", is_flag=True, help="Replace an existing folder once the new one is complete."),
     click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text."),

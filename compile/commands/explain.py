@@ -26,7 +26,7 @@ FROM_CONFIG = "graph, packing, bytes and memory by `speccompile explain --check`
 @click.option(
     "--draft",
     metavar="CHECKPOINT",
-    help="The draft: a folder, a hub id, or mtp, the target's own layer. [the recipe's, or none]",
+    help="The draft: a folder, a hub id, or mtp, the target's own layer.  [default: the recipe's, or none]",
 )
 @click.option("--check", is_flag=True, help="Export the graphs; exit code 2 if a figure is off by over 1 %.")
 @click.option("--all", "every", is_flag=True, help="Explain all recipes that come with mxspec.")

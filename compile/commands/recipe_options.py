@@ -94,14 +94,16 @@ OPTIONS = (
         "--tied",
         "target__tied",
         type=_TIED,
-        help="Copies of a matrix that is both the target's embedding and its head.  [default: one where it is exact]",
+        help="Store a matrix that is both the target's embedding and its head once or twice.  [default: once where "
+        "nothing is lost]",
     ),
     option(
         FORMATS,
         "--draft-tied",
         "draft__tied",
         type=_TIED,
-        help="Copies of a matrix that is both the draft's embedding and its head.  [default: one where it is exact]",
+        help="Store a matrix that is both the draft's embedding and its head once or twice.  [default: once where "
+        "nothing is lost]",
     ),
     option(
         BUDGET,
@@ -166,7 +168,8 @@ OPTIONS = (
         "draft__text",
         type=_FILE,
         metavar="TEXT",
-        help="Text whose most frequent tokens --draft-vocabulary keeps.  [default: the target writes one]",
+        help="Text whose most frequent tokens --draft-vocabulary keeps, and by which --draft-tokens is chosen.  "
+        "[default: for the vocabulary, the target writes one]",
     ),
     option(
         DRAFTING,
@@ -178,8 +181,18 @@ OPTIONS = (
     ),
     option(DRAFTING, "--ngram", type=_FILE, metavar="TEXT", help="Text for the tables of the drafter ngram."),
     option(DRAFTING, "--suffix", type=_FILE, metavar="TEXT", help="Text for the index of the drafter suffix."),
-    option(DRAFTING, "--k-max", type=click.IntRange(min=1), help="Most tokens that are drafted in a round."),
-    option(LIMITS, "--context-length", type=click.IntRange(min=1), help="Most tokens of a prompt and its answer."),
+    option(
+        DRAFTING,
+        "--k-max",
+        type=click.IntRange(min=1),
+        help="Most tokens that are drafted in a round.  [default: 8]",
+    ),
+    option(
+        LIMITS,
+        "--context-length",
+        type=click.IntRange(min=1),
+        help="Most tokens of a prompt and its answer.  [default: the target's]",
+    ),
     option(
         LIMITS, "--caches", type=click.Choice(CACHE_KINDS), help="Type of the key-value caches.  [default: float16]"
     ),

@@ -31,9 +31,11 @@ def main() -> None:
 @click.option(
     "--prompts",
     type=_FILE,
-    help="Prompts that the target answers, one a line. [default: questions that the target invents]",
+    help="Prompts that the target answers, one a line.  [default: questions that the target invents]",
 )
-@click.option("--tokens", type=click.IntRange(min=1), default=200_000, show_default=True, help="Most tokens of text.")
+@click.option(
+    "--tokens", type=click.IntRange(min=1), default=200_000, show_default=True, help="Most tokens of text to train on."
+)
 @click.option(
     "--vocabulary",
     type=click.IntRange(min=1),
@@ -47,7 +49,7 @@ def main() -> None:
     type=click.FloatRange(min=0, min_open=True),
     default=2.0,
     show_default=True,
-    help="Time that it may take; it ends before if the head no longer improves.",
+    help="Most hours that it may take; it ends earlier when the head no longer improves.",
 )
 @click.option(
     "--format",

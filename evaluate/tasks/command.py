@@ -41,7 +41,9 @@ CONFIDENCE = 0.99
     type=click.FloatRange(min=0, min_open=True),
     help="Also compare answers that are sampled at this temperature.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), help=f"Sampled answers of an item.  [default: {SEEDS}]")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), help=f"Number of sampled answers to each prompt.  [default: {SEEDS}]"
+)
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 0.9999),

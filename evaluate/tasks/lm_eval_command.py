@@ -18,7 +18,13 @@ _SUBCOMMANDS = ("run", "ls", "validate")
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
-@click.option("--task", "files", multiple=True, metavar="KIND=FILE", help="A local .jsonl: summarisation or code.")
+@click.option(
+    "--task",
+    "files",
+    multiple=True,
+    metavar="KIND=FILE",
+    help="Local task to run: KIND is summarisation or code, FILE a .jsonl.",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.version_option(package_name="mxspec")
 def main(files: tuple[str, ...], arguments: tuple[str, ...]) -> None:

@@ -39,7 +39,7 @@ def parse_early_stopping(_ctx: click.Context, _param: click.Parameter, value: st
 
 
 def parse_bias(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[int, float]:
-    """Parse --bias into a dict of token ids and the numbers to add to their logits."""
+    """Parse --logit-bias into a dict of token ids and the numbers to add to their logits."""
     bias: dict[int, float] = {}
     for value in values:
         token, _, number = value.partition("=")

@@ -36,7 +36,7 @@ FILE = click.Path(path_type=Path)
     help="Chat in many turns (/help lists the commands); with a prompt, a chat of one turn.",
 )
 @option(PROMPT, "--system", metavar="TEXT", help="System message of the chat.")
-@option(PROMPT, "--task", metavar="NAME", help="Put what the bundle's recipe has for this task before the prompt.")
+@option(PROMPT, "--task", metavar="NAME", help="Put the words that the recipe has for this task before the prompt.")
 @option(PROMPT, "--raw", is_flag=True, help="Continue the prompt as it is, though the bundle has a chat template.")
 @option(
     PROMPT,
@@ -54,7 +54,7 @@ FILE = click.Path(path_type=Path)
     OUTPUT,
     "--logprobs",
     type=int,
-    help="With --json: log-probability of each token, and of the N likeliest in its place.",
+    help="With --json or --prompts: log-probability of each token, and of the N likeliest tokens in its place.",
 )
 @option(
     OUTPUT,

@@ -21,7 +21,7 @@ from mxspec.runtime.cli.command import Command
     default=0.02,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="Smaller moves are noise, whatever the trials say: two runs differ by more than the trials of one.",
+    help="Smallest relative change that counts: two runs differ by more than the trials of one.",
 )
 @click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
 def bench_compare(old: Path, new: Path, least_move: float, json_output: bool) -> None:

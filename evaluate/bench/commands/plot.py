@@ -14,7 +14,13 @@ from mxspec.runtime.cli.command import Command
 
 @click.command("plot", cls=Command)
 @click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RECORD...")
-@click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="A folder.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write the pictures to.",
+)
 def bench_plot(records: tuple[Path, ...], output: Path) -> None:
     """Draw records of sweep, speculate, columns, batch, and accuracy with other formats, as PNG and SVG.
 

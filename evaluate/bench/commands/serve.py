@@ -16,7 +16,9 @@ from mxspec.runtime.cli.command import Command
 
 @click.command("serve", cls=Command)
 @choice_options
-@click.option("--text", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from. [random tokens]")
+@click.option(
+    "--text", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from.  [default: random tokens]"
+)
 @new_tokens_option(64)
 @repetitions_option(3)
 @run_options

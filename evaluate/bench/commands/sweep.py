@@ -49,7 +49,7 @@ from mxspec.runtime.request import K
     default=("model",),
     show_default=True,
     type=click.Choice(SPEAKING),
-    help="Drafter of the guesses.",
+    help="Drafter to measure.",
 )
 @click.option(
     "--verifier",
