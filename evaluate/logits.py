@@ -126,7 +126,9 @@ def measure_logits(
     with ExitStack() as files:
         checkpoint, _ = open_checkpoint(origin, origin.target, files)
         if entry.states is not None and entry.states.own is not None:
-            raise MxspecError(f"--model: got {model}, which reads hidden states; a compile compares it with torch's")
+            raise MxspecError(
+                f"--model: got {model}, which reads hidden states and cannot be compared here; its compile has done it"
+            )
         if text is None:
             texts = random_texts(known, length, but=pad_of(checkpoint.config))
         else:

@@ -59,7 +59,7 @@ def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of Request that were given as options; the others are left to the bundle's defaults."""
     given = {name: value for name, value in sorted(options.items()) if value not in (None, (), {})}
     if "logprobs_of" in given and "logprobs" not in given and "best_of" not in given:
-        raise GenerationError("logprobs_of: given without --logprobs or --best-of, where it changes nothing")
+        raise GenerationError("--logprobs-of: given without --logprobs or --best-of, where it changes nothing")
     texts = {name: given.pop(name) for name in GRAMMARS if name in given}
     if "lark" in texts:
         texts["lark"] = read_text(Path(texts["lark"]), "--lark")

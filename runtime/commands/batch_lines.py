@@ -74,7 +74,7 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
         if name not in KNOWN:
             raise GenerationError(f"unknown key {name!r}{did_you_mean(name, KNOWN)}")
     if all(name in entry for name in KEYS):
-        raise GenerationError("id: got a key too, expected one of them")
+        raise GenerationError("id: got id and key, expected one of them")
     own = {name: value for name, value in entry.items() if name not in KEYS and value is not None}
     _check_kinds(own)
     grammars = {name: own.pop(name) for name in GRAMMARS if name in own}

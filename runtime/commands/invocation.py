@@ -39,9 +39,9 @@ class Invocation:
         own = {field.name for field in fields(cls)} - {"options"}
         others = {name: value for name, value in given.items() if name not in own}
         invocation = cls(**{name: given[name] for name in own}, options=others)
-        for name, mistaken, with_what in _MISTAKES:
+        for name, mistaken, beside in _MISTAKES:
             if mistaken(invocation):
-                raise GenerationError(f"{name}: given with {with_what}")
+                raise GenerationError(f"{name}: given {beside}")
         return invocation
 
     @property
@@ -61,30 +61,34 @@ class Invocation:
 
 
 _MISTAKES: tuple[tuple[str, Callable[[Invocation], bool], str], ...] = (
-    ("--raw", lambda call: call.raw and call.chat, "--chat, which needs the chat template"),
-    ("--system", lambda call: call.raw and call.system is not None, "--raw, which leaves the chat template out"),
-    ("--out", lambda call: call.out is not None and not call.answers_file, "no --prompts"),
-    ("--prompts", lambda call: call.answers_file and call.out is None, "no --out"),
-    ("PROMPT", lambda call: call.answers_file and call.prompt is not None, "--prompts, which holds them all"),
+    ("--raw", lambda call: call.raw and call.chat, "with --chat, which needs the chat template"),
+    ("--system", lambda call: call.raw and call.system is not None, "with --raw, which leaves the chat template out"),
+    ("--out", lambda call: call.out is not None and not call.answers_file, "without --prompts"),
+    ("--prompts", lambda call: call.answers_file and call.out is None, "without --out"),
+    ("PROMPT", lambda call: call.answers_file and call.prompt is not None, "with --prompts, which holds them all"),
     (
         "--prompt-file",
         lambda call: call.answers_file and call.prompt_file is not None,
-        "--prompts, which holds them all",
+        "with --prompts, which holds them all",
     ),
-    ("--chat", lambda call: call.answers_file and call.chat, "--prompts, whose lines are answered one by one"),
-    ("--json", lambda call: call.talks and call.json_output, "a chat of many turns; /save writes it to a file"),
-    ("--task", lambda call: call.talks and call.task is not None, "a chat of many turns"),
-    ("--n", lambda call: call.talks and call.has("n"), "a chat of many turns, which goes on from one answer"),
-    ("--best-of", lambda call: call.talks and call.has("best_of"), "a chat of many turns, which shows what it writes"),
+    ("--chat", lambda call: call.answers_file and call.chat, "with --prompts, whose lines are answered one by one"),
+    ("--json", lambda call: call.talks and call.json_output, "with a chat of many turns; /save writes it to a file"),
+    ("--task", lambda call: call.talks and call.task is not None, "with a chat of many turns"),
+    ("--n", lambda call: call.talks and call.has("n"), "with a chat of many turns, which goes on from one answer"),
+    (
+        "--best-of",
+        lambda call: call.talks and call.has("best_of"),
+        "with a chat of many turns, which shows what it writes",
+    ),
     (
         "--best-of",
         lambda call: call.trace is not None and call.has("best_of"),
-        "--trace, which shows all that is written",
+        "with --trace, which shows all that is written",
     ),
     (
         "--trace",
         lambda call: call.trace is not None and (call.talks or call.answers_file),
-        "a chat or --prompts, but a trace is of one answer",
+        "with a chat or --prompts, but a trace is of one answer",
     ),
     (
         "--compare",
@@ -92,18 +96,26 @@ _MISTAKES: tuple[tuple[str, Callable[[Invocation], bool], str], ...] = (
             call.compared
             and (call.talks or call.answers_file or call.trace is not None or call.has("n", "best_of", "beams"))
         ),
-        "an option of several answers; it shows one, token by token",
+        "with an option of several answers; it shows one, token by token",
     ),
     (
         "--prompt-cache",
         lambda call: call.prompt_cache is not None and (call.talks or call.answers_file or call.compared),
-        "a chat, --prompts or --compare; it goes with one answer to one prompt",
+        "with a chat, --prompts or --compare; it goes with one answer to one prompt",
     ),
-    ("--picture", lambda call: call.picture is not None and not call.compared, "no --compare, whose result it saves"),
-    ("--slots", lambda call: call.compared and call.slots is not None, "--compare, which writes one text at a time"),
+    (
+        "--picture",
+        lambda call: call.picture is not None and not call.compared,
+        "without --compare, whose result it saves",
+    ),
+    (
+        "--slots",
+        lambda call: call.compared and call.slots is not None,
+        "with --compare, which writes one text at a time",
+    ),
     (
         "--logprobs",
         lambda call: call.has("logprobs") and not (call.json_output or call.answers_file),
-        "neither --json nor --prompts, which print them",
+        "with neither --json nor --prompts, which print them",
     ),
 )

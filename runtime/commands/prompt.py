@@ -36,7 +36,7 @@ def _read_standard_input() -> str:
     if sys.stdin is None:
         raise GenerationError("prompt: standard input is closed; give PROMPT or --prompt-file")
     if sys.stdin.isatty():
-        click.echo("The prompt, please; Ctrl-D on a line of its own ends it.", err=True)
+        click.echo("Type the prompt; end it with Ctrl-D on a line of its own.", err=True)
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:

@@ -69,7 +69,9 @@ def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
         return drafters[wanted]
     if wanted in NAMES:
         raise why_missing(wanted, has_draft="model" in drafters)
-    raise GenerationError(f"drafter: got {wanted!r}, expected {' or '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}")
+    raise GenerationError(
+        f"drafter: got {wanted!r}, expected one of {', '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}"
+    )
 
 
 def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max: int) -> Strategy:
@@ -91,7 +93,8 @@ def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max:
 def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[Verifier, ProposalKind]:
     """The verifier that the request names; else a repeatable one if wanted, or the one that accepts most."""
     if request.verifier not in (None, "auto", *VERIFIERS):
-        raise GenerationError(f"verifier: got {request.verifier!r}, expected auto or {' or '.join(VERIFIERS)}")
+        *names, last = "auto", *VERIFIERS
+        raise GenerationError(f"verifier: got {request.verifier!r}, expected {', '.join(names)} or {last}")
     proposal: ProposalKind = request.proposal or "sampled"
     if request.verifier not in (None, "auto"):
         return VERIFIERS[request.verifier], proposal

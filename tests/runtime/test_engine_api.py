@@ -425,7 +425,7 @@ def test_a_handle_may_go_on_in_another_event_loop(engine: Engine) -> None:
 
 def test_an_invalid_drafter_is_refused_at_once(engine: Engine) -> None:
     other = engine.generate("hello", **LONG)
-    with pytest.raises(GenerationError, match="drafter: got 5, expected model or suffix or"):
+    with pytest.raises(GenerationError, match="drafter: got 5, expected one of model, suffix, "):
         engine.generate("x", drafter=5)
     assert other.result().reason == "max_new_tokens"
 

@@ -289,7 +289,7 @@ def test_a_score_may_be_taken_while_texts_are_written(near: Engine) -> None:
         ("x", {"messages": []}, "expected either a prompt or messages"),
         ("x", {"k": "x"}, "k: got 'x', expected auto"),
         ("x", {"k": 2, "drafter": "none"}, "k: got 2, but no drafter proposes"),
-        ("x", {"drafter": "modle"}, "drafter: got 'modle', expected model or suffix"),
+        ("x", {"drafter": "modle"}, "drafter: got 'modle', expected one of model, suffix, "),
         ("x", {"k": "auto", "temperature": 1, "seed": 3, "verifier": "mrs"}, "k: got auto with a seed"),
         ("x", {"top_p": 0.9}, "top_p: given at temperature 0"),
         ("x", {"seed": "x", "temperature": 1}, "seed: got 'x'"),

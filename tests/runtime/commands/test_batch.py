@@ -157,7 +157,7 @@ BAD = {
     '{"prompt": "x", "regex": 5}': "grammar: got 5",
     '{"prompt": "x", "json_schema": [1]}': "as JSON schema",
     '{"prompt": "x", "regex": "a", "lark": "b"}': "expected one of them",
-    '{"prompt": "x", "key": 1, "id": 2}': "id: got a key too",
+    '{"prompt": "x", "key": 1, "id": 2}': "id: got id and key, expected one of them",
 }
 
 

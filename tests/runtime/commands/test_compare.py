@@ -96,7 +96,7 @@ def test_a_replay_shows_the_text_of_each_moment(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--picture", "x.svg"], "--picture: given with no --compare"),
+        (["--picture", "x.svg"], "--picture: given without --compare"),
         (["--compare", "--picture", "x.png"], "expected .svg"),
         (["--compare", "--picture", "nowhere/x.svg"], "cannot be written"),
         (["--compare", "--slots", "2"], "--slots"),

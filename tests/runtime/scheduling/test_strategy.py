@@ -89,7 +89,7 @@ def test_greedy_text_drafts_by_cost() -> None:
     ("settings", "message"),
     [
         ({"temperature": 1, "seed": 3, "k": "auto", "verifier": "mrs"}, "k: got auto with a seed and verifier mrs"),
-        ({"temperature": 1, "verifier": "mris"}, "verifier: got 'mris', expected auto or mrs or block or match"),
+        ({"temperature": 1, "verifier": "mris"}, "verifier: got 'mris', expected auto, mrs, block or match"),
         (
             {"temperature": 1, "lenience": 0.5, "verifier": "block"},
             "lenience: got 0.5, which verifier block does not support",
