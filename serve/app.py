@@ -25,8 +25,8 @@ from mxspec.serve.http.errors import ApiError
 from mxspec.serve.http.respond import send_error
 from mxspec.serve.routes import chat, completions, ollama, responses, tokens
 from mxspec.serve.routes.exchange import TextRoute
-from mxspec.serve.routes.models import Reports
 from mxspec.serve.routes.page import page
+from mxspec.serve.routes.reports import Reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

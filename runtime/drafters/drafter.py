@@ -133,7 +133,7 @@ class Wanted:
 class Drafter(Protocol):
     """Proposes what may follow each of several texts.
 
-    One that raises, or proposes what cannot be scored, ends its own texts with an error (drafters/guarded.py).
+    One that raises, or proposes what cannot be scored, ends its own texts with an error (drafters/isolated.py).
     """
 
     name: str

@@ -12,7 +12,7 @@ import numpy as np
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
-from mxspec.runtime.drafters.guarded import GuardedDrafter
+from mxspec.runtime.drafters.isolated import IsolatedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.slots import Slot, Taken
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
@@ -57,7 +57,7 @@ class Sequence:
         self.cancelled = False  # set by any thread
         self.ended = False
         self._slot: Slot | None = None
-        self.drafter = GuardedDrafter(settings.strategy.drafter)
+        self.drafter = IsolatedDrafter(settings.strategy.drafter)
         self._begun = False  # the drafter has begun the text, and remembers it
         self._memory: Any = None
         self._tracer = Tracer() if settings.traced else None

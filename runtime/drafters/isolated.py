@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GuardedDrafter:
+class IsolatedDrafter:
     """Makes every call of a drafter; whatever it raises or returns, a caller meets a MxspecError at most."""
 
     drafter: Drafter
