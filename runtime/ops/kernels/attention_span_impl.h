@@ -26,7 +26,7 @@ class Ahead {
         last_(count == 0 ? next_ : reinterpret_cast<const char*>(from + count) - 1) {}
   // A step of a loop asks for one line; a copy of this object lives in registers there.
   void fetch() {
-    __builtin_prefetch(next_);
+    __builtin_prefetch(next_, 0, 2);  // to the second-level cache, which waits for more lines at a time than the first
     next_ = last_ - next_ < 64 ? last_ : next_ + 64;
   }
 

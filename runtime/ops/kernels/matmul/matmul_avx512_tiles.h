@@ -151,11 +151,12 @@ MXSPEC_INLINE void keep_in_memory() { asm volatile("" ::: "memory"); }
 
 // How far ahead of the computation weights are fetched. The hardware's own prefetching reaches two thirds of the
 // bandwidth at m = 1 and half at m = 8: a block takes too many instructions for many of its misses to be under way at
-// once.
+// once. They go to the second-level cache, which waits for more lines at a time than the first: on Zen 4 one row of
+// 5,632 x 2,048 then reads at 91 % of a plain read instead of 83 %, and eight rows take 0.86 of the time.
 constexpr size_t kBytesAhead = 4608;
 constexpr size_t kFp16BytesAhead = 3072;
 
-MXSPEC_INLINE void fetch(const uint8_t* bytes) { _mm_prefetch(reinterpret_cast<const char*>(bytes), _MM_HINT_T0); }
+MXSPEC_INLINE void fetch(const uint8_t* bytes) { _mm_prefetch(reinterpret_cast<const char*>(bytes), _MM_HINT_T1); }
 
 template <int kBits, class Decoder, class Dot, size_t kTiles, size_t kRows>
 void multiply_packed(const uint8_t* codes, const uint8_t* weight_scales, size_t tile_bytes, const uint8_t* next_codes,
