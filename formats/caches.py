@@ -11,10 +11,10 @@ from mxspec.formats.weight_format import BLOCK
 
 CacheKind = Literal["float32", "float16", "mxint8"]
 CACHE_KINDS: tuple[CacheKind, ...] = get_args(CacheKind)
-"""In the order of CacheKind in runtime/ops/kernels/attention.h."""
+"""In the order of CacheKind in runtime/ops/kernels/attention/attention.h."""
 
 SPAN = 128
-"""Entries that attention reads together: kSpanKeys in runtime/ops/kernels/attention.h."""
+"""Entries that attention reads together: kSpanKeys in runtime/ops/kernels/attention/attention.h."""
 
 _DTYPES: dict[CacheKind, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "mxint8": np.uint8}
 

@@ -12,7 +12,7 @@
 
 #include "formats/native/codec.h"
 #include "formats/native/half.h"
-#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/kernels/attention/attention.h"
 #include "tests/native/pool_of.h"
 
 namespace mxspec::test {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "runtime/ops/kernels/experts.h"
-#include "runtime/ops/kernels/lane_kernels.h"
+#include "runtime/ops/kernels/lanes/lane_kernels.h"
 #include "tests/native/check.h"
 #include "tests/native/matmul_case.h"
 

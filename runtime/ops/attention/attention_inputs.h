@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/kernels/attention/attention.h"
 #include "runtime/ops/op.h"
 
 namespace mxspec {

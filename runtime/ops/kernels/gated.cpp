@@ -1,6 +1,6 @@
 #include "runtime/ops/kernels/gated.h"
 
-#include "runtime/ops/kernels/lane_kernels.h"
+#include "runtime/ops/kernels/lanes/lane_kernels.h"
 
 namespace mxspec {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/ops/kernels/gated.h"
-#include "runtime/ops/kernels/lanes_math.h"
+#include "runtime/ops/kernels/lanes/lanes_math.h"
 
 namespace mxspec {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/ops/c_border.h"
-#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/kernels/attention/attention.h"
 #include "runtime/ops/kernels/buffer.h"
 #include "runtime/ops/kernels/experts.h"
 #include "runtime/ops/kernels/matmul/matmul.h"

@@ -2,8 +2,8 @@
 // int16.
 #pragma once
 
-#include "runtime/ops/kernels/bytes_scalar.h"
-#include "runtime/ops/kernels/lanes_neon.h"
+#include "runtime/ops/kernels/lanes/bytes_scalar.h"
+#include "runtime/ops/kernels/lanes/lanes_neon.h"
 
 namespace mxspec {
 namespace {

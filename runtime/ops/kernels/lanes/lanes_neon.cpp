@@ -1,6 +1,6 @@
 #if defined(__aarch64__)
-#include "runtime/ops/kernels/bytes_neon.h"
-#include "runtime/ops/kernels/lane_kernels_impl.h"
+#include "runtime/ops/kernels/lanes/bytes_neon.h"
+#include "runtime/ops/kernels/lanes/lane_kernels_impl.h"
 
 namespace mxspec {
 

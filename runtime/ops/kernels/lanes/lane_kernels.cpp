@@ -1,4 +1,4 @@
-#include "runtime/ops/kernels/lane_kernels.h"
+#include "runtime/ops/kernels/lanes/lane_kernels.h"
 
 namespace mxspec {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "formats/native/isa.h"
-#include "runtime/ops/kernels/attention_kernels.h"
+#include "runtime/ops/kernels/attention/attention_kernels.h"
 #include "runtime/ops/kernels/gated.h"
 #include "runtime/ops/kernels/norm.h"
 #include "runtime/ops/kernels/weighted_sum.h"

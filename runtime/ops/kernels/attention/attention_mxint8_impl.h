@@ -14,9 +14,9 @@
 // factor 32, and spreads the few large entries that keys have over their block (QuaRot, arXiv 2404.00456, section 4).
 #pragma once
 
-#include "runtime/ops/kernels/attention_span_impl.h"
-#include "runtime/ops/kernels/bytes_scalar.h"
-#include "runtime/ops/kernels/mxint8_row.h"
+#include "runtime/ops/kernels/attention/attention_span_impl.h"
+#include "runtime/ops/kernels/attention/mxint8_row.h"
+#include "runtime/ops/kernels/lanes/bytes_scalar.h"
 
 namespace mxspec {
 namespace {

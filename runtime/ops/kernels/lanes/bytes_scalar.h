@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "runtime/ops/kernels/lanes_scalar.h"
+#include "runtime/ops/kernels/lanes/lanes_scalar.h"
 
 namespace mxspec {
 namespace {

@@ -1,8 +1,8 @@
 // The attention kernels over any of the lanes (lanes_*.h). Included by one file an instruction set.
 #pragma once
 
-#include "runtime/ops/kernels/attention_float_impl.h"
-#include "runtime/ops/kernels/attention_mxint8_impl.h"
+#include "runtime/ops/kernels/attention/attention_float_impl.h"
+#include "runtime/ops/kernels/attention/attention_mxint8_impl.h"
 
 namespace mxspec {
 namespace {

@@ -1,5 +1,5 @@
-#include "runtime/ops/kernels/bytes_scalar.h"
-#include "runtime/ops/kernels/lane_kernels_impl.h"
+#include "runtime/ops/kernels/lanes/bytes_scalar.h"
+#include "runtime/ops/kernels/lanes/lane_kernels_impl.h"
 
 namespace mxspec {
 

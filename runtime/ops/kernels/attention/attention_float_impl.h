@@ -1,7 +1,7 @@
 // Attention over caches of float32 or float16, over any of the lanes (lanes_*.h).
 #pragma once
 
-#include "runtime/ops/kernels/attention_span_impl.h"
+#include "runtime/ops/kernels/attention/attention_span_impl.h"
 
 namespace mxspec {
 namespace {

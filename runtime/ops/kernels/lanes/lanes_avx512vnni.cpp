@@ -1,6 +1,6 @@
 #if defined(__x86_64__)
-#include "runtime/ops/kernels/bytes_avx512.h"
-#include "runtime/ops/kernels/lane_kernels_impl.h"
+#include "runtime/ops/kernels/lanes/bytes_avx512.h"
+#include "runtime/ops/kernels/lanes/lane_kernels_impl.h"
 
 namespace mxspec {
 

@@ -3,8 +3,8 @@
 
 #include <immintrin.h>
 
-#include "runtime/ops/kernels/bytes_scalar.h"
-#include "runtime/ops/kernels/lanes_avx2.h"
+#include "runtime/ops/kernels/lanes/bytes_scalar.h"
+#include "runtime/ops/kernels/lanes/lanes_avx2.h"
 
 namespace mxspec {
 namespace {

@@ -1,7 +1,7 @@
 // What each instruction set's file provides to attention.cpp. Plain data only crosses this border.
 #pragma once
 
-#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/kernels/attention/attention.h"
 
 namespace mxspec {
 

@@ -1,11 +1,11 @@
-#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/kernels/attention/attention.h"
 
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
 #include "runtime/ops/kernels/buffer.h"
-#include "runtime/ops/kernels/lane_kernels.h"
+#include "runtime/ops/kernels/lanes/lane_kernels.h"
 
 namespace mxspec {
 namespace {

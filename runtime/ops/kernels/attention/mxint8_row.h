@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/ops/kernels/attention.h"
+#include "runtime/ops/kernels/attention/attention.h"
 
 namespace mxspec {
 namespace {

@@ -2,9 +2,9 @@
 // lanes (lanes_*.h).
 #pragma once
 
-#include "runtime/ops/kernels/attention_kernels.h"
+#include "runtime/ops/kernels/attention/attention_kernels.h"
 #include "runtime/ops/kernels/compiler.h"
-#include "runtime/ops/kernels/lanes_math.h"
+#include "runtime/ops/kernels/lanes/lanes_math.h"
 
 namespace mxspec {
 namespace {

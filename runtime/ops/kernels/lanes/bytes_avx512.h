@@ -1,8 +1,8 @@
 // bytes_scalar.h in AVX-512: with VNNI, a multiplier is four upper and four lower bytes; without, two pairs of int16.
 #pragma once
 
-#include "runtime/ops/kernels/bytes_scalar.h"
-#include "runtime/ops/kernels/lanes_avx512.h"
+#include "runtime/ops/kernels/lanes/bytes_scalar.h"
+#include "runtime/ops/kernels/lanes/lanes_avx512.h"
 
 namespace mxspec {
 namespace {

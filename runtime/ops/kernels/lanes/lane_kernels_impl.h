@@ -1,9 +1,9 @@
 // The table of an instruction set from its lanes and bytes. Included by one file an instruction set.
 #pragma once
 
-#include "runtime/ops/kernels/attention_impl.h"
+#include "runtime/ops/kernels/attention/attention_impl.h"
 #include "runtime/ops/kernels/gated_impl.h"
-#include "runtime/ops/kernels/lane_kernels.h"
+#include "runtime/ops/kernels/lanes/lane_kernels.h"
 #include "runtime/ops/kernels/norm_impl.h"
 #include "runtime/ops/kernels/weighted_sum_impl.h"
 
