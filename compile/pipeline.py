@@ -16,14 +16,14 @@ from mxspec.compile.check.pair import Vocabulary, check_kinds, usable_ids
 from mxspec.compile.check.prompt_parts import check_prompt_parts
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows
+from mxspec.compile.checkpoint.check_complete import require_complete
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.complete import require_complete
-from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
-from mxspec.compile.checkpoint.head import fit_head
+from mxspec.compile.checkpoint.eagle3 import fit_head
 from mxspec.compile.checkpoint.mtp import fit_mtp
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
-from mxspec.compile.checkpoint.selected_rows import Ids
-from mxspec.compile.checkpoint.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.generation_config import not_applied_note, read_rules, read_sampling
+from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.tensors.selected_rows import Ids
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.compile.heads.head_config import HeadConfig

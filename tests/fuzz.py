@@ -188,7 +188,7 @@ def config(place: Path) -> Target:
     """config.json, as far as transformers' configuration."""
     from transformers.utils import logging
 
-    from mxspec.compile.checkpoint.config import load_config
+    from mxspec.compile.checkpoint.settings.config import load_config
 
     logging.set_verbosity(logging.CRITICAL)
     llama = json.loads((DEMO / "target" / "config.json").read_bytes())
@@ -206,8 +206,8 @@ def config(place: Path) -> Target:
 
 def model(place: Path) -> Target:
     """config.json, as far as transformers' model without weights, which takes a hundred times as long."""
-    from mxspec.compile.checkpoint.config import load_config
     from mxspec.compile.checkpoint.names import name_parameters
+    from mxspec.compile.checkpoint.settings.config import load_config
 
     return replace(config(place), read=lambda: name_parameters(load_config(place)), cost=100)
 
@@ -225,7 +225,7 @@ def header(place: Path) -> Target:
 def index(place: Path) -> Target:
     """The index of a sharded checkpoint, whose shards are there."""
     from mxspec.compile.checkpoint.checkpoint import Checkpoint
-    from mxspec.compile.checkpoint.weight_files import SAFETENSORS
+    from mxspec.compile.checkpoint.files.weight_files import SAFETENSORS
 
     shutil.copy(DEMO / "target" / "config.json", place)
     weight_map = {}
@@ -245,7 +245,7 @@ def pickled(place: Path) -> Target:
     """The list of tensors in a file of torch.save."""
     import torch
 
-    from mxspec.compile.checkpoint.pickled_shard import open_pickle
+    from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
 
     path, shared = place / "pytorch_model.bin", torch.ones(4, 8, dtype=torch.bfloat16)
     torch.save({"a.weight": shared, "b.weight": shared[1:3], "norm": torch.nn.Parameter(torch.ones(3))}, path)
@@ -295,8 +295,8 @@ def tokenizer(place: Path) -> Target:
 
 def generation(place: Path) -> Target:
     """generation_config.json."""
-    from mxspec.compile.checkpoint.generation_config import not_applied_note, read_rules, read_sampling
-    from mxspec.compile.checkpoint.special_tokens import read_special_tokens
+    from mxspec.compile.checkpoint.settings.generation_config import not_applied_note, read_rules, read_sampling
+    from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 
     values = {
         "bos_token_id": 0,

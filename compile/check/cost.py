@@ -19,7 +19,7 @@ from mxspec.compile.check.blurs import divergences
 from mxspec.compile.check.readings import Logits
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.forward import LayeredModel

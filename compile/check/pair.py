@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.architecture import architecture_name
+from mxspec.compile.checkpoint.settings.architecture import architecture_name
 from mxspec.formats.errors import CheckpointError, PairError
 from mxspec.formats.validation import parse_json
 

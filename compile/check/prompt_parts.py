@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mxspec.compile.checkpoint.generation_config import read_rules
-from mxspec.compile.checkpoint.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.generation_config import read_rules
+from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.text.chat import TEMPLATE, TOKENIZER_CONFIG, ChatTemplate
 

@@ -12,15 +12,15 @@ from typing import Any
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.architecture import architecture_name
-from mxspec.compile.checkpoint.config import read_settings
-from mxspec.compile.checkpoint.merged_tensor import LowRank, MergedTensor
+from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
+from mxspec.compile.checkpoint.files.weight_files import PICKLES_ADVICE
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import rename, tied_names
-from mxspec.compile.checkpoint.pickled_shard import open_pickle
-from mxspec.compile.checkpoint.tensor import CheckpointTensor, open_shard
+from mxspec.compile.checkpoint.settings.architecture import architecture_name
+from mxspec.compile.checkpoint.settings.config import read_settings
+from mxspec.compile.checkpoint.tensors.merged_tensor import LowRank, MergedTensor
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, open_shard
 from mxspec.compile.checkpoint.ties import same_values
-from mxspec.compile.checkpoint.weight_files import PICKLES_ADVICE
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 

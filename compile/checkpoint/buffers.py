@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import rename
-from mxspec.compile.checkpoint.tensor import CheckpointTensor, as_float32
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, as_float32
 from mxspec.formats.errors import CheckpointError
 
 

@@ -17,10 +17,10 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.expert_tensors import StackedTensor, TransposedExperts
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import ExpertPart, expert_parts, rename
-from mxspec.compile.checkpoint.tensor import CheckpointTensor
+from mxspec.compile.checkpoint.tensors.expert_tensors import StackedTensor, TransposedExperts
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError
 
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")  # keys of configs

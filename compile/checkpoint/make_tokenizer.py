@@ -8,7 +8,7 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedConfig
 
-from mxspec.compile.checkpoint.silence import silence
+from mxspec.compile.checkpoint.quiet_transformers import silence
 from mxspec.formats.errors import CheckpointError, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import parse_json

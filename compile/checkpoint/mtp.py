@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mxspec.compile.checkpoint.head import EMBEDDING, HEAD, table_of, take_table
+from mxspec.compile.checkpoint.eagle3 import EMBEDDING, HEAD, table_of, take_table
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.ties import same_values
 from mxspec.compile.heads.mtp_config import Glm4MoeMtpConfig, MimoMtpConfig, MtpConfig

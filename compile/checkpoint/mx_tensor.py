@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.expert_tensors import AlternatingTensor, StackedTensor, TransposedExperts
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
-from mxspec.compile.checkpoint.merged_tensor import MergedTensor
-from mxspec.compile.checkpoint.selected_rows import SelectedRows
-from mxspec.compile.checkpoint.tensor import CheckpointTensor, as_float32
+from mxspec.compile.checkpoint.tensors.expert_tensors import AlternatingTensor, StackedTensor, TransposedExperts
+from mxspec.compile.checkpoint.tensors.merged_tensor import MergedTensor
+from mxspec.compile.checkpoint.tensors.selected_rows import SelectedRows
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, as_float32
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
 from mxspec.formats.weight_format import BLOCK, weight_format

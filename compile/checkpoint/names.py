@@ -20,7 +20,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
-from mxspec.compile.checkpoint.config import one_line
+from mxspec.compile.checkpoint.settings.config import one_line
 from mxspec.compile.heads import eagle3 as _eagle3  # noqa: F401 (transformers' automatic classes learn of both)
 from mxspec.compile.heads import mtp as _mtp  # noqa: F401
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError

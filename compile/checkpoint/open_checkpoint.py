@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from transformers import PreTrainedConfig
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import load_config, load_mtp_config
 from mxspec.compile.checkpoint.fetch import fetch_adapter, fetch_checkpoint, fetch_config, local_folder
 from mxspec.compile.checkpoint.gguf.open_gguf import find_gguf, open_gguf
+from mxspec.compile.checkpoint.settings.config import load_config, load_mtp_config
 from mxspec.recipes.recipe import Recipe, TargetRecipe, is_mtp
 
 Commits = dict[str, str | None]  # by keys of the recipe

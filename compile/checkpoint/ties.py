@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, tied_names
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 
 PIECE_VALUES = 4 << 20  # values compared at a time
 

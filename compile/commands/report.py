@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from mxspec.compile.checkpoint.generation_config import shorten_json
+from mxspec.compile.checkpoint.settings.generation_config import shorten_json
 from mxspec.compile.commands.budget_table import budget_line, budget_table
 from mxspec.formats.caches import cache_bytes
 from mxspec.formats.generation import GenerationRules

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.architecture import context_limit, head_size, rope_switch
+from mxspec.compile.checkpoint.settings.architecture import context_limit, head_size, rope_switch
 from mxspec.formats.errors import RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe

@@ -11,15 +11,15 @@ import numpy.typing as npt
 import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mxspec.compile.checkpoint.architecture import (
+from mxspec.compile.checkpoint.buffers import load_buffers
+from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.settings.architecture import (
     architecture_name,
     context_limit,
     decoder_heads,
     decoder_layers,
     head_size,
 )
-from mxspec.compile.checkpoint.buffers import load_buffers
-from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
 from mxspec.compile.heads.head import StatesHead
 from mxspec.compile.heads.head_config import HeadConfig

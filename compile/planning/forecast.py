@@ -10,11 +10,11 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.architecture import decoder_heads, decoder_layers, head_size, layer_windows
-from mxspec.compile.checkpoint.config import make_config, read_settings
 from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices, router_matrices
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
+from mxspec.compile.checkpoint.settings.architecture import decoder_heads, decoder_layers, head_size, layer_windows
+from mxspec.compile.checkpoint.settings.config import make_config, read_settings
 from mxspec.compile.heads.mtp_config import MtpConfig, mtp_settings
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format

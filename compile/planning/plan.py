@@ -12,11 +12,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import CONFIG
 from mxspec.compile.checkpoint.mx_config import take_layout
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
-from mxspec.compile.checkpoint.selected_rows import Ids, SelectedRows
+from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.tensors.selected_rows import Ids, SelectedRows
 from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes.embeddings import never
 from mxspec.compile.planning.context import source_length

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.architecture import architecture_name
+from mxspec.compile.checkpoint.settings.architecture import architecture_name
 from mxspec.formats.errors import UnsupportedModelError
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from mxspec.compile.check.pair import Vocabulary, usable_ids
 from mxspec.compile.check.referee import judge
-from mxspec.compile.checkpoint.complete import require_complete
+from mxspec.compile.checkpoint.check_complete import require_complete
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
-from mxspec.compile.checkpoint.selected_rows import Ids
-from mxspec.compile.checkpoint.special_tokens import read_ends
+from mxspec.compile.checkpoint.settings.special_tokens import read_ends
+from mxspec.compile.checkpoint.tensors.selected_rows import Ids
 from mxspec.compile.guesses.encode_text import encode_text
 from mxspec.compile.heads.eagle3_config import LAYERS, Eagle3Config
 from mxspec.compile.planning.context import choose_contexts

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.formats.tiles import PackStatistics
 
 FP16_MAX = 65504.0

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.planning.export_graph import ExportedGraph, WeightSpec, export_graph
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import pack_values

@@ -18,7 +18,7 @@ from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.pair import check_kinds
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning.forecast import forecast
 from mxspec.compile.planning.plan import ModelPlan, plan_model

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from mxspec.compile.check.own_weights import compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.interchange import standard
 from mxspec.compile.planning.forecast import forecast

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mxspec.compile.checkpoint.config import CONFIG
-from mxspec.compile.checkpoint.generation_config import GENERATION_CONFIG
 from mxspec.compile.checkpoint.gguf.families.family import Settings
 from mxspec.compile.checkpoint.gguf.tokenizer import CONTROL, Vocabulary, make_tokenizer_json
+from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.settings.generation_config import GENERATION_CONFIG
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TOKENIZER
 

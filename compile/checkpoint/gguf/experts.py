@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mxspec.compile.checkpoint.expert_tensors import AlternatingTensor
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, stack_matrices
 from mxspec.compile.checkpoint.gguf.families.family import EXPERTS
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
 from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, unpack_halves
+from mxspec.compile.checkpoint.tensors.expert_tensors import AlternatingTensor
 from mxspec.formats.errors import CheckpointError
 
 _GATE, _UP, _DOWN = EXPERTS

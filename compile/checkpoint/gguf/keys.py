@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.compile.checkpoint.plain_decoder import ONLY_PLAIN
+from mxspec.compile.checkpoint.settings.plain_decoder import ONLY_PLAIN
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.compile.checkpoint.files.weight_files import PICKLES, SAFETENSORS
 from mxspec.compile.checkpoint.gguf.container import Container, read_container
 from mxspec.compile.checkpoint.gguf.describe import describe
 from mxspec.compile.checkpoint.gguf.experts import LayerParts, as_source, join_parts
@@ -22,8 +23,7 @@ from mxspec.compile.checkpoint.gguf.keys import Keys
 from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufTensor
 from mxspec.compile.checkpoint.gguf.tokenizer import Vocabulary
 from mxspec.compile.checkpoint.mx_tensor import Source, origins_of
-from mxspec.compile.checkpoint.tensor import hold_open
-from mxspec.compile.checkpoint.weight_files import PICKLES, SAFETENSORS
+from mxspec.compile.checkpoint.tensors.tensor import hold_open
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.gguf.blocks import TYPES_BY_NAME, BlockType
-from mxspec.compile.checkpoint.tensor import FileTensor
+from mxspec.compile.checkpoint.tensors.tensor import FileTensor
 from mxspec.formats.errors import UnsupportedModelError
 
 EXACT = ("F32", "F16", "BF16")  # types that hold numbers one by one

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, ExpertMatrix
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.selected_rows import SelectedRows
+from mxspec.compile.checkpoint.tensors.selected_rows import SelectedRows
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
 from mxspec.compile.weights.rounding.moments import Moments, factor_of
 from mxspec.compile.weights.rounding.rounded import RoundedMatrix

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.architecture import architecture_name
 from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, expert_matrices, experts_modules
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.settings.architecture import architecture_name
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.compile.trace.layers import layers_of
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.weights.rounding.experts import LayerExperts

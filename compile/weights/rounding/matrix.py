@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.compile.weights.rounding.gptq import compensate
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.compile.weights.rounding.moments import Factor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.formats.tiles import PackedMatrix, PackStatistics, pack_values
 from mxspec.formats.weight_format import BLOCK

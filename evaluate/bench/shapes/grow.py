@@ -29,8 +29,8 @@ from safetensors.numpy import save_file
 from transformers import LlamaConfig
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import CONFIG
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.evaluate.bench.shapes.known import Shape
 from mxspec.evaluate.bench.shapes.random_weights import random_halves
 from mxspec.evaluate.progress import Progress, silent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
-from mxspec.compile.checkpoint.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 from mxspec.formats.errors import CheckpointError, PairError
 
 

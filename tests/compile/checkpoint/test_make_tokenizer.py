@@ -12,8 +12,8 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.make_tokenizer import SAMPLE, make_tokenizer
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.formats.errors import MxspecError
 
 TEXTS = ["def f(x):\n\treturn x ** 2  # a  comment", "Größe, naïve — 你好, 12345 times!", "a\n\n  b", "it's"]

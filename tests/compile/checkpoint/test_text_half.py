@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.weights.convert import as_float32
 from tests.compile.conftest import TINY
 

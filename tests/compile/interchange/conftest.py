@@ -12,8 +12,8 @@ import pytest
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.interchange import standard
 from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
 from mxspec.compile.planning.layout import plan_weights

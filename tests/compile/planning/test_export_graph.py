@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from transformers import AutoConfig
 
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.graph.operators import OPSET
 from mxspec.compile.passes.contract import experts_of
 from mxspec.compile.planning.export_graph import ExportedGraph, export_graph

@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 from transformers import PreTrainedModel
 
-from mxspec.compile.checkpoint.config import load_config
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.planning import export_graph as exporting
 from mxspec.compile.planning.export_graph import export_graph

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mxspec.compile.checkpoint.generation_config import read_rules
+from mxspec.compile.checkpoint.settings.generation_config import read_rules
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.generation import GenerationRules
 from mxspec.runtime.events import Finished, Token

@@ -8,7 +8,7 @@ from __future__ import annotations
 from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto as auto
 
-from mxspec.compile.checkpoint.architecture import architecture_name
+from mxspec.compile.checkpoint.settings.architecture import architecture_name
 from mxspec.compile.heads.head_config import HeadConfig
 from mxspec.formats.errors import UnsupportedModelError
 

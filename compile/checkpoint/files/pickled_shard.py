@@ -22,8 +22,8 @@ from typing import IO, Any
 
 import torch
 
-from mxspec.compile.checkpoint.config import one_line
-from mxspec.compile.checkpoint.tensor import CheckpointTensor, hold_open
+from mxspec.compile.checkpoint.settings.config import one_line
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, hold_open
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.safetensors_file import StoredTensor
 from mxspec.formats.validation import shorten

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.derived_tensor import DerivedTensor
+from mxspec.compile.checkpoint.tensors.derived_tensor import DerivedTensor
 
 Ids = NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.derived_tensor import DerivedTensor
-from mxspec.compile.checkpoint.tensor import CheckpointTensor
+from mxspec.compile.checkpoint.tensors.derived_tensor import DerivedTensor
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor
 
 Read = Callable[[Any, int, int], NDArray[Any]]  # rows [begin, end) of a part, as values or as bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mxspec.compile.checkpoint.generation_config import CONFIG, GENERATION_CONFIG, read_object
+from mxspec.compile.checkpoint.settings.generation_config import CONFIG, GENERATION_CONFIG, read_object
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TokenizerEntry
 

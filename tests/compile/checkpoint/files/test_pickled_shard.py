@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.pickled_shard import open_pickle
-from mxspec.compile.checkpoint.tensor import as_float32
+from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.formats.errors import CheckpointError
 
 VALUES = torch.randn(37, 10, generator=torch.Generator().manual_seed(0))

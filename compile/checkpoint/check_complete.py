@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mxspec.compile.checkpoint.architecture import context_limit
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.config import CONFIG
 from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices
 from mxspec.compile.checkpoint.names import is_computed, resolve_names
-from mxspec.compile.checkpoint.tensor import CheckpointTensor
+from mxspec.compile.checkpoint.settings.architecture import context_limit
+from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor
 from mxspec.formats.errors import CheckpointError
 
 MOST_BUFFER_BYTES = 1 << 30  # of tables that transformers computes when it builds a model; honest ones have some MB

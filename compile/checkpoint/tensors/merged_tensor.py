@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.derived_tensor import DerivedTensor
-from mxspec.compile.checkpoint.tensor import CheckpointTensor, as_float32
+from mxspec.compile.checkpoint.tensors.derived_tensor import DerivedTensor
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, as_float32
 
 
 @dataclass(frozen=True, slots=True)

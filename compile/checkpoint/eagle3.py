@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from mxspec.compile.checkpoint.architecture import decoder_layers
 from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import resolve_names
-from mxspec.compile.checkpoint.selected_rows import Ids
-from mxspec.compile.checkpoint.tensor import FileTensor
+from mxspec.compile.checkpoint.settings.architecture import decoder_layers
+from mxspec.compile.checkpoint.tensors.selected_rows import Ids
+from mxspec.compile.checkpoint.tensors.tensor import FileTensor
 from mxspec.compile.heads.eagle3_config import LAYERS, Eagle3Config, default_taps
 from mxspec.formats.errors import CheckpointError, PairError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import GenerationConfig
 
-from mxspec.compile.checkpoint.generation_config import (
+from mxspec.compile.checkpoint.settings.generation_config import (
     BEAMS,
     HARMLESS,
     OPTIONS,

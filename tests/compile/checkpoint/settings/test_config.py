@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from mxspec.compile.checkpoint.config import load_config
 from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.formats.errors import CheckpointError, MxspecError, UnsupportedModelError
 
 LLAMA = {

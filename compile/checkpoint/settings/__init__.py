@@ -1,0 +1,1 @@
+"""What the JSON files of a checkpoint say: its configuration, the model's shape, generation, special tokens."""
