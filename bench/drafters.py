@@ -24,8 +24,8 @@ from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.lookup import LookupText
 from mxspec.runtime.drafters.ngram import NgramText
 from mxspec.runtime.drafters.ngram_tables import NgramTables
-from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
-from mxspec.runtime.drafters.suffix_text import SuffixText
+from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
 from mxspec.runtime.policy.worth import Worth
 
 K = 8

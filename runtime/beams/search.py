@@ -15,7 +15,7 @@ from mxspec.runtime.beams.node import Node, common_ancestor
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
 from mxspec.runtime.beams.trellis import PLAIN, Width
-from mxspec.runtime.drafters.draft import Draft
+from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot, Taken

@@ -5,8 +5,9 @@ from __future__ import annotations
 from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
-from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.drafters.drafts.draft import Draft
+from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
 from mxspec.runtime.drafters.guess import SaysChances
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.lookup import LookupDrafter
@@ -16,9 +17,8 @@ from mxspec.runtime.drafters.ngram import NgramDrafter
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.random import RandomDrafter
-from mxspec.runtime.drafters.states_draft import StatesDraft
 from mxspec.runtime.drafters.suffix import SuffixDrafter
-from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.text_draft import TextDraft, TextDrafter
 
 

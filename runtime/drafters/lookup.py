@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from mxspec.runtime.drafters.guess import Guess, GuessingDrafter, Kept, copied
-from mxspec.runtime.drafters.suffix_automaton import BREAK
+from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK
 
 LONGEST = 3
 

@@ -18,11 +18,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.drafters.draft import Draft, Unread
 from mxspec.runtime.drafters.drafter import Wanted
+from mxspec.runtime.drafters.drafts.draft import Draft, Unread
+from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping
+from mxspec.runtime.drafters.drafts.sureness import peak_probability
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.stopping import Judged, Stopping
-from mxspec.runtime.drafters.sureness import peak_probability
 from mxspec.runtime.models.draft_tokens import Translation
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot

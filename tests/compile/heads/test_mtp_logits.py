@@ -22,8 +22,8 @@ from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.drafters.draft import Unread
-from mxspec.runtime.drafters.states_draft import StatesDraft
+from mxspec.runtime.drafters.drafts.draft import Unread
+from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot
 from tests.compile.heads.make_mtp import LOGITS, save_mtp

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.drafts.draft import Draft
+from mxspec.runtime.drafters.drafts.sureness import Sureness, peak_probability
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.none import NoDrafter
-from mxspec.runtime.drafters.sureness import Sureness, peak_probability
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.slots import Slot

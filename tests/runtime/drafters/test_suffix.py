@@ -12,10 +12,10 @@ from mxspec.formats.errors import BundleError
 from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.drafters.lookup import LookupDrafter
-from mxspec.runtime.drafters.past_answers import PastAnswers
 from mxspec.runtime.drafters.suffix import SuffixDrafter
-from mxspec.runtime.drafters.suffix_automaton import BREAK, BYTES_PER_TOKEN
-from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffixes.past_answers import PastAnswers
+from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN
+from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxspec.runtime.drafters.draft import Unread
+from mxspec.runtime.drafters.drafts.draft import Unread
+from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.states_draft import StatesDraft
 from mxspec.runtime.models.session import Part
 from mxspec.runtime.models.slots import Slot
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mxspec.runtime.drafters.guess import Guess, Kept
-from mxspec.runtime.drafters.suffix_automaton import BREAK, Match, SuffixAutomaton
-from mxspec.runtime.drafters.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, Match, SuffixAutomaton
+from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 
 LOOK_BACK = 64  # tokens of a text that are looked for in others
 ENOUGH = 4  # matched tokens of the text itself from which the corpus is not searched

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mxspec.runtime.drafters.draft import Draft, Unread
+from mxspec.runtime.drafters.drafts.draft import Draft, Unread
 from mxspec.runtime.models.session import Part, Session
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.models.states import States

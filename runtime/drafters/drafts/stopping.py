@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxspec.runtime.drafters.drafter import Wanted
-from mxspec.runtime.drafters.sureness import Sureness, peak_probability
+from mxspec.runtime.drafters.drafts.sureness import Sureness, peak_probability
 from mxspec.runtime.events import Round
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.truncate import Indices

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mxspec.runtime.drafters.suffix_automaton import BREAK, Match, SuffixAutomaton
+from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, Match, SuffixAutomaton
 
 
 def longest_earlier(text: Sequence[int], context: Sequence[int], before: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxspec.runtime.drafters.suffix_automaton import BREAK, BYTES_PER_TOKEN, SuffixAutomaton
+from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN, SuffixAutomaton
 
 
 class PastAnswers:
