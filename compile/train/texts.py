@@ -16,13 +16,13 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import RecipeError
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.own_text.openings import WORDS, chat_template, openings_of, user_turn
+from mxspec.runtime.own_text.openings import WORDS, chat_template, openings_of, question_openings, user_turn
 from mxspec.runtime.own_text.write import Choose, continue_texts, sampled
 from mxspec.runtime.sampling.shape import argmax_tokens
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.tokenizer import encode_prompt, encode_rendered
 
-LENGTH = 512  # tokens of a text, with the question
+LENGTH = 256  # tokens of a text, with the question: what an answer begins with is the hardest to guess
 QUESTION = 64  # tokens of a question that a model invents
 _QUESTIONS, _ANSWERS = 0, 1  # of the random numbers for a text
 
@@ -60,15 +60,21 @@ class Writer:
         return [Text(ids, len(prompt)) for ids, prompt in zip(texts, kept, strict=True)]
 
     def ask(self, numbers: Sequence[int], turn: Sequence[int]) -> list[str]:
-        """Questions that the target invents where a user's turn begins (Xu et al. 2024)."""
+        """Questions that the target invents where a user's turn begins (Xu et al. 2024).
+
+        Every other one goes on from words that questions often begin with: left alone, a model asks for what it was
+        taught with, in long texts, and seldom a short question.
+        """
         added = self.tokenizer.get_added_tokens_decoder()
         ends = self.ends | {number for number, token in added.items() if token.special}
         length = min(len(turn) + QUESTION, self.length // 2)
         choices = [sampled([self.seed, _QUESTIONS, number], length) for number in numbers]
-        texts = continue_texts(self.session, [turn] * len(numbers), choices, length, _untold, ends)
+        words = question_openings(self.tokenizer)
+        begun = [[*turn, *(words[number // 2 % len(words)] if number % 2 else [])] for number in numbers]
+        texts = continue_texts(self.session, begun, choices, length, _untold, ends)
         asked = (self.tokenizer.decode(text[len(turn) :], skip_special_tokens=True).strip() for text in texts)
-        words = WORDS.read_text(encoding="utf-8").splitlines()
-        return [text or words[number % len(words)] for text, number in zip(asked, numbers, strict=True)]
+        lines = WORDS.read_text(encoding="utf-8").splitlines()
+        return [text or lines[number % len(lines)] for text, number in zip(asked, numbers, strict=True)]
 
 
 def file_texts(ids: NDArray[np.int32], length: int) -> Source:

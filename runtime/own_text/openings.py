@@ -1,7 +1,8 @@
-"""What a model's own texts begin with: the opening of a user's turn, and first words of many kinds of text."""
+"""What a model's own texts begin with: the opening of a user's turn, and first words of questions and other texts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mxspec.runtime.text.chat import TEMPLATE, TOKENIZER_CONFIG, ChatTemplate
 from mxspec.runtime.text.tokenizer import encode_prompt, encode_rendered
 
 WORDS = Path(__file__).with_name("openings.txt")
+QUESTIONS = Path(__file__).with_name("questions.txt")
 BETWEEN = 3  # texts of other kinds between two chats
 _MARK = "What is it?"
 
@@ -22,8 +24,7 @@ def openings_of(folder: Path, tokenizer: Tokenizer) -> list[list[int]]:
     A model with a chat template begins every fourth text as a user would. A tokenizer that knows none of the words
     begins with its first token.
     """
-    lines = WORDS.read_text(encoding="utf-8").splitlines()
-    texts = [ids for line in lines if (ids := _encoded(tokenizer, line))] or [[0]]
+    texts = _encoded_lines(WORDS, lambda line: encode_prompt(tokenizer, line, None)) or [[0]]
     turn = user_turn(folder, tokenizer)
     if not turn:
         return texts
@@ -31,11 +32,19 @@ def openings_of(folder: Path, tokenizer: Tokenizer) -> list[list[int]]:
     return list(chain.from_iterable([turn, *group] for group in groups))
 
 
-def _encoded(tokenizer: Tokenizer, line: str) -> list[int]:
-    try:
-        return encode_prompt(tokenizer, line, None)
-    except GenerationError:  # it knows other characters only
-        return []
+def question_openings(tokenizer: Tokenizer) -> list[list[int]]:
+    """Token ids of first words of users' questions, to follow user_turn(); one empty list if it knows none of them."""
+    return _encoded_lines(QUESTIONS, lambda line: encode_rendered(tokenizer, line)) or [[]]
+
+
+def _encoded_lines(file: Path, encode: Callable[[str], list[int]]) -> list[list[int]]:
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(encode(line))
+        except GenerationError:  # the tokenizer knows other characters only
+            continue
+    return [ids for ids in found if ids]
 
 
 def user_turn(folder: Path, tokenizer: Tokenizer) -> list[int]:

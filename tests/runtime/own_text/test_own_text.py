@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime.models.session import Part, Session
-from mxspec.runtime.own_text.openings import BETWEEN, WORDS, openings_of
+from mxspec.runtime.own_text.openings import BETWEEN, QUESTIONS, WORDS, openings_of, question_openings
 from mxspec.runtime.own_text.write import SAMPLING, continue_texts, sampled, write_texts
 
 LINES = WORDS.read_text().splitlines()
@@ -24,6 +24,7 @@ def of_bytes() -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -50,6 +51,17 @@ def test_a_template_that_renders_no_question_is_left_out(tmp_path: Path, templat
 
 def test_a_tokenizer_without_any_of_the_words_begins_with_its_first_token(tmp_path: Path) -> None:
     assert openings_of(tmp_path, Tokenizer(models.WordLevel({"w0": 0}, unk_token="no"))) == [[0]]
+
+
+def test_questions_begin_with_words_that_follow_the_users_turn() -> None:
+    tokenizer = of_bytes()
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "<s> $0", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    lines = QUESTIONS.read_text().splitlines()
+    assert [tokenizer.decode(ids, skip_special_tokens=False) for ids in question_openings(tokenizer)] == lines
+    assert question_openings(Tokenizer(models.WordLevel({"w0": 0}, unk_token="no"))) == [[]]
 
 
 def test_texts_do_not_depend_on_how_many_are_written_at_a_time(tiny_bundles: dict[str, Path]) -> None:
