@@ -168,7 +168,7 @@ class VocabularyEntry(Strict):
 
     `reads`: number of ids that the draft knows; `foreign`: they are those of a tokenizer of its own; `writes_text`: the
     draft proposes text that it writes in these. `shared` is the share of the draft's own tokens that the target has,
-    too, and `text_shared` the same of the tokens that the draft makes of a text's held-out end. Of `tokens` held-out
+    too, and `text_shared` that share of the tokens that the draft makes of a text's held-out end. Of `tokens` held-out
     tokens of a text with this hash, `covered` is the share that the draft can propose, and `lengthened` is how many of
     its tokens it reads for each.
     """

@@ -69,7 +69,7 @@ def name_mtp_tensors(
 ) -> tuple[dict[str, Source], list[str]]:
     """The tensors of the first MTP layer under the names of our module, and notes for the user.
 
-    The target itself has `layers` layers. Raises CheckpointError if there is none.
+    The target itself has `layers` layers. Raises CheckpointError if it has no such layer.
     """
     form, first = _FORMS[type(config)], _first(config, layers)
     found: dict[int, dict[str, Source]] = {}

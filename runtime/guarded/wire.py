@@ -32,7 +32,7 @@ def read_request(source: Stream) -> tuple[Any, ...] | None:
 
 
 def read_answer(source: Stream) -> str | None:
-    """The next answer; None where there is none, or none that is whole."""
+    """The next answer; None if there is none, or only a part of one."""
     found = _read(source)
     return found.decode("utf-8", "surrogatepass") if found else None
 
@@ -43,7 +43,7 @@ def _send(to: Stream, message: bytes) -> None:
 
 
 def _read(source: Stream) -> bytes | None:
-    """The next message; None where there is none, or none that is whole."""
+    """The next message; None if there is none, or only a part of one."""
     size = _exactly(source, 8)
     return None if size is None else _exactly(source, int.from_bytes(size))
 

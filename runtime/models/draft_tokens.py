@@ -103,7 +103,7 @@ class DraftTokens:
 
 
 def _head_ids(arrays: Arrays, rows: int, vocab_size: int, *, rising: bool) -> NDArray[np.int64]:
-    """The target's id of each of so many rows; of a draft that writes text they need not rise, and -1 is none."""
+    """The target's id of each of so many rows; of a draft that writes text they need not rise, and -1 is no token."""
     head_ids = np.asarray(arrays["head_ids"], np.int64)
     if len(head_ids) != rows:
         raise BundleError(f"head_ids has {len(head_ids)} ids for a head of {rows} rows")

@@ -91,7 +91,7 @@ def test_plain_decoding_writes_the_same_text(bundle: str, run: Any, options: lis
 
 
 def test_the_prompt_comes_from_an_argument_a_file_or_standard_input(bundle: str, run: Any, tmp_path: Path) -> None:
-    """One newline at the end of the last two is none of the prompt's, the next one is."""
+    """Of two newlines at the end, the last is not part of the prompt; the one before it is."""
     file = tmp_path / "prompt.txt"
     file.write_text("naïve €\n", encoding="utf-8")
     options = ["--max-new-tokens", "10"]

@@ -138,7 +138,7 @@ def test_a_pickle_that_is_no_archive(tmp_path: Path) -> None:
 NO_WEIGHTS = {
     "a number": ({"x": VALUES, "epoch": 3}, "'epoch' is int, expected a tensor"),
     "more than a model": ({"state_dict": {"x": VALUES}}, "'state_dict' is dict, .*save its state_dict alone"),
-    "a name that is none": ({3: VALUES}, "3 is Tensor, expected a tensor with a name"),
+    "a name that is a number": ({3: VALUES}, "3 is Tensor, expected a tensor with a name"),
     "a transposed view": ({"x": VALUES.T}, r"'x' is a view of other values.*\.contiguous\(\)"),
     "every second column": ({"x": VALUES[:, ::2]}, "'x' is a view"),
     "a negative view": ({"x": torch.view_as_complex(VALUES.view(37, 5, 2)).conj().imag}, "'x'"),
