@@ -91,6 +91,7 @@ TABLES: dict[str, Table] = {
     "ops_avx512vbmi": Table(("avx512vbmi/ops",)),
     "floor_avx512vbmi": Table(("avx512vbmi/floor",)),
     "model_smollm2_amx": Table(("amx/model_smollm2",)),
+    "model_smollm2_avx512vbmi": Table(("avx512vbmi/model_smollm2",)),
     "model_olmoe_amx": Table(("amx/model_olmoe_e2m3_int8",)),
     "speculate_olmoe_amx": Table(("amx/speculate_olmoe",)),
     "speculate_olmoe_no_acceptance_amx": Table(("amx/speculate_olmoe_no_acceptance",)),
