@@ -279,9 +279,9 @@ def test_a_manifest_of_many_keys_takes_no_quadratic_time(bundle_path: Path, name
     """429 kB of them took 15 s."""
     pairs = [*(f'"key{i}": 1' for i in range(50_000)), f'"{name}": 3', '"k_max": 4']
     (bundle_path / "manifest.json").write_text("{" + ",".join(pairs) + "}")
-    began = time.process_time()
+    began = time.thread_time()
     assert ("'k_max' appears twice" if name == "k_max" else "schema version None") in refused(bundle_path)
-    assert time.process_time() - began < 1
+    assert time.thread_time() - began < 1
 
 
 def test_a_folder_in_place_of_a_file(bundle_path: Path) -> None:
