@@ -59,17 +59,16 @@ class Writer:
         texts = continue_texts(self.session, kept, choices, self.length, _untold, self.ends)
         return [Text(ids, len(prompt)) for ids, prompt in zip(texts, kept, strict=True)]
 
-    def ask(self, numbers: Sequence[int], turn: Sequence[int]) -> list[str]:
+    def ask(self, numbers: Sequence[int], turn: Sequence[int], words: Sequence[Sequence[int]]) -> list[str]:
         """Questions that the target invents where a user's turn begins (Xu et al. 2024).
 
-        Every other one goes on from words that questions often begin with: left alone, a model asks for what it was
-        taught with, in long texts, and seldom a short question.
+        Every other one goes on from some of the `words` that questions often begin with: left alone, a model asks for
+        what it was taught with, in long texts, and seldom a short question.
         """
         added = self.tokenizer.get_added_tokens_decoder()
         ends = self.ends | {number for number, token in added.items() if token.special}
         length = min(len(turn) + QUESTION, self.length // 2)
         choices = [sampled([self.seed, _QUESTIONS, number], length) for number in numbers]
-        words = question_openings(self.tokenizer)
         begun = [[*turn, *(words[number // 2 % len(words)] if number % 2 else [])] for number in numbers]
         texts = continue_texts(self.session, begun, choices, length, _untold, ends)
         asked = (self.tokenizer.decode(text[len(turn) :], skip_special_tokens=True).strip() for text in texts)
@@ -100,8 +99,9 @@ def invented(writer: Writer) -> Source:
     """The target's answers to questions of its own, or texts of its own without a chat template."""
     template, turn = chat_template(writer.folder), user_turn(writer.folder, writer.tokenizer)
     if template is not None and 0 < len(turn) < writer.length // 4:
+        words = question_openings(writer.tokenizer)
         return lambda numbers: writer.answer(
-            numbers, [_prompt(question, template, writer.tokenizer) for question in writer.ask(numbers, turn)]
+            numbers, [_prompt(question, template, writer.tokenizer) for question in writer.ask(numbers, turn, words)]
         )
     openings = openings_of(writer.folder, writer.tokenizer)
     return lambda numbers: writer.answer(numbers, [openings[number % len(openings)] for number in numbers])
