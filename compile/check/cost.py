@@ -31,10 +31,10 @@ from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import CostEntry, ModelEntry
 from mxspec.formats.weight_format import BLOCK
 from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.calibration_text.openings import openings_of
+from mxspec.runtime.calibration_text.write import AT_ONCE, open_writer, text_length, write_texts
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import AT_ONCE, open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 SHARE = 0.2  # of the minutes for rounding that measuring may take

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import RecipeError
+from mxspec.runtime.calibration_text.openings import WORDS, chat_template, openings_of, question_openings, user_turn
+from mxspec.runtime.calibration_text.write import Choose, continue_texts, sampled
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.own_text.openings import WORDS, chat_template, openings_of, question_openings, user_turn
-from mxspec.runtime.own_text.write import Choose, continue_texts, sampled
 from mxspec.runtime.sampling.shape import argmax_tokens
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.tokenizer import encode_prompt, encode_rendered

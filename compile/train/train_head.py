@@ -45,7 +45,7 @@ from mxspec.formats.errors import BundleError, PairError, RecipeError
 from mxspec.formats.folder_writer import FolderWriter
 from mxspec.recipes.recipe import Recipe
 from mxspec.recipes.recipe_text import read_recipe_text
-from mxspec.runtime.own_text.write import AT_ONCE, open_writer, text_length
+from mxspec.runtime.calibration_text.write import AT_ONCE, open_writer, text_length
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 GROUP = 32  # texts that a killed run loses at most

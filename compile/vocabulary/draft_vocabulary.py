@@ -21,7 +21,7 @@ from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side, writing_arrays
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
-from mxspec.compile.weights.own_text import OwnText
+from mxspec.compile.weights.calibration_text import OwnText
 from mxspec.compile.weights.rounding.speed import seconds_of
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.errors import PairError, RecipeError

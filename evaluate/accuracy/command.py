@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from mxspec.evaluate.accuracy.calibration_text import TOKENS, write_documents
 from mxspec.evaluate.accuracy.documents import FIELD, Document, read_documents
 from mxspec.evaluate.accuracy.judge import MAX_RATIO
-from mxspec.evaluate.accuracy.own_text import TOKENS, write_documents
 from mxspec.evaluate.accuracy.pairs import read_pairs
 from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import parse_formats

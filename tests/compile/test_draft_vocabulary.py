@@ -14,7 +14,7 @@ from safetensors.numpy import load_file as load_numpy
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from mxspec.compile.weights.own_text import OwnText
+from mxspec.compile.weights.calibration_text import OwnText
 from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.lossless.certificate import certify
 from mxspec.formats.bundle import Bundle

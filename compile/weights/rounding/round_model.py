@@ -11,7 +11,7 @@ from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import own_codes
 from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.progress import Stages
-from mxspec.compile.weights.own_text import OwnText
+from mxspec.compile.weights.calibration_text import OwnText
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING

@@ -11,8 +11,8 @@ import pytest
 
 from mxspec.compile.train import texts
 from mxspec.compile.train.texts import Writer, invented
-from mxspec.runtime.own_text.openings import QUESTIONS
-from tests.runtime.own_text.test_own_text import of_bytes
+from mxspec.runtime.calibration_text.openings import QUESTIONS
+from tests.runtime.calibration_text.test_calibration_text import of_bytes
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
 

@@ -20,10 +20,10 @@ from mxspec.compile.check.cost import measure_cost
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.weights.rounding import choose_rounding as choosing
 from mxspec.formats.bundle import Bundle
+from mxspec.runtime.calibration_text.openings import openings_of
+from mxspec.runtime.calibration_text.write import write_texts
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import write_texts
 from tests.compile.commands.test_speccompile import write_pair
 from tests.conftest import DEMO
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from mxspec.evaluate.accuracy.documents import Document
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import open_writer, text_length, write_texts
+from mxspec.runtime.calibration_text.openings import openings_of
+from mxspec.runtime.calibration_text.write import open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 TOKENS = 8192  # by default

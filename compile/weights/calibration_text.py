@@ -16,8 +16,8 @@ from mxspec.compile.trace.traces import Traces
 from mxspec.compile.weights.pack_writer import pack_writer
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe, TargetRecipe
-from mxspec.runtime.own_text.openings import openings_of
-from mxspec.runtime.own_text.write import open_writer, text_length, write_texts
+from mxspec.runtime.calibration_text.openings import openings_of
+from mxspec.runtime.calibration_text.write import open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 
