@@ -23,7 +23,7 @@ from mxspec.compile.checkpoint.mtp import fit_mtp
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.settings.generation_config import not_applied_note, read_rules, read_sampling
 from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
-from mxspec.compile.checkpoint.tensors.selected_rows import Ids
+from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
 from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.compile.heads.head_config import HeadConfig

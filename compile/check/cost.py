@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from mxspec.compile.check.blurs import divergences
 from mxspec.compile.check.readings import Logits
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.tensors.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, as_float32
 from mxspec.compile.planning.plan import ModelPlan
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.forward import LayeredModel
@@ -95,7 +94,7 @@ def _exact_logits(model: LayeredModel, windows: NDArray[np.int64]) -> Iterator[L
             yield model.trace(len(model.layers), window[None], lambda name, read, made: None)[0].numpy()
 
 
-def _compare_errors(sources: Sequence[Source]) -> float | None:
+def _compare_errors(sources: Sequence[Tensor]) -> float | None:
     """The squared error of E2M3 over that of E3M2, both to nearest, in the first rows of matrices."""
     errors = dict.fromkeys((E3M2, E2M3), 0.0)
     for source in sources:

@@ -35,7 +35,7 @@ from mxspec.compile.check.reference import (
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.names import is_computed, resolve_names, tied_names
-from mxspec.compile.checkpoint.tensors.selected_rows import Ids
+from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.planning.plan import head_parameters
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import BlurName, ModelEntry, TensorEntry

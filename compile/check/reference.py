@@ -14,13 +14,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mxspec.compile.check.readings import Logits, Reading, Text
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import expert_matrices
-from mxspec.compile.checkpoint.mx_tensor import read_whole
 from mxspec.compile.checkpoint.names import in_text_half, rename
 from mxspec.compile.checkpoint.quiet_transformers import silence
 from mxspec.compile.checkpoint.settings.architecture import rope_switch
 from mxspec.compile.checkpoint.settings.config import one_line
-from mxspec.compile.checkpoint.tensors.selected_rows import Ids
-from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES
+from mxspec.compile.checkpoint.tensors.derived import Ids
+from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES, read_whole
 from mxspec.compile.heads.head import StatesHead
 from mxspec.compile.trace.layers import layers_of
 from mxspec.formats.errors import CheckpointError

@@ -14,12 +14,11 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.files.weight_files import PICKLES_ADVICE
-from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import rename, tied_names
 from mxspec.compile.checkpoint.settings.architecture import architecture_name
 from mxspec.compile.checkpoint.settings.config import read_settings
-from mxspec.compile.checkpoint.tensors.merged_tensor import LowRank, MergedTensor
-from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, open_shard
+from mxspec.compile.checkpoint.tensors.derived import LowRank, MergedTensor
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensor, Tensors, open_shard
 from mxspec.compile.checkpoint.ties import same_values
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
@@ -41,8 +40,8 @@ _ADVICE = "merge it with PEFT's merge_and_unload, and give what that saves"
 
 
 def merge_adapter(
-    tensors: Mapping[str, Source], model: PreTrainedModel, folder: Path, files: ExitStack, from_pickle: bool
-) -> dict[str, Source]:
+    tensors: Tensors, model: PreTrainedModel, folder: Path, files: ExitStack, from_pickle: bool
+) -> dict[str, Tensor]:
     """The tensors with the changes of the adapter in `folder`; the adapter's file stays open until `files` closes.
 
     An adapter without safetensors may be read `from_pickle`. Raises CheckpointError if the adapter is damaged or does

@@ -6,16 +6,13 @@ built, then transformers loads the checkpoint's values. Tables of positions are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import rename
-from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, as_float32
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensors, as_float32
 from mxspec.formats.errors import CheckpointError
 
 
@@ -30,14 +27,14 @@ def _is_row(value: Tensor) -> bool:
     return value.ndim <= 1 or (value.ndim == 2 and value.shape[0] == 1)
 
 
-def find_buffers(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[str, Source]:
+def find_buffers(model: PreTrainedModel, tensors: Tensors) -> Tensors:
     """The checkpoint's tensors for a model's small buffers; a buffer without one is left out."""
     wanted = stored_buffers(model)
     found, _ = rename(model, list(tensors)) if wanted else ({}, {})
     return {name: tensors[found[name]] for name in wanted if name in found}
 
 
-def load_buffers(model: PreTrainedModel, sources: Mapping[str, Source]) -> None:
+def load_buffers(model: PreTrainedModel, sources: Tensors) -> None:
     """Load the buffers in `sources`. Raises CheckpointError for a wrong shape or a value that is not finite."""
     for name, buffer in stored_buffers(model).items():
         if (source := sources.get(name)) is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +23,10 @@ from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES, make_tokenizer
 from mxspec.compile.checkpoint.mtp import name_mtp_tensors
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, rows_of_blocks
 from mxspec.compile.checkpoint.names import UNTIED, name_parameters
 from mxspec.compile.checkpoint.settings.config import CONFIG, load_config, load_mtp_config, read_settings
-from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES, CheckpointTensor, open_shard
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor, rows_of_blocks
+from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES, CheckpointTensor, Tensor, Tensors, open_shard
 from mxspec.compile.checkpoint.ties import broken_ties
 from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.formats.errors import CheckpointError
@@ -72,9 +71,9 @@ class Checkpoint:
                 "or remove it"
             )
         layout = take_layout(self.config, folder / CONFIG)
-        self.tensors: dict[str, Source] = {} if gguf is None else dict(gguf.tensors)
+        self.tensors: dict[str, Tensor] = {} if gguf is None else dict(gguf.tensors)
         self.notes: list[str] = [] if gguf is None else list(gguf.notes)
-        self.offsets: Source | None = None
+        self.offsets: Tensor | None = None
         if gguf is None:
             self._read_shards(from_pickle)
         if isinstance(self.config, Eagle3Config):
@@ -161,7 +160,7 @@ class Checkpoint:
         self.close()
 
 
-def _join_codes(tensors: Mapping[str, Source], layout: MxLayout) -> dict[str, Source]:
+def _join_codes(tensors: Tensors, layout: MxLayout) -> dict[str, Tensor]:
     """Join codes and scales into matrices. Raises CheckpointError if one of the two is missing."""
     joined = dict(tensors)
     for name, codes in tensors.items():

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
-from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.compile.checkpoint.settings.architecture import decoder_layers
-from mxspec.compile.checkpoint.tensors.selected_rows import Ids
-from mxspec.compile.checkpoint.tensors.tensor import FileTensor
+from mxspec.compile.checkpoint.tensors.derived import Ids
+from mxspec.compile.checkpoint.tensors.tensor import FileTensor, Tensor, Tensors
 from mxspec.compile.heads.eagle3_config import LAYERS, Eagle3Config, default_taps
 from mxspec.formats.errors import CheckpointError, PairError
 
@@ -25,7 +23,7 @@ _WITHOUT_EFFECT = ("inv_freq", "verifier_norm.weight", "verifier_lm_head.weight"
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
-def name_head_tensors(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], Source | None]:
+def name_head_tensors(tensors: Tensors) -> tuple[dict[str, Tensor], Tensor | None]:
     """Tensors under the names of the speculators form, and d2t; the other form calls its layer `midlayer`.
 
     t2d, which says the same as d2t, is left out.
@@ -97,7 +95,7 @@ def target_ids(head: Checkpoint) -> Ids:
     return ids
 
 
-def table_of(checkpoint: Checkpoint, module: nn.Module) -> Source:
+def table_of(checkpoint: Checkpoint, module: nn.Module) -> Tensor:
     """The tensor with the weight of a module of `checkpoint.named`, under whatever name."""
     model = checkpoint.named
     path = next(path for path, each in model.named_modules() if each is module)

@@ -7,7 +7,7 @@ the parameter is a matrix [experts * rows, k], from which any rows can be read: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import ExpertPart, expert_parts, rename
 from mxspec.compile.checkpoint.tensors.expert_tensors import StackedTensor, TransposedExperts
-from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensor, Tensors
 from mxspec.formats.errors import CheckpointError
 
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")  # keys of configs
@@ -88,12 +88,12 @@ def chosen_experts(config: PreTrainedConfig) -> int | None:
     return next((value for key in _CHOSEN if isinstance(value := getattr(config, key, None), int)), None)
 
 
-def has_experts(tensors: Mapping[str, Source]) -> bool:
+def has_experts(tensors: Tensors) -> bool:
     """Whether a checkpoint may be a mixture of experts; only then its names are worth the time."""
     return any(".experts." in name or len(tensor.shape) == 3 for name, tensor in tensors.items())
 
 
-def join_experts(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[str, Source]:
+def join_experts(model: PreTrainedModel, tensors: Tensors) -> dict[str, Tensor]:
     """The tensors, with one tall matrix for each parameter of several experts.
 
     Raises CheckpointError for an expert that is missing or there twice, and for a tensor of another shape.
@@ -115,7 +115,7 @@ def join_experts(model: PreTrainedModel, tensors: Mapping[str, Source]) -> dict[
     return joined
 
 
-def _tall(tensor: CheckpointTensor, parameter: str, matrix: ExpertMatrix) -> Source:
+def _tall(tensor: CheckpointTensor, parameter: str, matrix: ExpertMatrix) -> Tensor:
     if tensor.shape != matrix.parameter_shape:
         raise CheckpointError(
             f"tensor {tensor.name!r} of {tensor.shard} has shape {list(tensor.shape)}, but {parameter} is "
@@ -125,7 +125,7 @@ def _tall(tensor: CheckpointTensor, parameter: str, matrix: ExpertMatrix) -> Sou
 
 
 def _stack(
-    parameter: str, matrix: ExpertMatrix, parts: Sequence[ExpertPart], tensors: Mapping[str, Source]
+    parameter: str, matrix: ExpertMatrix, parts: Sequence[ExpertPart], tensors: Tensors
 ) -> StackedTensor | MxTensor:
     found: dict[tuple[int, int], str] = {}
     for part in parts:
@@ -158,13 +158,13 @@ def _stack(
     return stack_matrices(sources)
 
 
-def stack_matrices(sources: Sequence[Source]) -> MxTensor | StackedTensor:
+def stack_matrices(sources: Sequence[Tensor]) -> MxTensor | StackedTensor:
     """Matrices [rows, k] one below the other; one matrix of codes, if all have codes in one layout."""
     first, stacked = sources[0], StackedTensor(tuple(sources))
     if not isinstance(first, MxTensor):
         return stacked
     pairs = [
-        (source.codes, source.scales)
+        (source.base, source.scales)
         for source in sources
         if isinstance(source, MxTensor) and (source.format, source.unpack) == (first.format, first.unpack)
     ]

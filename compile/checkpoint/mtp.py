@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mxspec.compile.checkpoint.eagle3 import EMBEDDING, HEAD, table_of, take_table
-from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors
 from mxspec.compile.checkpoint.ties import same_values
 from mxspec.compile.heads.mtp_config import Glm4MoeMtpConfig, MimoMtpConfig, MtpConfig
 from mxspec.formats.errors import CheckpointError
@@ -65,14 +65,14 @@ _FORMS: dict[type[MtpConfig], _Form] = {
 
 
 def name_mtp_tensors(
-    config: MtpConfig, layers: int, tensors: Mapping[str, Source], where: str
-) -> tuple[dict[str, Source], list[str]]:
+    config: MtpConfig, layers: int, tensors: Tensors, where: str
+) -> tuple[dict[str, Tensor], list[str]]:
     """The tensors of the first MTP layer under the names of our module, and notes for the user.
 
     The target itself has `layers` layers. Raises CheckpointError if it has no such layer.
     """
     form, first = _FORMS[type(config)], _first(config, layers)
-    found: dict[int, dict[str, Source]] = {}
+    found: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if (match := re.match(rf"{re.escape(form.prefix)}(\d+)\.", name)) and (number := int(match[1])) >= first:
             found.setdefault(number, {})[form.ours(name[match.end() :])] = tensor

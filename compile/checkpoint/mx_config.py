@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.checkpoint.mx_tensor import Unpack, unpack_little_endian, unpack_nibbles, unpack_planes
+from mxspec.compile.checkpoint.tensors.mx_tensor import Unpack, unpack_little_endian, unpack_nibbles, unpack_planes
 from mxspec.formats.errors import UnsupportedModelError, did_you_mean
 
 Allowed = Mapping[str, tuple[object, ...]]  # the values that a key may have, None where it may be absent; () for any

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
 from mxspec.compile.checkpoint.names import name_parameters, rename, tied_names
-from mxspec.compile.checkpoint.tensors.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors, as_float32
 
 PIECE_VALUES = 4 << 20  # values compared at a time
 
@@ -26,11 +26,11 @@ class BrokenTie:
     """A parameter whose tensor differs from that of the parameter it is tied to."""
 
     parameter: str
-    tensor: Source
-    tied_to: Source
+    tensor: Tensor
+    tied_to: Tensor
 
 
-def broken_ties(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> list[BrokenTie]:
+def broken_ties(config: PreTrainedConfig, tensors: Tensors) -> list[BrokenTie]:
     """The parameters that the configuration ties to others, but whose values differ."""
     if not getattr(config, "tie_word_embeddings", False) or not _has_two_tables(config, tensors):
         return []
@@ -46,20 +46,20 @@ def _in_order(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (name in ties, name))
 
 
-def _broken(names: Sequence[str], found: Mapping[str, str], tensors: Mapping[str, Source]) -> Iterator[BrokenTie]:
+def _broken(names: Sequence[str], found: Mapping[str, str], tensors: Tensors) -> Iterator[BrokenTie]:
     held = {name: tensors[found[name]] for name in names}
     for name in names[1:]:
         if not same_values(held[names[0]], held[name]):
             yield BrokenTie(name, held[name], held[names[0]])
 
 
-def _has_two_tables(config: PreTrainedConfig, tensors: Mapping[str, Source]) -> bool:
+def _has_two_tables(config: PreTrainedConfig, tensors: Tensors) -> bool:
     """Whether the full check, which builds a model without weights, is worth its time."""
     rows = getattr(config, "vocab_size", None)
     return sum(tensor.shape[:1] == (rows,) and len(tensor.shape) == 2 for tensor in tensors.values()) > 1
 
 
-def same_values(one: Source, other: Source) -> bool:
+def same_values(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have equal values, in whatever types; they are read in pieces."""
     if isinstance(one, MxTensor) != isinstance(other, MxTensor):
         return True  # not decided here: choosing formats refuses such a pair

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -12,7 +12,6 @@ import onnx_ir as ir
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import load_buffers
-from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.settings.architecture import (
     architecture_name,
     context_limit,
@@ -20,6 +19,7 @@ from mxspec.compile.checkpoint.settings.architecture import (
     decoder_layers,
     head_size,
 )
+from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
 from mxspec.compile.heads.head import StatesHead
 from mxspec.compile.heads.head_config import HeadConfig
@@ -54,7 +54,7 @@ def export_graph(
     caches: CacheKind,
     source_length: int | None = None,
     activations: Activations = "int16",
-    buffers: Mapping[str, Source] = MappingProxyType({}),
+    buffers: Tensors = MappingProxyType({}),
     stored_once: StoredOnce = never,
     traces: Traces | None = None,
     head_rows: int | None = None,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeGuard
 
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.safetensors_file import Layout, plan_layout
 from mxspec.formats.storage import stored_as
 from mxspec.formats.weight_format import TILE_ROWS
 
-Sources = Mapping[str, Source]  # by parameter name
 
-
-def plan_weights(specs: Sequence[WeightSpec], sources: Sources) -> Layout:
+def plan_weights(specs: Sequence[WeightSpec], sources: Tensors) -> Layout:
     """The place of each weight. Raises CheckpointError if a tensor's shape differs from its parameter's."""
     for spec in specs:
         _check_shapes(spec, [sources[parameter] for parameter in spec.sources])
@@ -34,12 +33,12 @@ def format_name(spec: WeightSpec) -> str:
     return {"float16": "fp16"}.get(spec.stored_dtype.name, spec.stored_dtype.name)
 
 
-def own_codes(source: Source, spec: WeightSpec) -> TypeGuard[MxTensor]:
+def own_codes(source: Tensor, spec: WeightSpec) -> TypeGuard[MxTensor]:
     """Whether a matrix keeps the checkpoint's own codes and scales, which are never rounded again."""
     return isinstance(source, MxTensor) and spec.kind == "matmul" and spec.format == source.format
 
 
-def _check_shapes(spec: WeightSpec, sources: Sequence[Source]) -> None:
+def _check_shapes(spec: WeightSpec, sources: Sequence[Tensor]) -> None:
     """Check the shapes of sources, which are stacked along the rows; all but the last must fill whole row tiles."""
     shapes = [source.shape[::-1] if spec.transpose else source.shape for source in sources]
     for source, shape in zip(sources, shapes, strict=True):

@@ -13,10 +13,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.mx_config import take_layout
-from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
 from mxspec.compile.checkpoint.settings.config import CONFIG
-from mxspec.compile.checkpoint.tensors.selected_rows import Ids, SelectedRows
+from mxspec.compile.checkpoint.tensors.derived import Ids, SelectedRows
+from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
 from mxspec.compile.passes.embeddings import never
 from mxspec.compile.planning.context import source_length
@@ -41,7 +41,7 @@ class ModelPlan:
     name: ModelName
     weight_format: str
     exported: ExportedGraph
-    sources: Mapping[str, Source]
+    sources: Tensors
     ignored: tuple[str, ...]
     layout: Layout
     specializations: tuple[int, ...]
@@ -149,7 +149,7 @@ def _export(
     wanted: TargetRecipe,
     recipe: Recipe,
     context_length: int,
-    buffers: Mapping[str, Source],
+    buffers: Tensors,
     traces: Traces | None = None,
     head_rows: int | None = None,
     taps: Sequence[int] = (),

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.eagle3 import fit_head, table_of, target_ids
-from mxspec.compile.checkpoint.mx_tensor import read_whole
 from mxspec.compile.checkpoint.settings.architecture import (
     architecture_name,
     context_limit,
@@ -24,7 +23,8 @@ from mxspec.compile.checkpoint.settings.architecture import (
     head_size,
 )
 from mxspec.compile.checkpoint.settings.config import make_config
-from mxspec.compile.checkpoint.tensors.selected_rows import Ids
+from mxspec.compile.checkpoint.tensors.derived import Ids
+from mxspec.compile.checkpoint.tensors.tensor import read_whole
 from mxspec.compile.heads.eagle3 import Eagle3Head
 from mxspec.compile.heads.eagle3_config import FLAGS, LAYERS, SPECULATORS, Eagle3Config, default_taps
 from mxspec.compile.train.mx_matrices import mx_matrices, quantization_config

@@ -20,7 +20,7 @@ from mxspec.compile.check.referee import judge
 from mxspec.compile.checkpoint.check_complete import require_complete
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.settings.special_tokens import read_ends
-from mxspec.compile.checkpoint.tensors.selected_rows import Ids
+from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.guesses.encode_text import encode_text
 from mxspec.compile.heads.eagle3_config import LAYERS, Eagle3Config
 from mxspec.compile.planning.context import choose_contexts

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mxspec.compile.checkpoint.mx_tensor import Source, origins_of
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors
 from mxspec.compile.graph.exported_graph import WeightSpec
-from mxspec.compile.planning.layout import Sources, format_name, own_codes
+from mxspec.compile.planning.layout import format_name, own_codes
 from mxspec.compile.weights.convert import convert
 from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.overlap import WriteBehind, read_ahead
@@ -45,7 +45,7 @@ class PackedWeights:
 
 def pack_weights(
     specs: Sequence[WeightSpec],
-    sources: Sources,
+    sources: Tensors,
     layout: Layout,
     path: Path,
     advance: Advance,
@@ -87,7 +87,7 @@ def pack_weights(
         return PackedWeights(tuple(entries), writer.finish(), writer.kept)
 
 
-def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rounded: RoundedModel) -> str:
+def _identity(specs: Sequence[WeightSpec], sources: Tensors, layout: Layout, rounded: RoundedModel) -> str:
     """A hash of everything that the bytes of a weights file depend on."""
     digest = hashlib.sha256(layout.header)
     digest.update(f"{version('mxspec')} {rounded.entry!r} {rounded.search}\n".encode())
@@ -101,7 +101,7 @@ def _identity(specs: Sequence[WeightSpec], sources: Sources, layout: Layout, rou
 
 
 def _stream(
-    spec: WeightSpec, parameter: str, source: Source, advance: Advance, rounded: RoundedModel
+    spec: WeightSpec, parameter: str, source: Tensor, advance: Advance, rounded: RoundedModel
 ) -> Iterator[tuple[npt.NDArray[Any], PackStatistics]]:
     """The packed bytes of one checkpoint tensor, piece by piece, with the statistics of each."""
     if spec.kind == "matmul" and (matrix := rounded.matrices.get(parameter)) is not None:
@@ -119,7 +119,7 @@ def _stream(
         advance(taken)
 
 
-def _pieces(spec: WeightSpec, source: Source, read: Callable[[int, int], Piece]) -> Iterator[tuple[Piece, int]]:
+def _pieces(spec: WeightSpec, source: Tensor, read: Callable[[int, int], Piece]) -> Iterator[tuple[Piece, int]]:
     """Whole row tiles of a matrix, or some rows of another tensor, each with its number of checkpoint bytes.
 
     `read` reads columns if the checkpoint has the matrix transposed.
@@ -133,7 +133,7 @@ def _pieces(spec: WeightSpec, source: Source, read: Callable[[int, int], Piece])
 
 
 def _pack(
-    spec: WeightSpec, source: Source, values: npt.NDArray[Any], *, search: bool
+    spec: WeightSpec, source: Tensor, values: npt.NDArray[Any], *, search: bool
 ) -> tuple[npt.NDArray[Any], PackStatistics]:
     if spec.kind != "matmul":
         packed, statistics = convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
@@ -151,7 +151,7 @@ def _pack(
 
 
 def _entry(
-    spec: WeightSpec, sources: Sequence[Source], offsets: Mapping[str, int], statistics: PackStatistics
+    spec: WeightSpec, sources: Sequence[Tensor], offsets: Mapping[str, int], statistics: PackStatistics
 ) -> TensorEntry:
     return TensorEntry(
         name=spec.name,
@@ -163,7 +163,7 @@ def _entry(
         source_bytes=sum(source.bytes for source in sources),
         error=statistics.relative_error if sources else None,
         underflowed=statistics.underflow,
-        origins=tuple(sorted(set[str]().union(*map(origins_of, sources)))),
+        origins=tuple(sorted(set[str]().union(*(source.origins for source in sources)))),
         own_codes=bool(sources) and all(own_codes(source, spec) for source in sources),
         looked_up=spec.looked_up,
     )

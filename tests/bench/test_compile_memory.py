@@ -11,9 +11,9 @@ from compile_memory import write_checkpoint
 from mxspec.compile.checkpoint.check_complete import require_complete
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import expert_matrices
-from mxspec.compile.checkpoint.mx_tensor import MxTensor
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.compile.checkpoint.tensors.expert_tensors import StackedTensor
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
 from mxspec.evaluate.bench.shapes.known import MIXTURES, SHAPES
 
 SIZES = {"vocab_size": 272, "hidden_size": 64, "layers": 2, "heads": 4, "kv_heads": 2, "context_length": 96}

@@ -12,8 +12,9 @@ from pathlib import Path
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, stack_matrices
 from mxspec.compile.checkpoint.gguf.families.family import EXPERTS
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, unpack_halves
 from mxspec.compile.checkpoint.tensors.expert_tensors import AlternatingTensor
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor, unpack_halves
+from mxspec.compile.checkpoint.tensors.tensor import Tensor
 from mxspec.formats.errors import CheckpointError
 
 _GATE, _UP, _DOWN = EXPERTS
@@ -28,7 +29,7 @@ class LayerParts:
     biases: dict[str, GgufTensor] = field(default_factory=dict)
 
 
-def join_parts(path: Path, parts: LayerParts, experts: int, *, alternating: bool) -> dict[str, Source]:
+def join_parts(path: Path, parts: LayerParts, experts: int, *, alternating: bool) -> dict[str, Tensor]:
     """The parameters of the experts' module by their names there.
 
     Raises CheckpointError for a tensor that is missing or has another number of experts.
@@ -44,7 +45,7 @@ def join_parts(path: Path, parts: LayerParts, experts: int, *, alternating: bool
                 )
     gate, up = parts.matrices[_GATE], parts.matrices[_UP]
     _require_one_shape(path, parts.layer, gate, up)
-    joined: dict[str, Source] = {
+    joined: dict[str, Tensor] = {
         GATE_UP: _alternate(_tall(gate), _tall(up)) if alternating else _one_by_one(gate, up),
         DOWN: as_source(_tall(parts.matrices[_DOWN])),
     }
@@ -54,7 +55,7 @@ def join_parts(path: Path, parts: LayerParts, experts: int, *, alternating: bool
     return joined
 
 
-def as_source(tensor: GgufTensor) -> Source:
+def as_source(tensor: GgufTensor) -> Tensor:
     """The tensor; for a matrix in MXFP4 its codes and scales."""
     if tensor.origin != "MXFP4" or len(tensor.shape) != 2:
         return tensor
@@ -74,7 +75,7 @@ def _tall(tensor: GgufTensor) -> GgufTensor:
     return tensor.reshaped(experts * rows, k)
 
 
-def _one_by_one(gate: GgufTensor, up: GgufTensor) -> Source:
+def _one_by_one(gate: GgufTensor, up: GgufTensor) -> Tensor:
     """Of each expert gate, then up."""
     both = [as_source(_expert(tensor, expert)) for expert in range(gate.shape[0]) for tensor in (gate, up)]
     return stack_matrices(both)
@@ -87,10 +88,10 @@ def _expert(tensor: GgufTensor, expert: int) -> GgufTensor:
     return replace(tensor, stored=stored)
 
 
-def _alternate(gate: GgufTensor, up: GgufTensor) -> Source:
+def _alternate(gate: GgufTensor, up: GgufTensor) -> Tensor:
     """A row of gate, then one of up."""
     first, second = as_source(gate), as_source(up)
     if not (isinstance(first, MxTensor) and isinstance(second, MxTensor)):
         return AlternatingTensor(first, second)
-    codes, scales = (AlternatingTensor(*both) for both in ((first.codes, second.codes), (first.scales, second.scales)))
+    codes, scales = (AlternatingTensor(*both) for both in ((first.base, second.base), (first.scales, second.scales)))
     return MxTensor(codes, scales, first.format, first.unpack)

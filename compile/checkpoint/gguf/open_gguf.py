@@ -22,8 +22,7 @@ from mxspec.compile.checkpoint.gguf.families.family import EXPERTS, FACTORS, ONE
 from mxspec.compile.checkpoint.gguf.keys import Keys
 from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufTensor
 from mxspec.compile.checkpoint.gguf.tokenizer import Vocabulary
-from mxspec.compile.checkpoint.mx_tensor import Source, origins_of
-from mxspec.compile.checkpoint.tensors.tensor import hold_open
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors, hold_open
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
 
@@ -35,7 +34,7 @@ class OpenedGguf:
     """The folder with the settings, and the tensors under a checkpoint's names."""
 
     folder: Path
-    tensors: dict[str, Source]
+    tensors: dict[str, Tensor]
     notes: tuple[str, ...]
 
 
@@ -134,7 +133,7 @@ def _sources(shards: list[Container], files: ExitStack) -> dict[str, GgufTensor]
             if name in sources:
                 raise CheckpointError(f"tensor {shorten(name)} is in {sources[name].shard} and in {shard.path.name}")
             sources[name] = tensor = GgufTensor(stored, descriptor, shard.path.name)
-            if tensor.rounded and len(tensor.shape) == 1:
+            if tensor.origins and len(tensor.shape) == 1:
                 raise CheckpointError(
                     f"tensor {shorten(name)} of {tensor.shard} is a vector of {tensor.origin}, expected "
                     f"{', '.join(EXACT)}"
@@ -150,10 +149,10 @@ def _vector(tensor: GgufTensor) -> NDArray[np.float32]:
     return tensor.read_rows(0, tensor.shape[0])
 
 
-def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settings: Settings) -> dict[str, Source]:
+def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settings: Settings) -> dict[str, Tensor]:
     """The tensors of the checkpoint; reading them undoes the writer's changes."""
     heads = {"attn_q": settings["num_attention_heads"], "attn_k": settings["num_key_value_heads"]}
-    tensors: dict[str, Source] = {}
+    tensors: dict[str, Tensor] = {}
     experts: dict[int, LayerParts] = {}
     for own, tensor in sources.items():
         if own in FACTORS:
@@ -184,8 +183,8 @@ def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settin
     return tensors
 
 
-def _notes(path: Path, tensors: Mapping[str, Source]) -> tuple[str, ...]:
-    rounded = sorted(set[str]().union(*map(origins_of, tensors.values())))
+def _notes(path: Path, tensors: Tensors) -> tuple[str, ...]:
+    rounded = sorted(set[str]().union(*(tensor.origins for tensor in tensors.values())))
     if not rounded:
         return ()
     return (

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.gguf.blocks import TYPES_BY_NAME, BlockType
+from mxspec.compile.checkpoint.tensors.derived import DerivedTensor
 from mxspec.compile.checkpoint.tensors.tensor import FileTensor
 from mxspec.formats.errors import UnsupportedModelError
 
@@ -45,9 +46,9 @@ class GgufTensor(FileTensor):
         return self.stored.dtype
 
     @property
-    def rounded(self) -> bool:
-        """Whether its values were rounded to blocks."""
-        return self.origin not in EXACT
+    def origins(self) -> frozenset[str]:
+        """Its type if its values were rounded to blocks."""
+        return frozenset() if self.origin in EXACT else frozenset({self.origin})
 
     def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
         """Values of rows [begin, end): float32[rows, k], or float32[rows] of a vector."""
@@ -74,19 +75,11 @@ class GgufTensor(FileTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class GgufField:
+class GgufField(DerivedTensor):
     """One field of the blocks of a matrix: the codes or the scales of MXFP4, as bytes of rows."""
 
-    tensor: GgufTensor
+    base: GgufTensor
     field: str
-
-    @property
-    def name(self) -> str:
-        return self.tensor.name
-
-    @property
-    def shard(self) -> str:
-        return self.tensor.shard
 
     @property
     def dtype(self) -> str:
@@ -94,19 +87,15 @@ class GgufField:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        rows, k = self.tensor.shape
-        return rows, k // self.tensor.type.elements * self.tensor.type.layout[self.field].itemsize
+        rows, k = self.base.shape
+        return rows, k // self.base.type.elements * self.base.type.layout[self.field].itemsize
 
     @property
     def bytes(self) -> int:
         rows, row = self.shape
         return rows * row
 
-    @property
-    def identity(self) -> tuple[int, ...]:
-        return self.tensor.identity
-
     def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
         """The field of all blocks of rows [begin, end): uint8[rows, bytes]."""
-        blocks = self.tensor.read_blocks(begin, end).reshape(-1).view(self.tensor.type.layout)
+        blocks = self.base.read_blocks(begin, end).reshape(-1).view(self.base.type.layout)
         return np.ascontiguousarray(blocks[self.field]).reshape(end - begin, -1)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.tensors.derived_tensor import DerivedTensor
-from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor
+from mxspec.compile.checkpoint.tensors.derived import DerivedTensor
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensor
 
-Read = Callable[[Any, int, int], NDArray[Any]]  # rows [begin, end) of a part, as values or as bytes
+Read = Callable[[Tensor, int, int], NDArray[Any]]  # rows [begin, end) of a part, as values or as bytes
 
 
-class JoinedRows(ABC):
+class JoinedRows(DerivedTensor):
     """Reads a matrix that is joined from parts, which `_read` finds."""
 
     __slots__ = ()
@@ -32,10 +32,6 @@ class JoinedRows(ABC):
         """Rows [begin, end) as uint8[rows, bytes of a row]."""
         return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
 
-    def read_columns(self, begin: int, end: int) -> NoReturn:
-        """Experts are never stored transposed in parts."""
-        raise AssertionError(f"columns {begin} to {end} of joined rows")
-
     @abstractmethod
     def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
         """Rows [begin, end), by what `read` gives of the parts."""
@@ -43,12 +39,9 @@ class JoinedRows(ABC):
 
 @dataclass(frozen=True)
 class StackedTensor(JoinedRows):
-    """Matrices [rows, k] of one type, one below the other: those of one expert after those of another.
+    """Matrices [rows, k] of one type, one below the other: those of one expert after those of another."""
 
-    The parts are sources of mx_tensor.py, or the bytes of codes or scales.
-    """
-
-    parts: tuple[Any, ...]
+    parts: tuple[Tensor, ...]
 
     @property
     def name(self) -> str:
@@ -58,7 +51,7 @@ class StackedTensor(JoinedRows):
     @property
     def shard(self) -> str:
         """The file that holds the first part."""
-        return str(self.parts[0].shard)
+        return self.parts[0].shard
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,16 +66,21 @@ class StackedTensor(JoinedRows):
     @property
     def dtype(self) -> str:
         """The type of what is read."""
-        return str(self.parts[0].dtype)
+        return self.parts[0].dtype
 
     @property
     def identity(self) -> tuple[int, ...]:
         """Changes when a file of a part does."""
         return tuple(number for identity in sorted({part.identity for part in self.parts}) for number in identity)
 
+    @property
+    def origins(self) -> frozenset[str]:
+        """Those of all parts."""
+        return frozenset[str]().union(*(part.origins for part in self.parts))
+
     @cached_property
     def _ends(self) -> list[int]:
-        return list(itertools.accumulate(int(part.shape[0]) for part in self.parts))
+        return list(itertools.accumulate(part.shape[0] for part in self.parts))
 
     def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
         pieces = []
@@ -117,10 +115,6 @@ class TransposedExperts(DerivedTensor):
             pieces.append(self._expert(expert)[first : min(end - expert * rows, rows)])
         return np.concatenate(pieces)
 
-    def read_columns(self, begin: int, end: int) -> NoReturn:
-        """The tall matrix is not transposed."""
-        raise AssertionError(f"columns of {self.name}")
-
     def _expert(self, expert: int) -> NDArray[Any]:
         """The matrix [rows, k] of one expert."""
         if expert not in self.kept:
@@ -130,11 +124,11 @@ class TransposedExperts(DerivedTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class AlternatingTensor(JoinedRows, DerivedTensor):
+class AlternatingTensor(JoinedRows):
     """Two tensors of one shape: one row of `base`, then one of `other`, or numbers in turn `along` axis 1."""
 
-    base: Any
-    other: Any
+    base: Tensor
+    other: Tensor
     along: int = 0
 
     @property
@@ -147,12 +141,17 @@ class AlternatingTensor(JoinedRows, DerivedTensor):
     @property
     def bytes(self) -> int:
         """Size of both in the checkpoint."""
-        return int(self.base.bytes + self.other.bytes)
+        return self.base.bytes + self.other.bytes
 
     @property
     def identity(self) -> tuple[int, ...]:
         """Changes when a file of either does."""
         return *self.base.identity, *self.other.identity
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Those of both."""
+        return self.base.origins | self.other.origins
 
     def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
         first, last = (begin, end) if self.along else (begin // 2, -(-end // 2))

@@ -1,13 +1,14 @@
-"""A tensor of a checkpoint, read in pieces with pread so that nothing of it stays in our memory."""
+"""What a tensor of a checkpoint is, and those of open files, read in pieces so that nothing stays in our memory."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,53 @@ from mxspec.formats.safetensors_file import StoredTensor, read_header
 # numpy has no bfloat16: its bit patterns travel as uint16, and `dtype` says what they are.
 ARRAY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+class Tensor(Protocol):
+    """A tensor of a checkpoint, as a file has it or computed from such tensors as it is read.
+
+    A way of reading that a tensor does not have raises UnsupportedModelError, or fails an assertion.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint."""
+
+    @property
+    def shard(self) -> str:
+        """Name of the file that holds it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what is read."""
+
+    @property
+    def bytes(self) -> int:
+        """Size in the checkpoint."""
+
+    @property
+    def dtype(self) -> str:
+        """Type of what is read: float32, float16, bfloat16 (as uint16), or another by its name in the file."""
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Changes when a file does, or the way of computing it."""
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The block types to which a GGUF file had rounded its values."""
+
+    def read_rows(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """Rows [begin, end) along the first axis."""
+
+    def read_columns(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """Columns [begin, end) of a matrix, all rows."""
+
+    def read_bytes(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        """Rows [begin, end) as uint8[rows, bytes of a row], whatever their type is."""
+
+
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +95,10 @@ class FileTensor:
     def identity(self) -> tuple[int, ...]:
         """Changes when its shard does."""
         return identity_of(self.descriptor)
+
+    @property
+    def origins(self) -> frozenset[str]:
+        return frozenset()
 
     def reshaped(self, *shape: int) -> Self:
         """The same values in another shape."""
@@ -144,3 +196,9 @@ def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
     if dtype == "bfloat16":
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32, copy=False)
+
+
+def read_whole(tensor: Tensor) -> npt.NDArray[np.float32]:
+    """All values of a tensor, in its shape."""
+    values = tensor.read() if isinstance(tensor, CheckpointTensor) else tensor.read_rows(0, tensor.shape[0])
+    return np.asarray(as_float32(values, tensor.dtype))  # numpy makes a scalar of an array of one number

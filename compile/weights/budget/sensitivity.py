@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.weights.budget.experts import Losses, experts_losses
 from mxspec.compile.weights.budget.loss import (
     Values,
@@ -85,7 +85,7 @@ class Sensitivity:
     """
 
     model: LayeredModel
-    sources: Mapping[str, Source]
+    sources: Tensors
     formats: Mapping[str, Sequence[str]]
     rounding: Rounding
     store: RoundingStore

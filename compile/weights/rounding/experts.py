@@ -7,7 +7,7 @@ from its first, rounded already. An expert that few tokens chose also takes some
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, ExpertMatrix
-from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.tensors.selected_rows import SelectedRows
+from mxspec.compile.checkpoint.tensors.derived import SelectedRows
+from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
 from mxspec.compile.weights.rounding.moments import Moments, factor_of
 from mxspec.compile.weights.rounding.rounded import RoundedMatrix
@@ -85,9 +85,9 @@ class ExpertsInputs:
 class _Rounding:
     """One of the two parameters while its experts are rounded."""
 
-    def __init__(self, parameter: str, matrix: ExpertMatrix, source: Source, kind: str, store: RoundingStore) -> None:
-        self._parameter, self._matrix, self._source, self._kind, self._store = parameter, matrix, source, kind, store
-        self._tiles = store.create_tiles(parameter, kind, *matrix.shape)
+    def __init__(self, parameter: str, matrix: ExpertMatrix, source: MatrixSource, store: RoundingStore) -> None:
+        self._parameter, self._matrix, self._source, self._store = parameter, matrix, source, store
+        self._tiles = store.create_tiles(parameter, source.format_name, *matrix.shape)
         self._statistics, self._reasons = PackStatistics(), dict[str, int]()
 
     def round(self, expert: int, moments: Moments, weight: Tensor) -> None:
@@ -96,10 +96,9 @@ class _Rounding:
         if reason is not None:
             self._reasons[reason] = self._reasons.get(reason, 0) + 1
         rows, per_expert = self._matrix.rows, self._matrix.rows // TILE_ROWS
-        own = SelectedRows(self._source, np.arange(expert * rows, (expert + 1) * rows))
+        own = SelectedRows(self._source.tensor, np.arange(expert * rows, (expert + 1) * rows))
         tiles = self._tiles[expert * per_expert : (expert + 1) * per_expert]
-        source = MatrixSource(own, transpose=False, format_name=self._kind)
-        self._statistics += round_matrix(source, factor, tiles, weight.numpy())
+        self._statistics += round_matrix(replace(self._source, tensor=own), factor, tiles, weight.numpy())
 
     def result(self, few: int) -> RoundedMatrix:
         """The whole parameter."""
@@ -111,7 +110,7 @@ class _Rounding:
 def round_experts(
     experts: LayerExperts,
     inputs: ExpertsInputs,
-    sources: Mapping[str, Source],
+    sources: Tensors,
     formats: Mapping[str, str],
     store: RoundingStore,
     moments_of: Callable[[int], Moments],
@@ -122,7 +121,12 @@ def round_experts(
     """
     parameters = experts.parameters
     rounding = {
-        name: _Rounding(parameter, experts.matrices[name], sources[parameter], formats[parameter], store)
+        name: _Rounding(
+            parameter,
+            experts.matrices[name],
+            MatrixSource(sources[parameter], transpose=False, format_name=formats[parameter]),
+            store,
+        )
         for name, parameter in parameters.items()
         if parameter in formats
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,9 +15,8 @@ from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, expert_matrices, experts_modules
-from mxspec.compile.checkpoint.mx_tensor import Source
 from mxspec.compile.checkpoint.settings.architecture import architecture_name
-from mxspec.compile.checkpoint.tensors.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import Tensors, as_float32
 from mxspec.compile.trace.layers import layers_of
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.weights.rounding.experts import LayerExperts
@@ -50,7 +49,7 @@ class LayeredModel:
     without a list of decoder layers.
     """
 
-    def __init__(self, config: PreTrainedConfig, sources: Mapping[str, Source]) -> None:
+    def __init__(self, config: PreTrainedConfig, sources: Tensors) -> None:
         if config.is_encoder_decoder:
             raise UnsupportedModelError(
                 f"{architecture_name(config)} has an encoder: its layers are not run one by one"

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from mxspec.compile.checkpoint.mx_tensor import Source
-from mxspec.compile.checkpoint.tensors.tensor import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, as_float32
 from mxspec.compile.weights.rounding.gptq import compensate
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.compile.weights.rounding.moments import Factor
@@ -26,12 +25,12 @@ PIECE_BYTES = 16 << 20  # of float32 values rounded at a time; their copies take
 class MatrixSource:
     """A matrix [n, k] of the checkpoint, stored [k, n] if it is transposed, and its MX format."""
 
-    tensor: Source
+    tensor: Tensor
     transpose: bool
     format_name: str
 
     @classmethod
-    def of(cls, tensor: Source, module: nn.Module, format_name: str) -> Self:
+    def of(cls, tensor: Tensor, module: nn.Module, format_name: str) -> Self:
         """The matrix of a linear layer, or of a Conv1D, which is transposed."""
         return cls(tensor, not isinstance(module, nn.Linear), format_name)
 

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mxspec.compile.checkpoint.mx_tensor import Source
+from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.weights.rounding.experts import FEW, ExpertsInputs, LayerExperts, round_experts
 from mxspec.compile.weights.rounding.forward import LayeredModel, Matrices
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
@@ -75,7 +75,7 @@ class ModelRounder:
     def __init__(
         self,
         model: LayeredModel,
-        sources: Mapping[str, Source],
+        sources: Tensors,
         formats: Mapping[str, str],
         store: RoundingStore,
     ) -> None:
@@ -267,14 +267,12 @@ def _drift(name: str) -> str:
     return f"drift-{name}"
 
 
-def rounding_work(model: LayeredModel, sources: Mapping[str, Source], formats: Mapping[str, str], tokens: int) -> int:
+def rounding_work(model: LayeredModel, sources: Tensors, formats: Mapping[str, str], tokens: int) -> int:
     """The approximate number of multiplications for rounding a whole model."""
     return sum(_layer_work(model, sources, formats, index, tokens) for index in range(len(model.layers) + 1))
 
 
-def _layer_work(
-    model: LayeredModel, sources: Mapping[str, Source], formats: Mapping[str, str], index: int, tokens: int
-) -> int:
+def _layer_work(model: LayeredModel, sources: Tensors, formats: Mapping[str, str], index: int, tokens: int) -> int:
     """The multiplications of two forward passes, of moments, factors and compensation."""
     work = 0
     for layer in model.experts(index).values():

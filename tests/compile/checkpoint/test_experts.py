@@ -17,8 +17,9 @@ from mxspec.compile.check.reference import load_reference
 from mxspec.compile.checkpoint.check_complete import require_complete
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import expert_matrices
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, read_whole
 from mxspec.compile.checkpoint.names import resolve_names
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.tensor import read_whole
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 _SIZES = {

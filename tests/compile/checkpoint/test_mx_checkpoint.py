@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import plan_weights
 from mxspec.compile.weights import pack

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.eagle3 import fit_head
 from mxspec.compile.checkpoint.mtp import fit_mtp
-from mxspec.compile.checkpoint.mx_tensor import read_whole
+from mxspec.compile.checkpoint.tensors.tensor import read_whole
 from mxspec.compile.heads.eagle3 import Eagle3Head
 from mxspec.compile.heads.mtp import MimoMtp
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, read_whole
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.tensor import read_whole
 from mxspec.compile.progress import Stages
 from mxspec.compile.train import train_head as steps
 from mxspec.compile.train import training

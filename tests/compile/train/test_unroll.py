@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.mx_tensor import read_whole
+from mxspec.compile.checkpoint.tensors.tensor import read_whole
 from mxspec.compile.heads.eagle3 import Eagle3Head
 from mxspec.compile.heads.eagle3_config import Eagle3Config
 from mxspec.compile.train.unroll import unroll

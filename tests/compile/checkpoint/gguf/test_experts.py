@@ -12,8 +12,9 @@ import pytest
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.mx_tensor import MxTensor, Source, origins_of
 from mxspec.compile.checkpoint.names import resolve_names
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.tensor import Tensor
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import dequantize
@@ -63,7 +64,7 @@ def test_any_rows_of_blocks_are_read(gguf_of: Made, name: str, arch: str, kind: 
             (len(expected) - 1, len(expected)),
         ):
             assert np.array_equal(gate_up.read_rows(begin, end), expected[begin:end])
-        assert origins_of(gate_up) == (set() if kind is MXFP4 else {"Q8_0"})
+        assert gate_up.origins == (set() if kind is MXFP4 else {"Q8_0"})
         assert bool(checkpoint.notes) == (kind is not MXFP4)
 
 
@@ -71,7 +72,7 @@ def test_any_rows_of_blocks_are_read(gguf_of: Made, name: str, arch: str, kind: 
 def test_codes_of_mxfp4_stay_what_they_are(gguf_of: Made, name: str, arch: str) -> None:
     model, path = gguf_of(name, MODELS[name], experts=MXFP4)
     with Checkpoint(path) as checkpoint:
-        gate_up: Source = checkpoint.tensors[f"{PATH}.gate_up_proj"]
+        gate_up: Tensor = checkpoint.tensors[f"{PATH}.gate_up_proj"]
         assert isinstance(gate_up, MxTensor)
         codes, scales = gate_up.read_codes(5, 390)
         assert np.array_equal(dequantize(codes, scales, "e2m1"), expected_of(parts_of(model, arch, MXFP4), arch)[5:390])

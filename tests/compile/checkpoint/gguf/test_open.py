@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.gguf.tensor import GgufTensor
-from mxspec.compile.checkpoint.mx_tensor import MxTensor
+from mxspec.compile.checkpoint.tensors.derived import SelectedRows
+from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.mx import dequantize as dequantize_mx
 from tests.compile.checkpoint.gguf.conftest import make_model, tensors_of, write_gguf
@@ -53,7 +54,8 @@ def test_rounded_matrices_are_read_as_the_package_reads_them(tmp_path: Path, sma
     with Checkpoint(tmp_path) as checkpoint:
         tensor = checkpoint.tensors["model.layers.1.mlp.up_proj.weight"]
         assert isinstance(tensor, GgufTensor)
-        assert (tensor.origin, tensor.rounded) == ("Q8_0", True)
+        assert (tensor.origin, tensor.origins) == ("Q8_0", {"Q8_0"})
+        assert SelectedRows(tensor, np.arange(9)).origins == {"Q8_0"}
         assert np.array_equal(tensor.read_rows(0, 96), kept["blk.1.ffn_up.weight"])
         q = checkpoint.tensors["model.layers.0.self_attn.q_proj.weight"]
         heads = kept["blk.0.attn_q.weight"].reshape(4, 8, 2, 64).swapaxes(1, 2).reshape(64, 64)

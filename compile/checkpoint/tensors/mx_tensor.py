@@ -21,16 +21,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
-from mxspec.compile.checkpoint.tensors.expert_tensors import AlternatingTensor, StackedTensor, TransposedExperts
-from mxspec.compile.checkpoint.tensors.merged_tensor import MergedTensor
-from mxspec.compile.checkpoint.tensors.selected_rows import SelectedRows
-from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, as_float32
+from mxspec.compile.checkpoint.tensors.derived import DerivedTensor
+from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensor
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.mx import NAN_SCALE, dequantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 
-ByteRows = CheckpointTensor | GgufField | StackedTensor | AlternatingTensor  # rows of bytes
 Unpack = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # rows of bytes to rows of codes
 
 
@@ -70,57 +66,55 @@ def _interleave(*parts: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True)
-class MxTensor:
-    """A matrix [n, k] that is MX in the checkpoint; its values are the exact float32 of its codes."""
+class MxTensor(DerivedTensor):
+    """A matrix [n, k] that is MX in the checkpoint; its values are the exact float32 of its codes.
 
-    codes: ByteRows
-    scales: ByteRows
+    `base` has its codes and its name, `scales` its scales, both as rows of bytes; `unpack` makes codes of a row.
+    """
+
+    base: Tensor
+    scales: Tensor
     format: str
     unpack: Unpack
 
     def __post_init__(self) -> None:
         """Check the two tensors' types and shapes. Raises CheckpointError."""
-        for tensor in (self.codes, self.scales):
+        for tensor in (self.base, self.scales):
             if tensor.dtype != "U8" or len(tensor.shape) != 2 or 0 in tensor.shape:
                 found = f"{tensor.dtype}{list(tensor.shape)}"
                 raise CheckpointError(f"{_where(tensor)} is {found}, expected U8[rows, bytes]")
         n, k = self.shape
-        if k % BLOCK or self.codes.shape[1] * 8 % weight_format(self.format).bits:
+        if k % BLOCK or self.base.shape[1] * 8 % weight_format(self.format).bits:
             raise CheckpointError(
-                f"{_where(self.codes)} has rows of {self.codes.shape[1]} bytes, {k} codes of {self.format}; "
+                f"{_where(self.base)} has rows of {self.base.shape[1]} bytes, {k} codes of {self.format}; "
                 f"expected a multiple of {BLOCK} codes"
             )
         if self.scales.shape != (n, k // BLOCK):
             raise CheckpointError(
                 f"{_where(self.scales)} has shape {list(self.scales.shape)}, expected {[n, k // BLOCK]}: one scale for "
-                f"each {BLOCK} codes of {self.codes.name!r}"
+                f"each {BLOCK} codes of {self.base.name!r}"
             )
-
-    @property
-    def name(self) -> str:
-        """Name of the codes in the checkpoint."""
-        return self.codes.name
-
-    @property
-    def shard(self) -> str:
-        """File that holds the codes."""
-        return self.codes.shard
 
     @property
     def shape(self) -> tuple[int, ...]:
         """n and k."""
-        n, row_bytes = self.codes.shape
+        n, row_bytes = self.base.shape
         return n, row_bytes * 8 // weight_format(self.format).bits
 
     @property
     def bytes(self) -> int:
         """Size of codes and scales in the checkpoint."""
-        return self.codes.bytes + self.scales.bytes
+        return self.base.bytes + self.scales.bytes
 
     @property
     def dtype(self) -> str:
         """The type of the values from `read_rows`."""
         return "float32"
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """None: its codes are the checkpoint's own."""
+        return frozenset()
 
     @property
     def element(self) -> str:
@@ -132,11 +126,11 @@ class MxTensor:
     @property
     def identity(self) -> tuple[int, ...]:
         """Changes when one of its shards does."""
-        return *self.codes.identity, *self.scales.identity
+        return *self.base.identity, *self.scales.identity
 
     def read_codes(self, begin: int, end: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Codes uint8[rows, k] and scales uint8[rows, k / 32] of rows [begin, end). Raises CheckpointError for NaN."""
-        codes, scales = self.unpack(self.codes.read_bytes(begin, end)), self.scales.read_bytes(begin, end)
+        codes, scales = self.unpack(self.base.read_bytes(begin, end)), self.scales.read_bytes(begin, end)
         if (scales == NAN_SCALE).any():
             row, block = np.argwhere(scales == NAN_SCALE)[0]
             raise CheckpointError(
@@ -152,24 +146,9 @@ class MxTensor:
     def read_columns(self, begin: int, end: int) -> NoReturn:
         """Only of matrices [k, n], whose blocks would run along the wrong dimension. Raises UnsupportedModelError."""
         raise UnsupportedModelError(
-            f"{_where(self.codes)} belongs to a layer whose weight is transposed: its MX blocks run along the outputs, "
+            f"{_where(self.base)} belongs to a layer whose weight is transposed: its MX blocks run along the outputs, "
             "not along the inputs, and cannot be multiplied as they are"
         )
-
-
-OfExperts = StackedTensor | TransposedExperts | AlternatingTensor
-Source = CheckpointTensor | MxTensor | MergedTensor | GgufTensor | SelectedRows | OfExperts
-
-
-def origins_of(source: Source) -> set[str]:
-    """The block types to which a GGUF file had rounded the values of a tensor, or of what it is joined from."""
-    if isinstance(source, GgufTensor):
-        return {source.origin} if source.rounded else set()
-    if isinstance(source, AlternatingTensor):
-        return origins_of(source.base) | origins_of(source.other)
-    if isinstance(source, StackedTensor):
-        return set[str]().union(*map(origins_of, source.parts))
-    return set()
 
 
 def rows_of_blocks(codes: CheckpointTensor, scales: CheckpointTensor) -> tuple[CheckpointTensor, CheckpointTensor]:
@@ -187,11 +166,5 @@ def rows_of_blocks(codes: CheckpointTensor, scales: CheckpointTensor) -> tuple[C
     return codes.reshaped(rows, blocks * codes.shape[-1]), scales.reshaped(rows, blocks)
 
 
-def _where(tensor: ByteRows) -> str:
+def _where(tensor: Tensor) -> str:
     return f"tensor {tensor.name!r} of {tensor.shard}"
-
-
-def read_whole(tensor: Source) -> NDArray[np.float32]:
-    """All values of a tensor, in its shape."""
-    values = tensor.read() if isinstance(tensor, CheckpointTensor) else tensor.read_rows(0, tensor.shape[0])
-    return np.asarray(as_float32(values, tensor.dtype))  # numpy makes a scalar of an array of one number
