@@ -25,7 +25,7 @@ from mxspec.runtime.cli.command import Command
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.shape import Logits
 

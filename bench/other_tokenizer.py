@@ -19,7 +19,7 @@ from mxspec.evaluate.options import Run, record_options
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import Command
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.shape import Logits
 

@@ -28,9 +28,8 @@ from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.grammars.trial import Trial
 from mxspec.runtime.handle import Answer, Handle, Mailbox
 from mxspec.runtime.models.read_beginning import read_beginning, write_beginning
-from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.reader import Reader, StatesReader
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.states_reader import StatesReader
 from mxspec.runtime.models.weight_reads import known_growth
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
 from mxspec.runtime.request import Request, TypedControlTokens, require_integer

@@ -6,7 +6,8 @@ import numpy as np
 
 from mxspec.compile.check.specialize import PREFIX
 from mxspec.formats.errors import CheckFailed
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 
 def check_same_bits(session: Session, expected: Session, *, sequences: int, length: int, rows: int) -> None:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from mxspec.compile.check.readings import forget, shortened
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 PREFIX = 3  # tokens already in the cache when the compared calls begin
 

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.train.texts import Text
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 LIKELIEST = 64  # tokens that are kept of what the target expects: of a whole distribution, next to nothing is left out
 HELD_OUT = 10  # one in so many texts measures what the others taught

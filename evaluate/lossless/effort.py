@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 WARM_UP, TIMED = 2, 5  # calls
 ROWS = 8  # of the larger of the two timed calls

@@ -8,7 +8,8 @@ from itertools import groupby
 
 import numpy as np
 
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import common_prefix
 from mxspec.runtime.sampling.shape import Logits
 

@@ -17,7 +17,8 @@ from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, contin
 from mxspec.runtime.beams.trellis import PLAIN, Width
 from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.beam_settings import Beams

@@ -11,7 +11,7 @@ from mxspec.runtime.beams.search import Search
 from mxspec.runtime.beams.step import continuations, looked_at, select
 from mxspec.runtime.beams.trellis import PLAIN, Leaf, Width, leaves
 from mxspec.runtime.events import Round
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper

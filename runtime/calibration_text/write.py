@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.formats.manifest import ModelEntry
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits, shape
 

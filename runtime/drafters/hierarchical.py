@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft, Unread
+from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
@@ -78,11 +78,11 @@ class HierarchicalDrafter(ByText):
         """One call of the draft, and what it proposes along the guesses."""
         began = time.perf_counter()
         unread = [
-            Unread(draft.want.slot, draft.unread + guess, len(guess) + 1)
+            (draft.want.slot, draft.unread + guess, len(guess) + 1)
             for draft, guess in zip(active, guesses, strict=True)
         ]
         rows = self._draft.run(unread)
-        self._costs.add(sum(each.rows for each in unread), time.perf_counter() - began)
+        self._costs.add(sum(wanted for _, _, wanted in unread), time.perf_counter() - began)
         prepare([(draft.want.shaper, draft.want.proposal.tokens) for draft in active])
         first = 0
         for draft, guess in zip(active, guesses, strict=True):

@@ -54,7 +54,7 @@ class ModelDrafter(ByText):
             end = min(slot.draft_length + max(count, 0), self.draft.readable(tokens, slot))
             piece = tokens[slot.draft_length : end]
             if piece and self.draft.can_read(slot, piece):
-                unread.append(Unread(slot, piece, 0))
+                unread.append((slot, piece, 0))
         if unread:
             self.draft.run(unread)
 
@@ -70,7 +70,7 @@ class ModelDrafter(ByText):
             if not active:
                 break
             began = time.perf_counter()
-            logits = draft.run([Unread(want.slot, unread[id(want)]) for want in active])
+            logits = draft.run([(want.slot, unread[id(want)], 1) for want in active])
             prepare([(want.shaper, want.proposal.tokens) for want in active])
             for want, row in zip(active, logits, strict=True):
                 if guesses[id(want)].add_row(row, self.name, draft.head_ids):

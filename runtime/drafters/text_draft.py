@@ -19,12 +19,13 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft, Unread
+from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping
 from mxspec.runtime.drafters.drafts.sureness import peak_probability
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.models.draft_tokens import Translation
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.shape import Logits, argmax_tokens
@@ -100,7 +101,7 @@ class TextDrafter(ModelDrafter):
         if not active:
             return []
         writings = writing = [each for each, _ in active]
-        logits = draft.run([Unread(each.want.slot, unread) for each, unread in active])
+        logits = draft.run([(each.want.slot, unread, 1) for each, unread in active])
         while True:
             for each, row in zip(writing, logits, strict=True):
                 each.add_row(row)

@@ -11,7 +11,7 @@ A model with an encoder has a second graph, which reads the source of a slot's t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -30,27 +30,9 @@ from mxspec.runtime.models.binding import Input, Rows, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.encoder import Encoder
-from mxspec.runtime.models.reads import Read, cut
-from mxspec.runtime.models.states import GivenStates, ReadStates, States, stand_in_states
+from mxspec.runtime.models.part import Part, States, cut
+from mxspec.runtime.models.states import GivenStates, ReadStates, stand_in_states
 from mxspec.runtime.sampling.shape import Logits
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one text adds to a call: `tokens` after the `past` valid entries of its slot.
-
-    Logits are wanted after the last `rows` of them; 0 where a piece of a prompt is only read. A draft that reads hidden
-    states gets float32[tokens, size] `states` beside them: the target's, or its `own` of earlier calls. With `written`
-    they are ids of a draft with a tokenizer of its own, as they are.
-    """
-
-    slot: int
-    past: int
-    tokens: Sequence[int]
-    rows: int
-    states: States | None = None
-    own: bool = False
-    written: bool = False
 
 
 class Session:
@@ -145,33 +127,34 @@ class Session:
 
     def run_head(self, parts: Sequence[Part]) -> Logits:
         """`run`, but a draft with few tokens gives only their logits: column i is that of token `head_ids[i]`."""
-        reads = [self._read(part) for part in parts]
-        if all(len(read.tokens) <= self._most for read in reads):
-            return self._call(reads)
-        rows: list[list[Logits]] = [[] for _ in reads]
-        states: list[list[States]] = [[] for _ in reads]  # that a text goes on with
-        for call in cut(reads, self._most):
-            pieces = [read for _, read in call]
-            if not any(len(read.rows) for read in pieces):
-                pieces[0] = replace(pieces[0], rows=[0])  # a call has at least one row
+        if self.translation is not None:
+            parts = [self._in_own_tokens(part) for part in parts]
+        if all(len(part.tokens) <= self._most for part in parts):
+            return self._call(parts)
+        rows: list[list[Logits]] = [[] for _ in parts]
+        states: list[list[States]] = [[] for _ in parts]  # that a text goes on with
+        for call in cut(parts, self._most):
+            pieces = [piece for _, piece in call]
+            if not any(piece.rows for piece in pieces):
+                pieces[0] = replace(pieces[0], rows=1, places=[0])  # a call has at least one row
             logits = self._call(pieces).copy()
-            ends = accumulate(len(read.rows) for _, read in call)
-            for (number, read), end in zip(call, ends, strict=True):
-                rows[number].append(logits[end - len(read.rows) : end])
+            ends = accumulate(piece.rows for _, piece in call)
+            for (number, piece), end in zip(call, ends, strict=True):
+                rows[number].append(logits[end - piece.rows : end])
                 if self.read_states is not None:
-                    states[number].append(self.read_states.next[end - len(read.rows) : end].copy())
+                    states[number].append(self.read_states.next[end - piece.rows : end].copy())
         if self.read_states is not None:
             self.read_states.next = np.concatenate(list(chain.from_iterable(states)))
         return np.concatenate(list(chain.from_iterable(rows)))
 
-    def _call(self, reads: Sequence[Read]) -> Logits:
+    def _call(self, parts: Sequence[Part]) -> Logits:
         """One call of the graph; float32[rows, tokens of the head], its own buffer."""
-        tokens, rows = self._fill(reads)
+        tokens, rows = self._fill(parts)
         logits = self._logits.of(rows)
         if self.given_states is not None:
             self.given_states.begin(tokens)
         if self.read_states is not None:
-            self.read_states.begin(reads)
+            self.read_states.begin(parts)
         before = None if self.entry.experts is None else ops.experts_counts()
         try:
             self.session.run_with_iobinding(self._binding)
@@ -181,23 +164,23 @@ class Session:
             touched = ops.experts_counts() - before
             self.experts_touched = touched.experts / max(touched.calls, 1)
         if self.given_states is not None:
-            self.given_states.keep(reads)
+            self.given_states.keep(parts)
         if self.head_ids is None and self.real_vocab > self.entry.vocab_size:
             unknown = ((0, 0), (0, self.real_vocab - self.entry.vocab_size))
             return np.pad(logits, unknown, constant_values=-np.inf)
         return logits[:, : self.real_vocab if self.texts is None else self._known]
 
-    def _fill(self, reads: Sequence[Read]) -> tuple[int, int]:
+    def _fill(self, parts: Sequence[Part]) -> tuple[int, int]:
         """Write the inputs of a call, and note what it writes into the caches; its numbers of tokens and of rows."""
         ids: list[int] = []
         positions: list[int] = []
         rows: list[int] = []
-        for read in reads:
-            count, begin = len(read.tokens), self.first_position + read.past
-            assert read.past + count <= self.capacity, "past the end"
-            assert self._holds(read.slot, read.past), "what a ring has lost"
-            rows += [len(ids) + row for row in read.rows]
-            ids += read.tokens
+        for part in parts:
+            count, begin = len(part.tokens), self.first_position + part.past
+            assert part.past + count <= self.capacity, "past the end"
+            assert self._holds(part.slot, part.past), "what a ring has lost"
+            rows += [len(ids) + place for place in part.wanted]
+            ids += part.tokens
             positions += range(begin, begin + count)
         assert rows, "a call without rows has no logits"
         fill = self._inputs
@@ -206,25 +189,26 @@ class Session:
         if self.real_vocab > self._known:
             input_ids[input_ids >= self._known] = 0
         fill["position_ids"].of(1, len(ids))[0] = positions
-        fill["slots"].of(len(reads))[:] = [read.slot for read in reads]
-        fill["past_lengths"].of(len(reads))[:] = [read.past for read in reads]
-        fill["new_lengths"].of(len(reads))[:] = [len(read.tokens) for read in reads]
+        fill["slots"].of(len(parts))[:] = [part.slot for part in parts]
+        fill["past_lengths"].of(len(parts))[:] = [part.past for part in parts]
+        fill["new_lengths"].of(len(parts))[:] = [len(part.tokens) for part in parts]
         if self.encoder is not None:
-            lengths = [self.encoder.lengths[read.slot] for read in reads]
+            lengths = [self.encoder.lengths[part.slot] for part in parts]
             assert 0 not in lengths, "a text whose source nobody has read"
-            fill["encoder_lengths"].of(len(reads))[:] = lengths
+            fill["encoder_lengths"].of(len(parts))[:] = lengths
         fill["logits_to_keep"].of(len(rows))[:] = rows
-        for read in reads:
+        for part in parts:
             for kept in self._kept:
-                kept.write(read.slot, read.past, len(read.tokens))
+                kept.write(part.slot, part.past, len(part.tokens))
         return len(ids), len(rows)
 
-    def _read(self, part: Part) -> Read:
-        if self.translation is None or part.written:
-            count = len(part.tokens)
-            return Read(part.slot, part.past, part.tokens, range(count - part.rows, count), part.states, part.own)
+    def _in_own_tokens(self, part: Part) -> Part:
+        """A part in the tokens of a draft with a tokenizer of its own."""
+        if part.written:
+            return part
+        assert self.translation is not None, "a draft with a tokenizer of its own"
         past, tokens, ends = self.translation.read(part.slot, part.past, part.tokens)
-        return Read(part.slot, past, tokens, [end - 1 for end in ends[len(ends) - part.rows :]])
+        return Part(part.slot, past, tokens, part.rows, places=[end - 1 for end in ends[len(ends) - part.rows :]])
 
     def _holds(self, slot: int, entries: int) -> bool:
         return all(kept.goes_on(slot, entries) for kept in self._kept)

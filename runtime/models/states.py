@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxspec.formats.manifest import StatesEntry
 from mxspec.runtime.models.binding import Rows
 from mxspec.runtime.models.caches import Caches
+from mxspec.runtime.models.part import Part, States
 
-if TYPE_CHECKING:
-    from mxspec.runtime.models.reads import Read
-
-States = NDArray[np.float32]
 _NAME = "states"
 _DIFFERENT = 61  # tokens with states of their own, among those that belong to no text
 
@@ -35,12 +31,12 @@ class GivenStates:
         """Make room for the states of the next call's tokens."""
         self._given = self._output.of(tokens)
 
-    def keep(self, reads: Sequence[Read]) -> None:
+    def keep(self, parts: Sequence[Part]) -> None:
         """Keep the states that a call has given of what it read."""
-        firsts = accumulate((len(read.tokens) for read in reads), initial=0)
-        for read, first in zip(reads, firsts, strict=False):
-            count = len(read.tokens)
-            self.of(read.slot, read.past, count)[:] = self._given[first : first + count]
+        firsts = accumulate((len(part.tokens) for part in parts), initial=0)
+        for part, first in zip(parts, firsts, strict=False):
+            count = len(part.tokens)
+            self.of(part.slot, part.past, count)[:] = self._given[first : first + count]
 
     def of(self, slot: int, first: int, count: int) -> States:
         """Those of `count` tokens of a slot from number `first` on, where they are kept."""
@@ -59,18 +55,18 @@ class ReadStates:
         self._output = Rows(binding.bind_ortvalue_output, "next_states", entry.own)
         self.next: States = np.zeros((0, entry.own), np.float32)
 
-    def begin(self, reads: Sequence[Read]) -> None:
+    def begin(self, parts: Sequence[Part]) -> None:
         """Bind the states of the next call; `next` will have those with which a text goes on, one for each row."""
-        given = [read.states for read in reads if read.states is not None]
-        own = {read.own for read in reads}
-        assert len(given) == len(reads), "a draft that reads states gets some beside each token"
+        given = [part.states for part in parts if part.states is not None]
+        own = {part.own for part in parts}
+        assert len(given) == len(parts), "a draft that reads states gets some beside each token"
         assert len(own) == 1, "states of one kind in a call"
         name = "own_states" if own.pop() else "states"
         for each, rows in self._inputs.items():
             bound = rows.of(sum(map(len, given)) if each == name else 0)
             if each == name:
                 np.concatenate(given, out=bound)
-        self.next = self._output.of(sum(len(read.rows) for read in reads))
+        self.next = self._output.of(sum(part.rows for part in parts))
 
 
 def stand_in_states(size: int, first: int, count: int) -> States:

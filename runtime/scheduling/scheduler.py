@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
 from mxspec.formats.errors import GenerationError, MxspecError
-from mxspec.runtime.models.cache_memory import CacheMemory
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.read_beginning import ReadBeginning
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.slots import Slots, Taken
+from mxspec.runtime.models.slots import CacheMemory, Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import Proposal
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from mxspec.runtime.events import Event, FinishReason
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits

@@ -16,7 +16,8 @@ import pytest
 
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime import ops
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 SLOTS, TEXTS = 6, 4
 

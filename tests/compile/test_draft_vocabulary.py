@@ -24,7 +24,8 @@ from mxspec.formats.tiles import unpack_values
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.models.draft_tokens import DraftTokens
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from tests.compile.commands.test_speccompile import failed, speccompile
 from tests.conftest import BOS, END, EOS, VOCAB, make_byte_tokenizer, save_checkpoint
 

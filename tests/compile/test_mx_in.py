@@ -25,7 +25,8 @@ from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.tiles import unpack
 from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 LLAMA = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,

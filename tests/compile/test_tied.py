@@ -30,7 +30,8 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.recipes.recipe import Recipe, TargetRecipe
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from tests.compile.commands.test_speccompile import write_pair
 from tests.compile.test_mx_in import QUARK, write_mx
 

@@ -24,8 +24,9 @@ from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import ModelEntry
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.reader import Reader
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.session import Session
 from tests.conftest import VOCAB, compile_pair, make_byte_tokenizer
 
 CONTEXT, CHUNK, K_MAX = 640, 16, 6

@@ -20,7 +20,7 @@ from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper

@@ -11,9 +11,8 @@ import pytest
 import mxspec
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.models.cache_memory import CacheMemory
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.slots import Slots
+from mxspec.runtime.models.slots import CacheMemory, Slots
 
 PROMPTS = ["a text", "a text that goes on", "another one", "a text that goes on and on", "the last of them"] * 2
 

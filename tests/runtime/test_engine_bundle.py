@@ -19,8 +19,9 @@ from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.events import Event, Finished, Round, Token
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.reader import Reader
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.request import Request
 
 CONTEXT, K_MAX, CHUNK, VOCAB = 96, 8, 16, 259  # of the tiny bundles in tests/conftest.py

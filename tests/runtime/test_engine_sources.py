@@ -15,8 +15,9 @@ from mxspec import Engine
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime.drafters import NAMES
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.reader import Reader
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.session import Session
 
 SOURCES = ["hello there", "x", "a source that is longer than a chunk of sixteen"]
 START, LONGEST = 256, 48

@@ -20,8 +20,9 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round, Token
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.reader import Reader
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.sampling.shape import argmax_tokens
 

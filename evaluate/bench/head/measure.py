@@ -20,7 +20,8 @@ from mxspec.formats.weight_format import WEIGHT_FORMATS
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 from mxspec.runtime import ops
 from mxspec.runtime.models.draft_tokens import DraftTokens
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 

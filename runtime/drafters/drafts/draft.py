@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.models.encoder import together_or_apart
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.truncate import Indices
 
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What the draft reads of a slot's text next; logits are wanted after the last `rows` of its `tokens`."""
-
-    slot: Slot
-    tokens: Sequence[int]
-    rows: int = 1
+Unread = tuple[Slot, Sequence[int], int]
+"""What the draft reads of a slot's text next: tokens, and after how many of the last of them logits are wanted."""
 
 
 class Draft:
@@ -46,12 +41,12 @@ class Draft:
 
     def run(self, unread: Sequence[Unread]) -> Logits:
         """Read in one call; float32[sum of rows, tokens of the head], the session's own buffer."""
-        parts = [Part(each.slot.index, each.slot.draft_length, each.tokens, each.rows) for each in unread]
+        parts = [Part(slot.index, slot.draft_length, tokens, rows) for slot, tokens, rows in unread]
         if not any(part.rows for part in parts):
             parts[0] = replace(parts[0], rows=1)  # a call has at least one row
         logits = self.session.run_head(parts)
-        for each in unread:
-            each.slot.draft_length += len(each.tokens)
+        for slot, tokens, _ in unread:
+            slot.draft_length += len(tokens)
         return logits
 
     def fits(self, slot: Slot, tokens: Sequence[int]) -> bool:

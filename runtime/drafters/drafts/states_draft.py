@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mxspec.runtime.drafters.drafts.draft import Draft, Unread
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part, States
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.models.states import States
 from mxspec.runtime.sampling.shape import Logits
 
 
@@ -35,11 +35,11 @@ class StatesDraft(Draft):
         Gives the logits after the last token of each text that wants them: float32[texts, tokens of the head].
         """
         parts, rests = [], []
-        for each in unread:
-            ready = max(each.slot.target_length + 1 - each.slot.draft_length, 0)
-            parts.append(self._known(each.slot, each.tokens[:ready]))
-            each.slot.draft_length += len(each.tokens[:ready])
-            rests.append((each.slot, each.tokens[ready:]))
+        for slot, tokens, _ in unread:
+            ready = max(slot.target_length + 1 - slot.draft_length, 0)
+            parts.append(self._known(slot, tokens[:ready]))
+            slot.draft_length += len(tokens[:ready])
+            rests.append((slot, tokens[ready:]))
         last = self._call([part for part in parts if part.tokens])
         while rests := [(slot, tokens) for slot, tokens in rests if tokens]:
             last = {slot: row.copy() for slot, row in last.items()}  # the next call writes over the rows
@@ -47,7 +47,7 @@ class StatesDraft(Draft):
             for slot, _ in rests:
                 slot.draft_length += 1
             rests = [(slot, tokens[1:]) for slot, tokens in rests]
-        wanted = [last[each.slot.index] for each in unread if each.rows]
+        wanted = [last[slot.index] for slot, _, rows in unread if rows]
         return np.stack(wanted) if wanted else np.empty((0, 0), np.float32)
 
     def settle(self, slots: Sequence[Slot]) -> None:

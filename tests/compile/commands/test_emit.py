@@ -18,7 +18,8 @@ from mxspec.compile.commands.speccompile import main
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, CheckFailed
 from mxspec.formats.manifest import EncoderEntry
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 
 def speccompile(*args: object) -> Result:

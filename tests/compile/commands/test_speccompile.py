@@ -27,7 +27,8 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.generation import NO_RULES
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from tests.compile.checkpoint.test_adapter import write_adapter
 
 VOCABULARY = 120

@@ -87,10 +87,10 @@ def test_logits_are_those_of_the_formulas(target: Path, tmp_path: Path, case: st
 
     def unread(lengths: list[int], guesses: list[list[int]] | None = None) -> list[Unread]:
         parts = zip(slots, texts, lengths, guesses or [[], []], strict=True)
-        return [Unread(slot, text[slot.draft_length : end] + guessed) for slot, text, end, guessed in parts]
+        return [(slot, text[slot.draft_length : end] + guessed, 1) for slot, text, end, guessed in parts]
 
     slots[0].target_length, slots[1].target_length = 20, 6
-    draft.run([Unread(slots[0], texts[0][:11], 0), Unread(slots[1], texts[1][:1], 0)])  # pieces of the prompts
+    draft.run([(slots[0], texts[0][:11], 0), (slots[1], texts[1][:1], 0)])  # pieces of the prompts
     guessed = rng.integers(0, 256, (2, 3)).tolist()
     for lengths, forced in (([21, 7], 0), ([23, 8], 0), ([24, 12], 2)):  # rounds, the last after tokens not scored yet
         for slot, length in zip(slots, lengths, strict=True):
@@ -105,7 +105,7 @@ def test_logits_are_those_of_the_formulas(target: Path, tmp_path: Path, case: st
                 assert close(row, steps[step]), (case, lengths, step)
             if step < 3:
                 rows = draft.run(
-                    [Unread(slot, guess[step : step + 1]) for slot, guess in zip(slots, guessed, strict=True)]
+                    [(slot, guess[step : step + 1], 1) for slot, guess in zip(slots, guessed, strict=True)]
                 )
         draft.settle(slots)
         assert [slot.draft_length for slot in slots] == lengths  # entries with own states are read again

@@ -22,9 +22,9 @@ from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.drafters.drafts.draft import Unread
 from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot
 from tests.compile.heads.make_mtp import LOGITS, save_mtp
 from tests.compile.heads.plain_mtp import PlainMtp
@@ -87,19 +87,19 @@ def test_logits_are_those_of_the_formulas(tmp_path: Path, case: str) -> None:
     draft = StatesDraft(session, SimpleNamespace(given_states=given))  # type: ignore[arg-type]
     slots = [Slot(1), Slot(2)]
     slots[0].target_length, slots[1].target_length = 20, 6
-    draft.run([Unread(slots[0], texts[0][:11], 0), Unread(slots[1], texts[1][:1], 0)])  # pieces of the prompts
+    draft.run([(slots[0], texts[0][:11], 0), (slots[1], texts[1][:1], 0)])  # pieces of the prompts
     guessed = rng.integers(0, 256, (2, 3)).tolist()
     for lengths in ([21, 7], [24, 12]):
         for slot, length in zip(slots, lengths, strict=True):
             slot.target_length = length - 1
         parts = list(zip(slots, texts, lengths, guessed, states, strict=True))
         expected = [plain.steps(text[:end], state, guesses) for _, text, end, guesses, state in parts]
-        rows = draft.run([Unread(slot, text[slot.draft_length : end]) for slot, text, end, _, _ in parts])
+        rows = draft.run([(slot, text[slot.draft_length : end], 1) for slot, text, end, _, _ in parts])
         for step in range(4):
             for row, steps in zip(rows, expected, strict=True):
                 assert close(row, steps[step]), (case, lengths, step)
             if step < 3:
-                rows = draft.run([Unread(slot, [guesses[step]]) for slot, _, _, guesses, _ in parts])
+                rows = draft.run([(slot, [guesses[step]], 1) for slot, _, _, guesses, _ in parts])
         draft.settle(slots)
 
 

@@ -26,7 +26,8 @@ from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 Logits = npt.NDArray[np.float32]
 ACTIVATIONS = 5e-4  # what int16 rows cost, of the largest logit

@@ -16,7 +16,8 @@ from mxspec.compile.planning.export_graph import ExportedGraph, WeightSpec
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.runtime import ops
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 Logits = npt.NDArray[np.float32]
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]

@@ -20,7 +20,8 @@ from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import BundleError, CheckFailed
 from mxspec.formats.manifest import StatesEntry
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 # What is different where states branch off: norms, residuals in parallel, embeddings that are scaled or have positions.
 NAMES = ("llama", "gpt2", "gemma2", "falcon", "cohere", "granite_swa")

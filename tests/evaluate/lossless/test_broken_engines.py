@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from mxspec.evaluate.lossless.effort import EFFORTS, Effort
 from mxspec.evaluate.speccheck import main
 from mxspec.runtime.drafters.drafter import Choice
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose

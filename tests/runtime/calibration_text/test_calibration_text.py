@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime.calibration_text.openings import BETWEEN, QUESTIONS, WORDS, openings_of, question_openings
 from mxspec.runtime.calibration_text.write import SAMPLING, continue_texts, sampled, write_texts
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 LINES = WORDS.read_text().splitlines()
 

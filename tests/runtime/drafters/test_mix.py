@@ -16,7 +16,7 @@ from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.events import Round, Token
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.worth import Worth
 from mxspec.runtime.sampling.randomness import Draws

@@ -10,7 +10,8 @@ import pytest
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
-from mxspec.runtime.models.session import Part, Session
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.session import Session
 
 
 def open_session(path: Path, **changes: Any) -> Session:

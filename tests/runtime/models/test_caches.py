@@ -9,7 +9,7 @@ import pytest
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.models.caches import Caches
-from mxspec.runtime.models.reads import Read, cut
+from mxspec.runtime.models.part import Part, cut
 
 SLOTS = 3
 
@@ -108,9 +108,9 @@ def test_slots_take_no_more_than_a_ring() -> None:
 
 
 def test_calls_are_cut() -> None:
-    reads = [Read(4, 10, [1, 2, 3, 4, 5], [1, 4]), Read(2, 0, [7], [])]
-    assert cut(reads, 2) == [
-        [(0, Read(4, 10, [1, 2], [1])), (1, Read(2, 0, [7], []))],
-        [(0, Read(4, 12, [3, 4], []))],
-        [(0, Read(4, 14, [5], [0]))],
+    parts = [Part(4, 10, [1, 2, 3, 4, 5], 2, places=[1, 4]), Part(2, 0, [7], 0)]
+    assert cut(parts, 2) == [
+        [(0, Part(4, 10, [1, 2], 1, places=[1])), (1, Part(2, 0, [7], 0, places=[]))],
+        [(0, Part(4, 12, [3, 4], 0, places=[]))],
+        [(0, Part(4, 14, [5], 1, places=[0]))],
     ]

@@ -18,7 +18,7 @@ from scipy import stats
 from tokenizers import Tokenizer, decoders, models
 
 from mxspec.runtime.drafters.drafter import ProposalKind, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft, Unread
+from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.text_draft import TextDraft
@@ -260,7 +260,7 @@ def stops_after_unlikely_tokens(patch: MonkeyPatch) -> None:
         for want in wanted:
             unread = [*want.tokens[want.slot.draft_length :], *want.proposal.tokens]
             for _ in range(want.k):
-                row = drafter.draft.run([Unread(want.slot, unread)])[0]
+                row = drafter.draft.run([(want.slot, unread, 1)])[0]
                 count = len(want.proposal.tokens)
                 want.add_row(row, drafter.name)
                 if len(want.proposal.tokens) == count:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxspec.runtime.drafters.drafts.draft import Unread
 from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.models.session import Part
+from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot
 
 TEXT = list(range(100, 140))
@@ -67,23 +66,23 @@ def of_target(slot: int, tokens: Sequence[int]) -> list[tuple[int, list[float]]]
 
 def test_rounds_read_the_targets_states_first_and_then_their_own(session: Recording, draft: StatesDraft) -> None:
     slots = [Slot(0, target_length=9), Slot(1, target_length=4)]
-    rows = draft.run([Unread(slots[0], TEXT[:10]), Unread(slots[1], TEXT[:5])])
+    rows = draft.run([(slots[0], TEXT[:10], 1), (slots[1], TEXT[:5], 1)])
     assert rows.tolist() == [[8, 0], [3, 1]]
-    draft.run([Unread(slot, [7]) for slot in slots])
-    draft.run([Unread(slots[1], [8])])
+    draft.run([(slot, [7], 1) for slot in slots])
+    draft.run([(slots[1], [8], 1)])
     assert session.entries[0] == [*of_target(0, TEXT[:10]), (7, [-8.0, 0.0])]
     assert session.entries[1] == [*of_target(1, TEXT[:5]), (7, [-3.0, 1.0]), (8, [-4.0, 1.0])]
     draft.settle(slots)
     assert [slot.draft_length for slot in slots] == [10, 5]
     slots[0].target_length = 12  # two guesses were kept
-    draft.run([Unread(slots[0], TEXT[10:13])])
+    draft.run([(slots[0], TEXT[10:13], 1)])
     assert session.entries[0] == of_target(0, TEXT[:13])
     assert session.calls == [[9, 4], [1, 1], [1], [3]]
 
 
 def test_tokens_that_a_grammar_forces_are_read_one_after_the_other(session: Recording, draft: StatesDraft) -> None:
     slots = [Slot(0, target_length=3), Slot(1, target_length=2)]
-    rows = draft.run([Unread(slots[0], [*TEXT[:4], 7, 8]), Unread(slots[1], TEXT[:3])])
+    rows = draft.run([(slots[0], [*TEXT[:4], 7, 8], 1), (slots[1], TEXT[:3], 1)])
     assert rows.tolist() == [[4, 0], [1, 1]]
     assert session.entries[0] == [*of_target(0, TEXT[:4]), (7, [-2.0, 0.0]), (8, [-3.0, 0.0])]
     assert session.calls == [[3, 2], [1], [1]]
