@@ -26,7 +26,7 @@ from mxspec.runtime.drafters.ngram import NgramText
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
-from mxspec.runtime.policy.worth import Worth
+from mxspec.runtime.policy.break_even import BreakEven
 
 K = 8
 LEAST = 0.05  # a token is proposed from this chance on
@@ -41,11 +41,11 @@ def guessers(tokens: Sequence[int], vocab_size: int) -> dict[str, Callable[[], G
 
     def suffix(searched: SuffixCorpus | None) -> Guess:
         memory = SuffixText(0, corpus=searched)
-        return lambda text: memory.guess(text, [], K).worthwhile(Worth(row=LEAST))
+        return lambda text: memory.guess(text, [], K).worthwhile(BreakEven(row=LEAST))
 
     def lookup() -> Guess:
         memory = LookupText()
-        return lambda text: memory.guess(text, [], K).worthwhile(Worth(row=LEAST))
+        return lambda text: memory.guess(text, [], K).worthwhile(BreakEven(row=LEAST))
 
     def ngram() -> Guess:
         memory = NgramText(tables)

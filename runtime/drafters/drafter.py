@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.policy.worth import ALL_WANTED, Worth
+from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shape import Logits
@@ -74,7 +74,7 @@ class Wanted:
     k: int
     memory: Any  # what the drafter's `begin` gave for the text
     proposal: Proposal  # added to in place
-    worth: Worth = ALL_WANTED
+    break_even: BreakEven = ALL_WANTED
     traced: bool = False
 
     def add_row(self, row: Logits, origin: str, ids: Ids | None = None) -> bool:
@@ -138,7 +138,7 @@ class Drafter(Protocol):
 
     name: str
     repeatable: bool  # what it proposes depends on the text and its settings alone, not on other texts nor on the clock
-    cheap: bool  # it decides by `worth` how much to propose, and a guess costs next to nothing
+    cheap: bool  # it decides by `break_even` how much to propose, and a guess costs next to nothing
 
     def limit(self, length: int, source: int = 0) -> int:
         """Number of tokens that can be proposed after `length` tokens, under a source of `source` tokens."""

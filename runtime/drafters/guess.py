@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
-from mxspec.runtime.policy.worth import Worth
+from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.distribution import Distribution
 
 # By the bit length of the number of tokens that matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. About what comes true in
@@ -76,10 +76,10 @@ class Guess:
             chances.append(chance)
         return chances
 
-    def worthwhile(self, worth: Worth) -> list[int]:
+    def worthwhile(self, break_even: BreakEven) -> list[int]:
         """The tokens that are worth their row; an empty list where all of them promise less than they cost."""
-        chances = self.chances(worth.row)
-        return list(self.tokens[: len(chances)]) if gain(chances, worth) >= 0 else []
+        chances = self.chances(break_even.row)
+        return list(self.tokens[: len(chances)]) if gain(chances, break_even) >= 0 else []
 
     def compare(self, written: Sequence[int]) -> None:
         """Learn from the tokens that were written in place of the guess."""
@@ -89,9 +89,9 @@ class Guess:
                 break
 
 
-def gain(chances: Sequence[float], worth: Worth) -> float:
+def gain(chances: Sequence[float], break_even: BreakEven) -> float:
     """Tokens that a proposal promises, less those that its time would have given, with a margin for uncertainty."""
-    cost = max(worth.start, worth.row) + worth.row * (len(chances) - 1)
+    cost = max(break_even.start, break_even.row) + break_even.row * (len(chances) - 1)
     return sum(chances) - MARGIN * cost if chances else 0.0
 
 
@@ -124,11 +124,11 @@ class GuessingDrafter(ByText):
     """A drafter whose memory of a text is a guesser: a guess is a distribution of one token."""
 
     def chances(self, want: Wanted) -> list[float]:
-        return self._guess(want).chances(want.worth.row)
+        return self._guess(want).chances(want.break_even.row)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
-            for token in self._guess(want).worthwhile(want.worth):
+            for token in self._guess(want).worthwhile(want.break_even):
                 if not want.add(token, Distribution.point(token), self.name):
                     break
         return []

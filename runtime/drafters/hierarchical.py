@@ -19,8 +19,8 @@ from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
+from mxspec.runtime.policy.break_even import BreakEven, break_even_of_row
 from mxspec.runtime.policy.costs import Costs
-from mxspec.runtime.policy.worth import Worth, worth_of_row
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.sampling.truncate import Indices
@@ -63,8 +63,8 @@ class HierarchicalDrafter(ByText):
         while active := [
             draft for draft in drafts if draft.goes_on and self._draft.fits(draft.want.slot, draft.unread)
         ]:
-            worth = Worth(row=worth_of_row(self._costs, len(active)))
-            guesses = [draft.guess(worth) for draft in active]
+            break_even = BreakEven(row=break_even_of_row(self._costs, len(active)))
+            guesses = [draft.guess(break_even) for draft in active]
             pairs = zip(active, guesses, strict=True)
             self._step(active, [guess if self._holds(draft, guess) else [] for draft, guess in pairs])
         places = max((draft.places for draft in drafts), default=0)
@@ -120,11 +120,11 @@ class _Draft:
         beyond = max(read - len(self.want.tokens), 0)  # tokens of the proposal that it has read
         return [*self.want.tokens[read:], *self.want.proposal.tokens[beyond:]]
 
-    def guess(self, worth: Worth) -> list[int]:
+    def guess(self, break_even: BreakEven) -> list[int]:
         """The draft's likely tokens, except for the last one, which no call needs to read."""
         ahead = self.want.proposal.tokens
         most = self.end - len(ahead) - 1
-        return self.want.memory.text.guess(self.want.tokens, ahead, most).worthwhile(worth) if most > 0 else []
+        return self.want.memory.text.guess(self.want.tokens, ahead, most).worthwhile(break_even) if most > 0 else []
 
     def follow(self, rows: Logits, guess: Sequence[int], ids: Indices | None) -> None:
         """Propose the draft's tokens as long as they are those that it has read.

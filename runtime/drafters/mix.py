@@ -11,8 +11,8 @@ from mxspec.runtime.drafters.guess import SaysChances, gain
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
+from mxspec.runtime.policy.break_even import Tries
 from mxspec.runtime.policy.choose_k import Acceptance
-from mxspec.runtime.policy.tries import Tries
 
 RECENT = 0.1  # weight of the latest call's seconds in the running mean
 
@@ -75,8 +75,8 @@ class MixDrafter(ByText):
                 if best.member is self._model:
                     want.memory.asked = len(want.proposal.tokens) + best.k
                 memory = want.memory.of[best.member.name]
-                worth = replace(want.worth, call=want.worth.row + self._call_share)
-                own = replace(want, memory=memory, k=best.k, worth=worth)
+                break_even = replace(want.break_even, call=want.break_even.row + self._call_share)
+                own = replace(want, memory=memory, k=best.k, break_even=break_even)
                 by_member.setdefault(best.member.name, []).append(own)
         for name, wants in by_member.items():
             reads = any(self._members[name].lag(want.tokens, want.slot) > 2 for want in wants)  # what it has missed
@@ -113,7 +113,7 @@ class MixDrafter(ByText):
         best = NOTHING
         for member in self._guessing:
             chances = member.chances(replace(want, memory=want.memory.of[member.name]))
-            best = max(best, Offer(member, len(chances), gain(chances, want.worth)), key=_gain)
+            best = max(best, Offer(member, len(chances), gain(chances, want.break_even)), key=_gain)
         if self._model is None or not (by_model := self._offers_of_model(want, self._model)):
             return best
         if (best_by_model := max(by_model, key=_gain)).gain > best.gain:
@@ -129,11 +129,11 @@ class MixDrafter(ByText):
         """An offer for each K, by the share of guesses kept and the cost of a call in steps of the target."""
         length = len(want.tokens) + len(want.proposal.tokens)
         most = min(want.k, model.limit(length, len(want.slot.source)))
-        if want.worth.all_wanted and most:
+        if want.break_even.all_wanted and most:
             return [Offer(model, most, float(most))]
         chances = [want.memory.acceptance.share**k for k in range(1, most + 1)]
-        worth = want.worth.with_calls(self._call_share)
-        return [Offer(model, k, gain(chances[:k], worth)) for k in range(1, most + 1)]
+        break_even = want.break_even.with_calls(self._call_share)
+        return [Offer(model, k, gain(chances[:k], break_even)) for k in range(1, most + 1)]
 
 
 NOTHING = Offer(None, 0, 0.0)

@@ -64,7 +64,7 @@ class NgramDrafter(ByText):
 
     def chances(self, want: Wanted) -> list[float]:
         memory: NgramText = want.memory
-        return memory.chances(want.tokens, want.proposal.tokens, want.k, want.worth.row)
+        return memory.chances(want.tokens, want.proposal.tokens, want.k, want.break_even.row)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
@@ -74,7 +74,7 @@ class NgramDrafter(ByText):
     def _propose(self, want: Wanted) -> None:
         """The number of tokens depends on the likeliest ones, not on those that are drawn."""
         chances = self.chances(want)
-        if gain(chances, want.worth) < 0:
+        if gain(chances, want.break_even) < 0:
             return
         last = [*want.tokens[-2:], *want.proposal.tokens]
         for _ in chances:

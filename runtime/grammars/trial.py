@@ -22,7 +22,7 @@ from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary
 from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.guarded.forks import Forks
 from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError, TooSlowError
-from mxspec.runtime.guarded.room import GiveUp, Room
+from mxspec.runtime.guarded.process_quota import GiveUp, ProcessQuota
 
 LONGEST = 1 << 19  # bytes of a grammar
 SECONDS = 1.0  # of processor time; a schema of 500 fields takes 0.015, an enum of 20,000 texts 0.18
@@ -50,8 +50,8 @@ class Trial:
         self._vocab_size = vocab_size
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()  # by the grammar's hash
         self._lock = threading.Lock()
-        self._rooms = Room(PROCESSES), Room(SLOW_PROCESSES)
-        self._compiling = Room(COMPILING), Room(COMPILING)
+        self._quotas = ProcessQuota(PROCESSES), ProcessQuota(SLOW_PROCESSES)
+        self._compiling = ProcessQuota(COMPILING), ProcessQuota(COMPILING)
         self._forks: Forks | None = None
         self.close = weakref.finalize(self, list)
 
@@ -92,7 +92,7 @@ class Trial:
         return verdict
 
     def _try(self, grammar: Grammar, give_up: GiveUp) -> Verdict:
-        quick, slow = self._rooms
+        quick, slow = self._quotas
         try:
             with suppress(TooSlowError):
                 return Verdict(self._ask(QUICK_SECONDS, grammar, give_up, quick), slow=False)
@@ -102,8 +102,8 @@ class Trial:
         except RefusedError as error:
             return Verdict(str(error).removeprefix("grammar: "), slow=False)
 
-    def _ask(self, seconds: float, grammar: Grammar, give_up: GiveUp, room: Room) -> str:
-        return self._processes().ask(seconds, grammar.kind, grammar.text, give_up=give_up, room=room)
+    def _ask(self, seconds: float, grammar: Grammar, give_up: GiveUp, quota: ProcessQuota) -> str:
+        return self._processes().ask(seconds, grammar.kind, grammar.text, give_up=give_up, quota=quota)
 
     def _processes(self) -> Forks:
         self.warm()  # raises here what would end a process

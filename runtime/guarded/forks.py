@@ -22,7 +22,7 @@ from mxspec.runtime.guarded.process import (
     result_of,
     start,
 )
-from mxspec.runtime.guarded.room import GiveUp, Room, check
+from mxspec.runtime.guarded.process_quota import GiveUp, ProcessQuota, check
 from mxspec.runtime.guarded.wire import read_answer, send_request
 
 TICK_SECONDS = 0.02  # time after which a given-up request is seen
@@ -43,14 +43,14 @@ class Forks:
         self._parent: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._owner = 0
 
-    def ask(self, seconds: float, *request: Any, give_up: GiveUp, room: Room) -> str:
-        """The answer to a request that may take so many seconds of processor time, once there is `room` for it.
+    def ask(self, seconds: float, *request: Any, give_up: GiveUp, quota: ProcessQuota) -> str:
+        """The answer to a request that may take so many seconds of processor time, once `quota` allows it.
 
         `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError,
         TooSlowError among them, and ProcessEndedError where the fault is not the request's.
         """
         with ExitStack() as stack:
-            stack.enter_context(room.entered(give_up))
+            stack.enter_context(quota.entered(give_up))
             end = stack.enter_context(self._fork())
             requests, answers = (stack.enter_context(end.makefile(mode)) for mode in ("wb", "rb"))
             try:

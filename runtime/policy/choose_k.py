@@ -19,9 +19,8 @@ from operator import itemgetter
 from time import perf_counter
 
 from mxspec.runtime.events import Round
+from mxspec.runtime.policy.break_even import BreakEven, Tries, break_even_of_first_row, break_even_of_row
 from mxspec.runtime.policy.costs import RECENT, Costs
-from mxspec.runtime.policy.tries import Tries
-from mxspec.runtime.policy.worth import Worth, worth_of_first_row, worth_of_row
 
 Ks = list[int]  # the K of each text
 
@@ -146,11 +145,11 @@ class KByLoad:
             self._choosing.append(perf_counter() - began)
         return [min(k if load.k is None else load.k, load.room) for load, k in zip(loads, self._choice, strict=True)]
 
-    def worth(self, drafter: str, texts: int) -> Worth:
+    def break_even(self, drafter: str, texts: int) -> BreakEven:
         """The cost of a drafted token in a step of `texts` texts."""
-        row, plain = worth_of_row(self.score, texts), self.score.seconds(texts)
+        row, plain = break_even_of_row(self.score, texts), self.score.seconds(texts)
         call = self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0
-        return Worth(row=row, start=worth_of_first_row(self.score, texts), call=row + call)
+        return BreakEven(row=row, start=break_even_of_first_row(self.score, texts), call=row + call)
 
     def observe(self, cost: StepCost) -> None:
         """Learn from the cost of a step."""

@@ -15,8 +15,8 @@ from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.isolated import IsolatedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.slots import Slot, Taken
+from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
-from mxspec.runtime.policy.worth import ALL_WANTED, Worth
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logprob
 from mxspec.runtime.sampling.randomness import Draws
@@ -135,7 +135,7 @@ class Sequence:
         assert seed is not None  # Sampling.seeded() comes before the first token
         return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
 
-    def wanted(self, k: int, proposal: Proposal, draws: Draws, worth: Worth) -> Wanted:
+    def wanted(self, k: int, proposal: Proposal, draws: Draws, break_even: BreakEven) -> Wanted:
         """The request to the drafter."""
         return Wanted(
             tokens=self.tokens,
@@ -145,7 +145,7 @@ class Sequence:
             draws=draws,
             k=k,
             memory=self._memory,
-            worth=worth if self.chooses_k else ALL_WANTED,  # a fixed K is the same under every load
+            break_even=break_even if self.chooses_k else ALL_WANTED,  # a fixed K is the same under every load
             proposal=proposal,
             traced=self.settings.traced,
         )

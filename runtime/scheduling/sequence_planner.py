@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import abc
 
+from mxspec.runtime.policy.break_even import ALL_WANTED
 from mxspec.runtime.policy.choose_k import KByLoad, Load
-from mxspec.runtime.policy.worth import ALL_WANTED
 from mxspec.runtime.scheduling.sequence import Sequence
 from mxspec.runtime.scheduling.sequence_work import SequenceWork
 from mxspec.runtime.scheduling.work import Alone
@@ -79,8 +79,10 @@ class SequencePlanner:
                 self._load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
             if works:
                 chosen = any(work.text.chooses_k for work in works)
-                worth = self._load.worth(drafter.name, texts) if chosen else ALL_WANTED
-                calls = drafter.propose([work.text.wanted(work.k, work.proposal, work.draws, worth) for work in works])
+                break_even = self._load.break_even(drafter.name, texts) if chosen else ALL_WANTED
+                calls = drafter.propose(
+                    [work.text.wanted(work.k, work.proposal, work.draws, break_even) for work in works]
+                )
         except Exception as error:  # only its own texts fail: their entries in the draft's cache cannot be trusted
             for text in concerned:
                 text.slot.draft_length = 0

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.guarded.forks import Forks
 from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
-from mxspec.runtime.guarded.room import Room
+from mxspec.runtime.guarded.process_quota import ProcessQuota
 from mxspec.runtime.text.expressions import own_expressions
 
 LOAD_SECONDS = 10.0  # of processor time; a tokenizer of 256,000 tokens takes one
@@ -26,14 +26,14 @@ class GuardedEncoder:
 
     def __init__(self, tokenizer_json: str) -> None:
         forks = Forks("mxspec.runtime.text.encoding_child", tokenizer_json, start_seconds=LOAD_SECONDS)
-        self._forks, self._room = forks, Room(PROCESSES)
+        self._forks, self._quota = forks, ProcessQuota(PROCESSES)
         self.close = weakref.finalize(self, forks.close)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Token ids; raises GenerationError, and UnavailableError where a process was ended from outside."""
         seconds = SECONDS + CHARACTER_SECONDS * len(text)
         try:
-            answer = self._forks.ask(seconds, text, special, give_up=lambda: False, room=self._room)
+            answer = self._forks.ask(seconds, text, special, give_up=lambda: False, quota=self._quota)
         except ProcessEndedError as error:
             raise UnavailableError(f"prompt: {error}") from None
         except RefusedError as error:

@@ -20,7 +20,7 @@ from mxspec.formats.errors import BundleError, GenerationError, MxspecError
 from mxspec.runtime import drafters
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
-from mxspec.runtime.guarded.room import GivenUpError
+from mxspec.runtime.guarded.process_quota import GivenUpError
 from mxspec.runtime.memory import give_back
 from mxspec.runtime.request import TypedControlTokens
 from mxspec.serve.engines.flight import AbortReason, Flight

@@ -12,7 +12,7 @@ from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.policy.worth import ALL_WANTED
+from mxspec.runtime.policy.break_even import ALL_WANTED
 
 
 def draft_of(engine: Engine) -> Draft:
@@ -36,7 +36,7 @@ class GuidedDrafter(ModelDrafter):
         self.seed = 0  # decides which guesses are right; each repetition has its own, so that no K is lucky in all
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        calls = super().propose([replace(want, worth=ALL_WANTED) for want in wanted])  # noise is never sure
+        calls = super().propose([replace(want, break_even=ALL_WANTED) for want in wanted])  # noise is never sure
         for want in wanted:
             length = len(want.tokens)
             prompt = want.slot.source or self._prompt_of(want)

@@ -37,15 +37,15 @@ class Stopping:
     @property
     def worth_a_call(self) -> bool:
         """Whether a guess after those so far is likely enough to be kept."""
-        return self.want.worth.all_wanted or self.survives * self.sureness.mean >= self.want.worth.call
+        return self.want.break_even.all_wanted or self.survives * self.sureness.mean >= self.want.break_even.call
 
     def pays(self, row: Logits) -> bool:
         """Whether the token that a row gives is worth being scored."""
-        if self.want.worth.all_wanted:
+        if self.want.break_even.all_wanted:
             return True
         level = self.sureness.level(peak_probability(row))
         self.survives *= self.sureness.share(level)
-        self.stopped = self.survives < self.want.worth.row
+        self.stopped = self.survives < self.want.break_even.row
         if not self.stopped:
             self.judged.append((self.sureness, level))
         return not self.stopped

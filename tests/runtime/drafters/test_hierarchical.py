@@ -15,7 +15,7 @@ from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.policy.worth import ALL_WANTED, Worth
+from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
@@ -50,7 +50,7 @@ class Drafting:
         self.slots = [Slot(0), Slot(1)]
         self.memories = [drafter.begin(text, "") for text in self.texts]
 
-    def round(self, ks: list[int], worth: Worth = ALL_WANTED) -> list[Proposal]:
+    def round(self, ks: list[int], break_even: BreakEven = ALL_WANTED) -> list[Proposal]:
         wants = []
         for text, slot, memory, k in zip(self.texts, self.slots, self.memories, ks, strict=True):
             shaper = Shaper(self.sampling, text, vocab_size=VOCAB, eos=())
@@ -64,7 +64,7 @@ class Drafting:
                     draws=draws,
                     k=k,
                     memory=memory,
-                    worth=worth,
+                    break_even=break_even,
                     proposal=Proposal(),
                 )
             )
@@ -81,13 +81,15 @@ class Drafting:
             self.drafter.observe(memory, Round(drafted, evaluated, accepted, accepted + 1, 0.0, 0.0, 0.0))
 
 
-@pytest.mark.parametrize("worth", [ALL_WANTED, Worth(row=0.2, start=0.2, call=0.35)], ids=["all", "worthwhile"])
+@pytest.mark.parametrize(
+    "break_even", [ALL_WANTED, BreakEven(row=0.2, start=0.2, call=0.35)], ids=["all", "worthwhile"]
+)
 @pytest.mark.parametrize("name", CHOICES)
 def test_it_proposes_the_same_as_the_model_alone(
-    toys: Any, name: str, worth: Worth, monkeypatch: pytest.MonkeyPatch
+    toys: Any, name: str, break_even: BreakEven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it stops where the model stops, which asks distributions alone: by a token drawn, the text would be biased."""
-    monkeypatch.setattr(hierarchical, "worth_of_row", lambda costs, texts: 0.1)  # not by the clock
+    monkeypatch.setattr(hierarchical, "break_even_of_row", lambda costs, texts: 0.1)  # not by the clock
     choice, sampling = CHOICES[name]
     alone, sped = (toys.Session(copying, capacity=300, slots=2) for _ in range(2))
     model = Drafting(ModelDrafter(Draft(alone)), choice, sampling)
@@ -96,7 +98,7 @@ def test_it_proposes_the_same_as_the_model_alone(
     for _ in range(30):
         ks = [rng.randrange(0, 6), rng.randrange(1, 6)]
         wished += ks
-        expected, proposals = model.round(ks, worth), both.round(ks, worth)
+        expected, proposals = model.round(ks, break_even), both.round(ks, break_even)
         kept, counts = [], []
         for mine, theirs in zip(proposals, expected, strict=True):
             assert mine.tokens == theirs.tokens
@@ -110,7 +112,7 @@ def test_it_proposes_the_same_as_the_model_alone(
         for drafting in (model, both):
             drafting.keep(kept, counts)
     assert len(sped.calls) < 0.8 * len(alone.calls)
-    assert (sum(lengths) == sum(wished)) == worth.all_wanted
+    assert (sum(lengths) == sum(wished)) == break_even.all_wanted
 
 
 def test_the_last_token_proposed_may_lie_one_beyond_the_cache(toys: Any) -> None:

@@ -18,7 +18,7 @@ from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.policy.worth import Worth
+from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
@@ -97,7 +97,7 @@ class Rounds:
                 draws=Draws(0, 0, len(self.tokens)),
                 k=2,
                 memory=self.memory,
-                worth=Worth(row=0.05, start=0.05),
+                break_even=BreakEven(row=0.05, start=0.05),
                 proposal=Proposal(),
             )
             self.drafter.propose([want])

@@ -15,7 +15,7 @@ from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.policy.worth import Worth
+from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
@@ -26,7 +26,7 @@ TEXT = [1, 2, 3]
 
 
 def wanted(
-    text: list[int], slot: Slot, k: int, sampling: Sampling | None = None, sample: int = 0, worth: float = 0.0
+    text: list[int], slot: Slot, k: int, sampling: Sampling | None = None, sample: int = 0, break_even: float = 0.0
 ) -> Wanted:
     sampling = sampling or Sampling()
     shaper = Shaper(sampling, text, vocab_size=VOCAB, eos=())
@@ -38,7 +38,7 @@ def wanted(
         draws=Draws(sampling.seed or 0, sample, len(text)),
         k=k,
         memory=[],
-        worth=Worth(row=worth, call=worth + 0.05),
+        break_even=BreakEven(row=break_even, call=break_even + 0.05),
         proposal=Proposal(),
     )
 
@@ -145,10 +145,10 @@ def peaked(sure: float) -> Any:
 def test_it_stops_when_it_is_unsure_unless_k_is_fixed(toys: Any, sampling: Sampling) -> None:
     counts = {}
     for sure in (0.2, 0.7, 0.99):
-        for worth in (0.0, 0.3):
-            want = wanted(TEXT, Slot(0), 6, sampling, worth=worth)
+        for break_even in (0.0, 0.3):
+            want = wanted(TEXT, Slot(0), 6, sampling, break_even=break_even)
             toys.Session(peaked(sure)).drafter.propose([want])
-            counts[sure, worth] = len(want.proposal.tokens)
+            counts[sure, break_even] = len(want.proposal.tokens)
     assert counts[0.2, 0.0] == counts[0.7, 0.0] == counts[0.99, 0.0] == counts[0.99, 0.3] == 6
     assert counts[0.2, 0.3] < counts[0.7, 0.3] < 6
 
@@ -157,7 +157,7 @@ def test_it_learns_its_accuracy_for_each_confidence(toys: Any) -> None:
     """A draft that is sure and wrong soon guesses no more than one call finds out."""
     session, slot = toys.Session(peaked(0.99)), Slot(0)
     for _ in range(60):
-        want = wanted(TEXT, slot, 6, worth=0.3)
+        want = wanted(TEXT, slot, 6, break_even=0.3)
         session.drafter.propose([want])
         done = Round(len(want.proposal.tokens), min(1, len(want.proposal.tokens)), 0, 1, 0.0, 0.0, 0.0)
         session.drafter.observe(want.memory, done)

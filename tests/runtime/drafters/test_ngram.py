@@ -15,7 +15,7 @@ from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.ngram import NgramDrafter
 from mxspec.runtime.drafters.ngram_tables import NgramTables
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.policy.worth import Worth
+from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
@@ -32,7 +32,7 @@ def arrays() -> Arrays:
 def propose(
     text: list[int],
     k: int = 3,
-    worth: float = 0.0,
+    break_even: float = 0.0,
     choice: Choice | None = None,
     seed: int = 0,
     sampling: Sampling | None = None,
@@ -46,7 +46,7 @@ def propose(
         draws=Draws(seed, 0, len(text)),
         k=k,
         memory=drafter.begin(text, ""),
-        worth=Worth(row=worth),
+        break_even=BreakEven(row=break_even),
         proposal=Proposal(),
     )
     drafter.propose([want])
@@ -86,8 +86,8 @@ def test_guesses_are_shaped_like_the_text(sampling: Sampling, own_temperature: f
 
 
 def test_a_token_that_is_not_worth_its_cost_is_not_proposed() -> None:
-    assert len(propose([1, 2, 3, 1, 2, 3, 1, 2] * 8, worth=0.3).tokens) == 3
-    assert propose([5, 6, 7, 8, 9] * 20, worth=0.1).tokens == []
+    assert len(propose([1, 2, 3, 1, 2, 3, 1, 2] * 8, break_even=0.3).tokens) == 3
+    assert propose([5, 6, 7, 8, 9] * 20, break_even=0.1).tokens == []
 
 
 def with_last(name: str, value: int) -> Callable[[Arrays], Any]:

@@ -17,7 +17,7 @@ from mxspec.runtime.drafters.suffixes.past_answers import PastAnswers
 from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.policy.worth import Worth
+from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
@@ -34,7 +34,7 @@ class Text:
         self.memory = drafter.begin(self.tokens, cache_key)
         self.sampling = Sampling() if greedy else Sampling(temperature=1.0, seed=1)
 
-    def propose(self, k: int, worth: float = 0.0, ahead: Sequence[int] = ()) -> Proposal:
+    def propose(self, k: int, break_even: float = 0.0, ahead: Sequence[int] = ()) -> Proposal:
         shaper = Shaper(self.sampling, self.tokens, vocab_size=VOCAB, eos=())
         proposal = Proposal(list(ahead), ["grammar"] * len(ahead))
         want = Wanted(
@@ -45,14 +45,14 @@ class Text:
             draws=Draws(0, 0, len(self.tokens)),
             k=k,
             memory=self.memory,
-            worth=Worth(row=worth),
+            break_even=BreakEven(row=break_even),
             proposal=proposal,
         )
         assert self.drafter.propose([want]) == []
         return proposal
 
-    def guess(self, k: int, worth: float = 0.0, ahead: Sequence[int] = ()) -> list[int]:
-        return self.propose(k, worth, ahead).tokens[len(ahead) :]
+    def guess(self, k: int, break_even: float = 0.0, ahead: Sequence[int] = ()) -> list[int]:
+        return self.propose(k, break_even, ahead).tokens[len(ahead) :]
 
     def end(self) -> None:
         self.drafter.end(self.memory, self.tokens)
@@ -92,15 +92,15 @@ def test_a_text_may_grow_in_any_pieces(drafter: Drafter) -> None:
 def test_guesses_that_are_never_accepted_are_proposed_no_longer(drafter: Drafter) -> None:
     """After 1 always comes another token; a fixed K proposes all the same."""
     text = Text(drafter, [token for other in range(2, 62) for token in (1, other)] + [1])
-    assert text.guess(4, worth=0.05) == []
-    assert len(Text(drafter, [1, 2, 3, 1]).guess(4, worth=0.05)) == 1  # nothing is known of it yet
+    assert text.guess(4, break_even=0.05) == []
+    assert len(Text(drafter, [1, 2, 3, 1]).guess(4, break_even=0.05)) == 1  # nothing is known of it yet
     assert len(text.guess(4)) == 4
 
 
 def test_a_longer_match_is_trusted_with_more() -> None:
-    short = Text(SuffixDrafter(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]).guess(8, worth=0.25)
-    middle = Text(SuffixDrafter(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]).guess(8, worth=0.25)
-    long = Text(SuffixDrafter(), [*range(1, 30), *range(1, 20)]).guess(8, worth=0.25)
+    short = Text(SuffixDrafter(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]).guess(8, break_even=0.25)
+    middle = Text(SuffixDrafter(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]).guess(8, break_even=0.25)
+    long = Text(SuffixDrafter(), [*range(1, 30), *range(1, 20)]).guess(8, break_even=0.25)
     assert len(short) < len(middle) < len(long) == 8
 
 

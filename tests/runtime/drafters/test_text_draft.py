@@ -16,7 +16,7 @@ from mxspec.runtime.drafters.text_draft import TextDraft, TextDrafter
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.policy.worth import Worth
+from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
@@ -78,7 +78,9 @@ def drafter(session: Any) -> TextDrafter:
     return made
 
 
-def wanted(text: list[int], slot: Slot, k: int, worth: float = 0.0, *, traced: bool = False, **settings: Any) -> Wanted:
+def wanted(
+    text: list[int], slot: Slot, k: int, break_even: float = 0.0, *, traced: bool = False, **settings: Any
+) -> Wanted:
     sampling = Sampling(**settings)
     return Wanted(
         tokens=text,
@@ -88,7 +90,7 @@ def wanted(text: list[int], slot: Slot, k: int, worth: float = 0.0, *, traced: b
         draws=Draws(sampling.seed or 0, 0, len(text)),
         k=k,
         memory=[],
-        worth=Worth(row=worth, call=worth + 0.05),
+        break_even=BreakEven(row=break_even, call=break_even + 0.05),
         proposal=Proposal(),
         traced=traced,
     )
@@ -201,10 +203,10 @@ def test_it_stops_where_it_is_not_sure(toys: Any) -> None:
         return storyteller(own) * (0.25 if len(own) > 5 else 1)
 
     counts = {}
-    for worth in (0.0, 0.5):
-        want = wanted([4], Slot(0), 5, worth)
+    for break_even in (0.0, 0.5):
+        want = wanted([4], Slot(0), 5, break_even)
         drafter(toys.Session(unsure, tokens=TOKENS)).propose([want])
-        counts[worth] = len(want.proposal.tokens), len(want.memory)
+        counts[break_even] = len(want.proposal.tokens), len(want.memory)
     assert counts[0.0] == (5, 0)
     assert 0 < counts[0.5][0] == counts[0.5][1] < 5  # a level for each proposed token
 

@@ -16,7 +16,7 @@ from mxspec.runtime.grammars import trial as trial_module
 from mxspec.runtime.grammars import trial_child
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.grammars.trial import LONGEST, Trial
-from mxspec.runtime.guarded.room import GivenUpError
+from mxspec.runtime.guarded.process_quota import GivenUpError
 
 from .test_grammar import EOS, TOKENIZERS
 

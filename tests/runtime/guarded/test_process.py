@@ -11,7 +11,7 @@ import pytest
 
 from mxspec.runtime.guarded.forks import Forks
 from mxspec.runtime.guarded.process import GuardedProcess, ProcessEndedError, RefusedError, TooSlowError
-from mxspec.runtime.guarded.room import Room
+from mxspec.runtime.guarded.process_quota import ProcessQuota
 
 KEPT = """
 import os, sys
@@ -44,8 +44,8 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         yield lambda number: process.ask(9.0, int(number))
         process.close()
     else:
-        forks, room = Forks("own_child"), Room(1)
-        yield lambda number: forks.ask(9.0, int(number), give_up=lambda: False, room=room)
+        forks, quota = Forks("own_child"), ProcessQuota(1)
+        yield lambda number: forks.ask(9.0, int(number), give_up=lambda: False, quota=quota)
         forks.close()
 
 
@@ -79,5 +79,5 @@ def test_a_process_has_so_much_time_to_prepare_itself(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     forks = Forks("slow_child", start_seconds=0.1)
     with pytest.raises(TooSlowError, match=r"^more than 0\.1 seconds$"):
-        forks.ask(9.0, 0, give_up=lambda: False, room=Room(1))
+        forks.ask(9.0, 0, give_up=lambda: False, quota=ProcessQuota(1))
     forks.close()

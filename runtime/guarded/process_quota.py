@@ -1,4 +1,4 @@
-"""Room for a few at a time, where the latest to come is the next: a flood does not hold up who comes after it."""
+"""How many requests are worked on at a time; the latest is the next: a flood does not hold up who comes after it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class GivenUpError(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Room:
-    """Room for `count` threads."""
+class ProcessQuota:
+    """Lets `count` threads in at a time."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -25,7 +25,7 @@ class Room:
 
     @contextmanager
     def entered(self, give_up: GiveUp) -> Iterator[None]:
-        """Wait for room, and take it until the context ends; raises GivenUpError once `give_up` is true."""
+        """Wait for a place, and take it until the context ends; raises GivenUpError once `give_up` is true."""
         turn = threading.Event()
         with self._lock:
             if self._free:
