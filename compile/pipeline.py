@@ -18,16 +18,15 @@ from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows
 from mxspec.compile.checkpoint.check_complete import require_complete
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.eagle3 import fit_head
-from mxspec.compile.checkpoint.mtp import fit_mtp
+from mxspec.compile.checkpoint.fit_head import fit_head, fit_mtp
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.settings.generation_config import not_applied_note, read_rules, read_sampling
 from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.guesses.write_guesses import check_texts, write_guesses
-from mxspec.compile.heads.eagle3_config import Eagle3Config
-from mxspec.compile.heads.head_config import HeadConfig
-from mxspec.compile.heads.mtp_config import MtpConfig
+from mxspec.compile.heads.eagle3 import Eagle3Config
+from mxspec.compile.heads.head import HeadConfig
+from mxspec.compile.heads.mtp import MtpConfig
 from mxspec.compile.planning.context import choose_contexts, rope_warning, source_length
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.planning.share_tables import share_tables

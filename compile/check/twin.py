@@ -26,7 +26,7 @@ from mxspec.compile.checkpoint.buffers import stored_buffers
 from mxspec.compile.checkpoint.experts import chosen_experts
 from mxspec.compile.checkpoint.files.weight_files import SAFETENSORS
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
-from mxspec.compile.heads.eagle3_config import Eagle3Config
+from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 
 LAYERS = 2  # at least; as many as it takes to have one of each kind

@@ -13,7 +13,6 @@ from typing import Self
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_FILES, merge_adapter
-from mxspec.compile.checkpoint.eagle3 import name_head_tensors
 from mxspec.compile.checkpoint.experts import has_experts, join_experts
 from mxspec.compile.checkpoint.fetch import DESCRIPTIONS
 from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
@@ -21,14 +20,13 @@ from mxspec.compile.checkpoint.files.watch import Watch
 from mxspec.compile.checkpoint.files.weight_files import find_weights
 from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf, shards_of
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES, make_tokenizer
-from mxspec.compile.checkpoint.mtp import name_mtp_tensors
 from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.names import UNTIED, name_parameters
 from mxspec.compile.checkpoint.settings.config import CONFIG, load_config, load_mtp_config, read_settings
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor, rows_of_blocks
 from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES, CheckpointTensor, Tensor, Tensors, open_shard
 from mxspec.compile.checkpoint.ties import broken_ties
-from mxspec.compile.heads.eagle3_config import Eagle3Config
+from mxspec.compile.heads.eagle3 import Eagle3Config, name_head_tensors
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TOKENIZER
 
@@ -89,7 +87,8 @@ class Checkpoint:
     def _take_mtp(self) -> None:
         layers, self.config = self.config.num_hidden_layers, load_mtp_config(self.folder)
         take_layout(self.config, self.folder / CONFIG)
-        self.tensors, self.notes = name_mtp_tensors(self.config, layers, self.tensors, str(self.folder))
+        self.tensors, more = self.config.name_tensors(layers, self.tensors, str(self.folder))
+        self.notes = [more] if more else []
         if has_experts(self.tensors):
             self.tensors = join_experts(name_parameters(self.config), self.tensors)
 

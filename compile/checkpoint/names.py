@@ -21,8 +21,6 @@ from transformers.core_model_loading import (
 )
 
 from mxspec.compile.checkpoint.settings.config import one_line
-from mxspec.compile.heads import eagle3 as _eagle3  # noqa: F401 (transformers' automatic classes learn of both)
-from mxspec.compile.heads import mtp as _mtp  # noqa: F401
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 UNTIED = "untied_parameters"  # a key that mxspec adds to a configuration: parameters that are not tied after all

@@ -14,6 +14,28 @@ import torch
 from torch import Tensor, nn
 
 
+class HeadConfig:
+    """Mixed into the configuration of such a draft, beside the settings of its one layer.
+
+    `taps` are the places in the target whose states it reads (trace/taps.py), `tap_count` of them; None until the
+    target is known. `hidden_size` is the width of its own states.
+    """
+
+    hidden_size: int
+    taps: list[int] | None
+    tap_count: int
+
+    @property
+    def states_width(self) -> int:
+        """Values of a token's state at one place."""
+        raise NotImplementedError
+
+    @property
+    def states_size(self) -> int:
+        """Values of a token's states at all places."""
+        return self.tap_count * self.states_width
+
+
 @dataclass(frozen=True, slots=True)
 class HeadOutput:
     """`logits` float32[1, tokens, rows], and `states` float32[1, tokens, hidden]: the g of the next step."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedConfig
 
-from mxspec.compile.heads.mtp_config import MtpConfig
+from mxspec.compile.heads.mtp import MtpConfig
 from mxspec.compile.planning.forecast import ModelForecast
 from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
 from mxspec.formats.caches import cache_bytes, kept_tokens

@@ -21,8 +21,7 @@ from mxspec.compile.checkpoint.settings.architecture import (
 )
 from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
-from mxspec.compile.heads.head import StatesHead
-from mxspec.compile.heads.head_config import HeadConfig
+from mxspec.compile.heads.head import HeadConfig, StatesHead
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, experts_of, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never

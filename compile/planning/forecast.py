@@ -15,7 +15,7 @@ from mxspec.compile.checkpoint.names import is_computed, name_parameters
 from mxspec.compile.checkpoint.open_checkpoint import read_config
 from mxspec.compile.checkpoint.settings.architecture import decoder_heads, decoder_layers, head_size, layer_windows
 from mxspec.compile.checkpoint.settings.config import make_config, read_settings
-from mxspec.compile.heads.mtp_config import MtpConfig, mtp_settings
+from mxspec.compile.heads.mtp import MtpConfig, mtp_settings
 from mxspec.compile.planning.context import choose_contexts, source_length
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format
 from mxspec.formats.caches import cache_bytes, kept_tokens

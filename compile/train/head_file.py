@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.eagle3 import fit_head, table_of, target_ids
+from mxspec.compile.checkpoint.fit_head import fit_head, table_of, target_ids
 from mxspec.compile.checkpoint.settings.architecture import (
     architecture_name,
     context_limit,
@@ -25,8 +25,7 @@ from mxspec.compile.checkpoint.settings.architecture import (
 from mxspec.compile.checkpoint.settings.config import make_config
 from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.checkpoint.tensors.tensor import read_whole
-from mxspec.compile.heads.eagle3 import Eagle3Head
-from mxspec.compile.heads.eagle3_config import FLAGS, LAYERS, SPECULATORS, Eagle3Config, default_taps
+from mxspec.compile.heads.eagle3 import FLAGS, LAYERS, SPECULATORS, Eagle3Config, Eagle3Head, default_taps
 from mxspec.compile.train.mx_matrices import mx_matrices, quantization_config
 from mxspec.formats.errors import BundleError, PairError
 

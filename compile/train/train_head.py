@@ -22,7 +22,7 @@ from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, 
 from mxspec.compile.checkpoint.settings.special_tokens import read_ends
 from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.guesses.encode_text import encode_text
-from mxspec.compile.heads.eagle3_config import LAYERS, Eagle3Config
+from mxspec.compile.heads.eagle3 import LAYERS, Eagle3Config
 from mxspec.compile.planning.context import choose_contexts
 from mxspec.compile.progress import Stages
 from mxspec.compile.train.acceptance import Acceptance

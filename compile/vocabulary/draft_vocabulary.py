@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.eagle3 import target_ids
+from mxspec.compile.checkpoint.fit_head import target_ids
 from mxspec.compile.checkpoint.settings.special_tokens import read_ends
 from mxspec.compile.guesses.encode_text import encode_text
-from mxspec.compile.heads.eagle3_config import Eagle3Config
+from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side, writing_arrays

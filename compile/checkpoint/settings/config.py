@@ -13,8 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mxspec.compile.checkpoint.settings.plain_decoder import ONLY_PLAIN, require_plain_decoder
-from mxspec.compile.heads.eagle3_config import head_settings
-from mxspec.compile.heads.mtp_config import mtp_settings
+from mxspec.compile.heads.eagle3 import head_settings
+from mxspec.compile.heads.mtp import mtp_settings
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import parse_json, shorten
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto as auto
 
 from mxspec.compile.checkpoint.settings.architecture import architecture_name
-from mxspec.compile.heads.head_config import HeadConfig
+from mxspec.compile.heads.head import HeadConfig
 from mxspec.formats.errors import UnsupportedModelError
 
 ONLY_PLAIN = "such models are not supported, only plain decoders and encoder-decoders are"  # the end of a refusal

@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.eagle3 import fit_head, target_ids
+from mxspec.compile.checkpoint.fit_head import fit_head, target_ids
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.recipes.recipe import Recipe

@@ -17,7 +17,7 @@ import torch
 from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.mtp import fit_mtp
+from mxspec.compile.checkpoint.fit_head import fit_mtp
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelName

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mxspec.compile.checkpoint.settings.config import make_config
-from mxspec.compile.heads.eagle3_config import Eagle3Config
+from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.formats.errors import CheckpointError, MxspecError, UnsupportedModelError
 from tests.compile.commands.test_speccompile import failed, speccompile
 from tests.compile.heads.make_head import ROWS, TARGET_LOGITS, save_head

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.eagle3 import fit_head
-from mxspec.compile.checkpoint.mtp import fit_mtp
+from mxspec.compile.checkpoint.fit_head import fit_head, fit_mtp
 from mxspec.compile.checkpoint.tensors.tensor import read_whole
 from mxspec.compile.heads.eagle3 import Eagle3Head
 from mxspec.compile.heads.mtp import MimoMtp

@@ -1,35 +1,23 @@
-"""The checkpoint of an EAGLE-3 head: its tensors by their names in our module, and what it shares with its target."""
+"""Give a draft head what it shares with its target: the tokenizer, and tables that it lacks or has copies of."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.compile.checkpoint.settings.architecture import decoder_layers
 from mxspec.compile.checkpoint.tensors.derived import Ids
-from mxspec.compile.checkpoint.tensors.tensor import FileTensor, Tensor, Tensors
-from mxspec.compile.heads.eagle3_config import LAYERS, Eagle3Config, default_taps
+from mxspec.compile.checkpoint.tensors.tensor import FileTensor, Tensor
+from mxspec.compile.checkpoint.ties import same_values
+from mxspec.compile.heads.eagle3 import LAYERS, OFFSETS, Eagle3Config, default_taps
+from mxspec.compile.heads.mtp import MtpConfig
 from mxspec.formats.errors import CheckpointError, PairError
 
-if TYPE_CHECKING:
-    from mxspec.compile.checkpoint.checkpoint import Checkpoint
-
-_OFFSETS = "d2t"
 _INTEGERS = {"I64": np.int64, "I32": np.int32}
 _WITHOUT_EFFECT = ("inv_freq", "verifier_norm.weight", "verifier_lm_head.weight")  # computed, or of training
-EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
-
-
-def name_head_tensors(tensors: Tensors) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Tensors under the names of the speculators form, and d2t; the other form calls its layer `midlayer`.
-
-    t2d, which says the same as d2t, is left out.
-    """
-    named = {name.removeprefix("model.").replace("midlayer.", "layers.0.", 1): value for name, value in tensors.items()}
-    return {name: value for name, value in named.items() if name not in (_OFFSETS, "t2d")}, named.get(_OFFSETS)
+EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 def fit_head(head: Checkpoint, target: Checkpoint) -> None:
@@ -57,13 +45,37 @@ def fit_head(head: Checkpoint, target: Checkpoint) -> None:
     config.taps = taps
     take_table(head, target, EMBEDDING, target.named.get_input_embeddings())
     if config.draft_vocab_size == config.vocab_size:
-        take_table(head, target, HEAD, target.named.get_output_embeddings())
+        take_table(head, target, LM_HEAD, target.named.get_output_embeddings())
     head.tokenizer = target.tokenizer
     known = {name for name, _ in head.named.named_parameters()}
     if unknown := sorted(name for name in head.tensors.keys() - known if not name.endswith(_WITHOUT_EFFECT)):
         raise CheckpointError(
             f"{head.folder}: tensor {unknown[0]!r} has no place in an EAGLE-3 head with the settings of its config.json"
         )
+
+
+def fit_mtp(draft: Checkpoint, target: Checkpoint) -> None:
+    """Give an MTP layer what it shares with its target: the tokenizer, and tables that it lacks or has copies of.
+
+    Raises CheckpointError for missing tensors, and for those that it has no place for.
+    """
+    for name, module in (
+        (EMBEDDING, target.named.get_input_embeddings()),
+        (LM_HEAD, target.named.get_output_embeddings()),
+    ):
+        own = draft.tensors.get(name)
+        if own is not None and same_values(own, table_of(target, module)):
+            del draft.tensors[name]
+        take_table(draft, target, name, module)
+    draft.tokenizer = target.tokenizer
+    config: MtpConfig = draft.config
+    prefix = config.layer_prefix(target.config.num_hidden_layers)
+    known = draft.named.state_dict().keys()
+    missing = known - draft.tensors.keys()
+    unknown = {name for name in draft.tensors.keys() - known if not name.endswith(_WITHOUT_EFFECT)}
+    for names, what in ((missing, "is missing"), (unknown, "has no place in an MTP layer")):
+        if names:
+            raise CheckpointError(f"{draft.folder}: tensor {prefix}{config.published(min(names))} {what}")
 
 
 def target_ids(head: Checkpoint) -> Ids:
@@ -77,10 +89,10 @@ def target_ids(head: Checkpoint) -> Ids:
         return np.arange(rows)
     if not isinstance(tensor, FileTensor):
         raise CheckpointError(
-            f"{head.folder}: tensor {_OFFSETS!r} is missing, which says what the {rows} rows of the head are of "
+            f"{head.folder}: tensor {OFFSETS!r} is missing, which says what the {rows} rows of the head are of "
             f"{vocab_size} tokens; expected int64[{rows}]"
         )
-    where = f"tensor {_OFFSETS!r} of {tensor.shard}"
+    where = f"tensor {OFFSETS!r} of {tensor.shard}"
     kind = _INTEGERS.get(tensor.stored.dtype)
     if kind is None or tensor.shape != (rows,):
         raise CheckpointError(
