@@ -16,8 +16,7 @@ from mxspec.compile.check.pair import Vocabulary, check_kinds, usable_ids
 from mxspec.compile.check.prompt_parts import check_prompt_parts
 from mxspec.compile.check.referee import Verdict, judge
 from mxspec.compile.check.windows import check_windows
-from mxspec.compile.checkpoint.check_complete import require_complete
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.checkpoint import Checkpoint, require_complete
 from mxspec.compile.checkpoint.fit_head import fit_head, fit_mtp
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.settings.generation_config import not_applied_note, read_rules, read_sampling

@@ -225,7 +225,7 @@ def header(place: Path) -> Target:
 def index(place: Path) -> Target:
     """The index of a sharded checkpoint, whose shards are there."""
     from mxspec.compile.checkpoint.checkpoint import Checkpoint
-    from mxspec.compile.checkpoint.files.weight_files import SAFETENSORS
+    from mxspec.compile.checkpoint.tensors.weight_files import SAFETENSORS
 
     shutil.copy(DEMO / "target" / "config.json", place)
     weight_map = {}
@@ -245,7 +245,7 @@ def pickled(place: Path) -> Target:
     """The list of tensors in a file of torch.save."""
     import torch
 
-    from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
+    from mxspec.compile.checkpoint.tensors.pickled_shard import open_pickle
 
     path, shared = place / "pytorch_model.bin", torch.ones(4, 8, dtype=torch.bfloat16)
     torch.save({"a.weight": shared, "b.weight": shared[1:3], "norm": torch.nn.Parameter(torch.ones(3))}, path)

@@ -37,6 +37,7 @@ TRACING = (
     "formats",
     "recipes",
     "compile/progress.py",
+    "compile/quiet.py",
     "compile/heads",
     "compile/checkpoint",
     "compile/graph",

@@ -29,9 +29,8 @@ from mxspec.compile.check.reference import (
 )
 from mxspec.compile.check.twin import LOUD, QUIET, Scale, taps_of_twin, write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.settings.architecture import architecture_name
+from mxspec.compile.checkpoint.settings.architecture import architecture_name, require_plain_decoder
 from mxspec.compile.checkpoint.settings.config import one_line
-from mxspec.compile.checkpoint.settings.plain_decoder import require_plain_decoder
 from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import BundleError, CheckFailed, MxspecError, UnsupportedModelError

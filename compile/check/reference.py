@@ -15,12 +15,12 @@ from mxspec.compile.check.readings import Logits, Reading, Text
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.names import in_text_half, rename
-from mxspec.compile.checkpoint.quiet_transformers import silence
 from mxspec.compile.checkpoint.settings.architecture import rope_switch
 from mxspec.compile.checkpoint.settings.config import one_line
 from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES, read_whole
 from mxspec.compile.heads.head import StatesHead
+from mxspec.compile.quiet import quiet_transformers
 from mxspec.compile.trace.layers import layers_of
 from mxspec.formats.errors import CheckpointError
 from mxspec.runtime.models.states import stand_in_states
@@ -44,7 +44,7 @@ def load_reference(checkpoint: Checkpoint, config: PreTrainedConfig) -> PreTrain
     """
     attention = "sdpa" if config.model_type == "falcon" and config.alibi else "eager"  # eager adds its ALiBi twice
     values = {name: torch.from_numpy(value) for name, value in _values(checkpoint)}
-    with silence():
+    with quiet_transformers():
         try:
             model: PreTrainedModel = type(checkpoint.named).from_pretrained(
                 None,

@@ -24,8 +24,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import stored_buffers
 from mxspec.compile.checkpoint.experts import chosen_experts
-from mxspec.compile.checkpoint.files.weight_files import SAFETENSORS
 from mxspec.compile.checkpoint.names import is_computed, name_parameters
+from mxspec.compile.checkpoint.tensors.weight_files import SAFETENSORS
 from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 

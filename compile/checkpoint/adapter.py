@@ -12,13 +12,13 @@ from typing import Any
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
-from mxspec.compile.checkpoint.files.weight_files import PICKLES_ADVICE
 from mxspec.compile.checkpoint.names import rename, tied_names
 from mxspec.compile.checkpoint.settings.architecture import architecture_name
 from mxspec.compile.checkpoint.settings.config import read_settings
 from mxspec.compile.checkpoint.tensors.derived import LowRank, MergedTensor
+from mxspec.compile.checkpoint.tensors.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensor, Tensors, open_shard
+from mxspec.compile.checkpoint.tensors.weight_files import PICKLES_ADVICE
 from mxspec.compile.checkpoint.ties import same_values
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten

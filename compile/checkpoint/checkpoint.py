@@ -13,22 +13,24 @@ from typing import Self
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_FILES, merge_adapter
-from mxspec.compile.checkpoint.experts import has_experts, join_experts
+from mxspec.compile.checkpoint.experts import chosen_experts, expert_matrices, has_experts, join_experts
 from mxspec.compile.checkpoint.fetch import DESCRIPTIONS
-from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
-from mxspec.compile.checkpoint.files.watch import Watch
-from mxspec.compile.checkpoint.files.weight_files import find_weights
 from mxspec.compile.checkpoint.gguf.open_gguf import OpenedGguf, find_gguf, open_gguf, shards_of
 from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES, make_tokenizer
-from mxspec.compile.checkpoint.mx_config import MxLayout, take_layout
-from mxspec.compile.checkpoint.names import UNTIED, name_parameters
+from mxspec.compile.checkpoint.names import UNTIED, is_computed, name_parameters, resolve_names
+from mxspec.compile.checkpoint.settings.architecture import context_limit
 from mxspec.compile.checkpoint.settings.config import CONFIG, load_config, load_mtp_config, read_settings
+from mxspec.compile.checkpoint.settings.mx_config import MxLayout, take_layout
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor, rows_of_blocks
+from mxspec.compile.checkpoint.tensors.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES, CheckpointTensor, Tensor, Tensors, open_shard
+from mxspec.compile.checkpoint.tensors.weight_files import Watch, find_weights
 from mxspec.compile.checkpoint.ties import broken_ties
 from mxspec.compile.heads.eagle3 import Eagle3Config, name_head_tensors
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TOKENIZER
+
+MOST_BUFFER_BYTES = 1 << 30  # of tables that transformers computes when it builds a model; honest ones have some MB
 
 
 class Checkpoint:
@@ -180,3 +182,32 @@ def _join_codes(tensors: Tensors, layout: MxLayout) -> dict[str, Tensor]:
             codes, scales = rows_of_blocks(codes, scales)
         joined[found.weight] = MxTensor(codes, scales, format_name, layout.unpack[format_name])
     return joined
+
+
+def require_complete(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError for a parameter without a tensor of its shape and type, and for endless tables."""
+    model, config = checkpoint.named, checkpoint.folder / CONFIG
+    tables = sum(buffer.numel() * buffer.itemsize for buffer in model.buffers())
+    if tables > MOST_BUFFER_BYTES:
+        raise CheckpointError(
+            f"{config}: max_position_embeddings: {context_limit(checkpoint.config)} positions make tables of "
+            f"{tables / 1e9:,.1f} GB, expected at most {MOST_BUFFER_BYTES / 1e9:.1f} GB: write the number there "
+            "that the model was trained for"
+        )
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters() if not is_computed(model, name)}
+    experts, chosen = expert_matrices(model), chosen_experts(checkpoint.config) or 0
+    if few := [matrix.experts for matrix in experts.values() if matrix.experts < chosen]:
+        raise CheckpointError(
+            f"{config}: {chosen} experts are chosen for a token, expected at most {few[0]}, all of them"
+        )
+    shapes |= {name: matrix.shape for name, matrix in experts.items()}
+    tensor_of = resolve_names(model, checkpoint.tensors, shapes).tensor_of
+    for name, shape in shapes.items():
+        tensor = checkpoint.tensors[tensor_of[name]]
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"tensor {tensor.name!r} of {tensor.shard} has shape {list(tensor.shape)}, but {name} is {list(shape)} "
+                f"by {config}, which belongs to another checkpoint"
+            )
+        if isinstance(tensor, CheckpointTensor):
+            tensor.read_rows(0, 1)  # raises for a type that cannot be packed

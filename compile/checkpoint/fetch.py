@@ -21,7 +21,10 @@ from huggingface_hub.errors import (
 )
 
 from mxspec.compile.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_PICKLE, ADAPTER_WEIGHTS
-from mxspec.compile.checkpoint.files.weight_files import (
+from mxspec.compile.checkpoint.gguf.open_gguf import shard_pattern
+from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES
+from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.tensors.weight_files import (
     PICKLES,
     PICKLES_ADVICE,
     SAFETENSORS,
@@ -29,9 +32,6 @@ from mxspec.compile.checkpoint.files.weight_files import (
     kinds_to_read,
     read_index,
 )
-from mxspec.compile.checkpoint.gguf.open_gguf import shard_pattern
-from mxspec.compile.checkpoint.make_tokenizer import TOKENIZER_SOURCES
-from mxspec.compile.checkpoint.settings.config import CONFIG
 from mxspec.formats.errors import CheckpointError, RecipeError
 from mxspec.formats.manifest import TOKENIZER
 from mxspec.recipes.recipe import Recipe, TargetRecipe

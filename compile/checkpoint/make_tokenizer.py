@@ -8,7 +8,7 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedConfig
 
-from mxspec.compile.checkpoint.quiet_transformers import silence
+from mxspec.compile.quiet import quiet_transformers
 from mxspec.formats.errors import CheckpointError, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import parse_json
@@ -58,7 +58,7 @@ def make_tokenizer(folder: Path, config: PreTrainedConfig) -> str:
 def _convert(folder: Path, config: PreTrainedConfig, pieces: str | None) -> tuple[str, str, list[int]]:
     """The class that transformers chooses, its tokenizer.json, and its ids of the sample."""
     try:
-        with guarded(f"{folder}"), silence():
+        with guarded(f"{folder}"), quiet_transformers():
             found = AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True, trust_remote_code=False)
             name = type(found).__name__
             if found.is_fast:

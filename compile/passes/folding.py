@@ -6,8 +6,8 @@ import onnx_ir as ir
 from onnxscript.optimizer import optimize_ir
 from onnxscript.rewriter.rules.fusion._rms_normalization import fuse_rms_normalization
 
-from mxspec.compile.graph.quiet_logger import quiet_logger
 from mxspec.compile.passes.graph_pass import GraphPass
+from mxspec.compile.quiet import quiet_logger
 
 _WARNS = "onnx_ir"  # warns about initializers without a value: here all of them
 

@@ -12,9 +12,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import expert_matrices
-from mxspec.compile.checkpoint.mx_config import take_layout
 from mxspec.compile.checkpoint.names import rename, tied_names
 from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.settings.mx_config import take_layout
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
 from mxspec.compile.passes.embeddings import StoredOnce
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean

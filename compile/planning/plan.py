@@ -12,9 +12,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mxspec.compile.checkpoint.buffers import find_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.mx_config import take_layout
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
 from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.settings.mx_config import take_layout
 from mxspec.compile.checkpoint.tensors.derived import Ids, SelectedRows
 from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec

@@ -12,9 +12,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from mxspec.compile.checkpoint.names import model_class, tie_parameters
-from mxspec.compile.checkpoint.settings.architecture import architecture_name
+from mxspec.compile.checkpoint.settings.architecture import architecture_name, require_plain_decoder
 from mxspec.compile.checkpoint.settings.config import one_line
-from mxspec.compile.checkpoint.settings.plain_decoder import require_plain_decoder
 from mxspec.formats.errors import UnsupportedModelError
 
 ATTENTION_NAME = "mxspec"  # the name by which transformers knows the attention function of trace/attention.py

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from mxspec.compile.graph.quiet_logger import quiet_logger
+from mxspec.compile.quiet import quiet_logger
 from mxspec.compile.trace.decompositions import decompose_quickly
 from mxspec.compile.trace.interface import GraphInterface
 from mxspec.compile.trace.rotations import rotary_as_operator

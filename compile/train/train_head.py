@@ -17,7 +17,7 @@ import numpy as np
 
 from mxspec.compile.check.pair import Vocabulary, usable_ids
 from mxspec.compile.check.referee import judge
-from mxspec.compile.checkpoint.check_complete import require_complete
+from mxspec.compile.checkpoint.checkpoint import require_complete
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.settings.special_tokens import read_ends
 from mxspec.compile.checkpoint.tensors.derived import Ids

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from compile_memory import write_checkpoint
 
-from mxspec.compile.checkpoint.check_complete import require_complete
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.checkpoint import Checkpoint, require_complete
 from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.compile.checkpoint.tensors.expert_tensors import StackedTensor

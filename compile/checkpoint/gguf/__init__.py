@@ -1,1 +1,1 @@
-"""GGUF files as checkpoints: the container, its block types, and the families of models."""
+"""A GGUF file comes in; the settings, tokenizer and tensors of a Hugging Face checkpoint go out."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, stack_matrices
-from mxspec.compile.checkpoint.gguf.families.family import EXPERTS
+from mxspec.compile.checkpoint.gguf.family import EXPERTS
 from mxspec.compile.checkpoint.gguf.tensor import GgufField, GgufTensor
 from mxspec.compile.checkpoint.tensors.expert_tensors import AlternatingTensor
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor, unpack_halves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,19 +14,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.files.weight_files import PICKLES, SAFETENSORS
 from mxspec.compile.checkpoint.gguf.container import Container, read_container
-from mxspec.compile.checkpoint.gguf.describe import describe
+from mxspec.compile.checkpoint.gguf.dense_families import GEMMA2, GEMMA3, GRANITE, LLAMA, PHI3, QWEN2, QWEN3, SMOLLM3
 from mxspec.compile.checkpoint.gguf.experts import LayerParts, as_source, join_parts
-from mxspec.compile.checkpoint.gguf.families import FAMILIES, MIXTURES
-from mxspec.compile.checkpoint.gguf.families.family import EXPERTS, FACTORS, ONE_ROW, Facts, Family, Settings
-from mxspec.compile.checkpoint.gguf.keys import Keys
+from mxspec.compile.checkpoint.gguf.family import EXPERTS, FACTORS, ONE_ROW, Facts, GgufFamily, GgufKeys, Settings
+from mxspec.compile.checkpoint.gguf.mixtures import GPT_OSS, GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufTensor
-from mxspec.compile.checkpoint.gguf.tokenizer import Vocabulary
+from mxspec.compile.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, make_tokenizer_json
+from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.settings.generation_config import GENERATION_CONFIG
 from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors, hold_open
+from mxspec.compile.checkpoint.tensors.weight_files import PICKLES, SAFETENSORS
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
+from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import shorten
 
+# by the names that files give architectures
+FAMILIES: dict[str, GgufFamily] = {
+    "llama": LLAMA,
+    "smollm3": SMOLLM3,
+    "granite": GRANITE,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "phi3": PHI3,
+    "olmoe": OLMOE,
+    "qwen2moe": QWEN2_MOE,
+    "qwen3moe": QWEN3_MOE,
+    "granitemoe": GRANITE_MOE,
+    "gpt-oss": GPT_OSS,
+}
+MIXTURES: dict[str, GgufFamily] = {"llama": MIXTRAL}  # where a file of an architecture has experts
+
+TEMPLATE = "tokenizer.chat_template"
+ENDS = ("eos", "eot", "eom")  # of text, of a turn, of a message
+# Control tokens that end a turn even without a key: files of Llama 3, Phi-3 and Gemma have none.
+ENDS_OF_TURNS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -69,7 +94,7 @@ def open_gguf(path: Path, files: ExitStack) -> OpenedGguf:
     _check_shards(shards)
     family, own = _family(path, keys)
     sources = _sources(shards, files)
-    vocabulary = Vocabulary.read(path, keys)
+    vocabulary = GgufVocabulary.read(path, keys)
     factors = {name: _vector(sources[name]) for name in FACTORS if name in sources}
     facts = Facts(own, frozenset(sources), factors, len(vocabulary.tokens))
     settings = family.settings(facts)
@@ -114,14 +139,14 @@ def _count(shard: Container, name: str, default: int) -> int:
     return value
 
 
-def _family(path: Path, keys: Mapping[str, Any]) -> tuple[Family, Keys]:
+def _family(path: Path, keys: Mapping[str, Any]) -> tuple[GgufFamily, GgufKeys]:
     arch = keys.get("general.architecture")
     if not isinstance(arch, str) or arch not in FAMILIES:
         raise UnsupportedModelError(
             f"{path}: general.architecture: got {shorten(arch)}; supported in GGUF files are {', '.join(FAMILIES)}"
         )
     family = MIXTURES.get(arch) if keys.get(f"{arch}.expert_count") else None
-    return family or FAMILIES[arch], Keys(path, keys, arch)
+    return family or FAMILIES[arch], GgufKeys(path, keys, arch)
 
 
 def _sources(shards: list[Container], files: ExitStack) -> dict[str, GgufTensor]:
@@ -149,7 +174,7 @@ def _vector(tensor: GgufTensor) -> NDArray[np.float32]:
     return tensor.read_rows(0, tensor.shape[0])
 
 
-def _named(path: Path, sources: Mapping[str, GgufTensor], family: Family, settings: Settings) -> dict[str, Tensor]:
+def _named(path: Path, sources: Mapping[str, GgufTensor], family: GgufFamily, settings: Settings) -> dict[str, Tensor]:
     """The tensors of the checkpoint; reading them undoes the writer's changes."""
     heads = {"attn_q": settings["num_attention_heads"], "attn_k": settings["num_key_value_heads"]}
     tensors: dict[str, Tensor] = {}
@@ -191,3 +216,31 @@ def _notes(path: Path, tensors: Tensors) -> tuple[str, ...]:
         f"warning: {path} was rounded before, to {', '.join(rounded)}: its matrices are rounded a second time, and the "
         "baseline is the file as it is",
     )
+
+
+def describe(folder: Path, settings: Settings, vocabulary: GgufVocabulary, keys: Mapping[str, Any]) -> None:
+    """Write config.json, generation_config.json, tokenizer.json and tokenizer_config.json into a folder."""
+    ids: dict[str, Any] = {
+        "bos_token_id": vocabulary.id_of("bos"),
+        "eos_token_id": ends_of_text(vocabulary) or None,
+    }
+    template = keys.get(TEMPLATE)
+    if template is not None and not isinstance(template, str):
+        raise CheckpointError(f"{vocabulary.path}: {TEMPLATE}: expected text")
+    texts = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    described = {name: text for name, role in texts.items() if (text := vocabulary.text_of(role)) is not None}
+    for name, content in (
+        (CONFIG, {**settings, **ids}),
+        (GENERATION_CONFIG, ids),
+        ("tokenizer_config.json", described | ({} if template is None else {"chat_template": template})),
+    ):
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    (folder / TOKENIZER).write_text(make_tokenizer_json(vocabulary), encoding="utf-8")
+
+
+def ends_of_text(vocabulary: GgufVocabulary) -> list[int]:
+    """Ids that end a text: those in keys, and the control tokens that end a turn."""
+    named = [number for role in ENDS if (number := vocabulary.id_of(role)) is not None]
+    ids = vocabulary.ids
+    turns = [ids[token] for token in ENDS_OF_TURNS if token in ids and vocabulary.types[ids[token]] == CONTROL]
+    return list(dict.fromkeys([*named, *turns]))

@@ -24,7 +24,7 @@ SPACE = "▁"  # sentencepiece's
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class PreTokenizer:
     """How text is cut before BPE: by a `pattern`, or as GPT-2 does; at each digit, if `digits`."""
 
     pattern: str | None = None
@@ -35,18 +35,18 @@ class Cut:
 
 
 CUTS = {  # by `tokenizer.ggml.pre`; patterns are those of the published tokenizer.json files
-    "gpt-2": Cut(),
-    "smollm": Cut(digits=True),
-    "starcoder": Cut(digits=True),
-    "refact": Cut(digits=True),
-    "llama-bpe": Cut(LLAMA_3, whole_words=True, begins=True),
-    "dbrx": Cut(LLAMA_3),
-    "qwen2": Cut(QWEN_2, nfc=True),
-    "olmo": Cut(nfc=True),
-    "tekken": Cut(TEKKEN, whole_words=True),
-    "gpt-4o": Cut(GPT_4O),
+    "gpt-2": PreTokenizer(),
+    "smollm": PreTokenizer(digits=True),
+    "starcoder": PreTokenizer(digits=True),
+    "refact": PreTokenizer(digits=True),
+    "llama-bpe": PreTokenizer(LLAMA_3, whole_words=True, begins=True),
+    "dbrx": PreTokenizer(LLAMA_3),
+    "qwen2": PreTokenizer(QWEN_2, nfc=True),
+    "olmo": PreTokenizer(nfc=True),
+    "tekken": PreTokenizer(TEKKEN, whole_words=True),
+    "gpt-4o": PreTokenizer(GPT_4O),
 }
-# Keys that are read here or by describe.py, and those that say nothing about text.
+# Keys that are read here or by open_gguf.py, and those that say nothing about text.
 _KNOWN = {
     "model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token", "add_eos_token", "add_space_prefix",
     "bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id", "padding_token_id",
@@ -57,7 +57,7 @@ _KNOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class GgufVocabulary:
     """Tokens of a file with their types, and what else its keys say; `path` goes into errors."""
 
     path: Path
@@ -66,7 +66,7 @@ class Vocabulary:
     types: Sequence[int]
 
     @staticmethod
-    def read(path: Path, keys: Mapping[str, Any]) -> Vocabulary:
+    def read(path: Path, keys: Mapping[str, Any]) -> GgufVocabulary:
         """Raises CheckpointError for none, UnsupportedModelError for a key that is not known."""
         own = {name.removeprefix(PREFIX): value for name, value in keys.items() if name.startswith(PREFIX)}
         if unknown := sorted(own.keys() - _KNOWN):
@@ -81,7 +81,7 @@ class Vocabulary:
         for number, token in enumerate(tokens):
             if first.setdefault(token, number) != number:
                 raise CheckpointError(f"{path}: tokens {first[token]} and {number} are both {shorten(token)}")
-        return Vocabulary(path, own, tokens, types.tolist())
+        return GgufVocabulary(path, own, tokens, types.tolist())
 
     def flag(self, name: str, default: bool) -> bool:
         """A key that is true or false. Raises CheckpointError."""
@@ -124,7 +124,7 @@ class Vocabulary:
         return self.types[number] == UNUSED and self.tokens[number] == f"[PAD{number}]"
 
 
-def make_tokenizer_json(vocabulary: Vocabulary) -> str:
+def make_tokenizer_json(vocabulary: GgufVocabulary) -> str:
     """The text of a tokenizer.json. Raises CheckpointError for a damaged one, UnsupportedModelError for other kinds."""
     kind = vocabulary.keys.get("model")
     if kind == "gpt2":
@@ -153,7 +153,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str:
         return str(made.to_str())
 
 
-def _beginning(vocabulary: Vocabulary) -> tuple[str, int]:
+def _beginning(vocabulary: GgufVocabulary) -> tuple[str, int]:
     """The token that every text begins with, and its id."""
     number, token = vocabulary.id_of("bos"), vocabulary.text_of("bos")
     if number is None or token is None:
@@ -165,7 +165,7 @@ def _beginning(vocabulary: Vocabulary) -> tuple[str, int]:
     return token, number
 
 
-def _cut_of(vocabulary: Vocabulary) -> Cut:
+def _cut_of(vocabulary: GgufVocabulary) -> PreTokenizer:
     name = vocabulary.keys.get("pre")
     if not isinstance(name, str) or name not in CUTS:
         raise UnsupportedModelError(
@@ -175,7 +175,7 @@ def _cut_of(vocabulary: Vocabulary) -> Cut:
     return CUTS[name]
 
 
-def _merges_of(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+def _merges_of(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     written = vocabulary.keys.get("merges")
     written = written if isinstance(written, list) else []
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in written) if left and right]
@@ -184,7 +184,7 @@ def _merges_of(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     return merges
 
 
-def _scores_of(vocabulary: Vocabulary) -> NDArray[np.float32]:
+def _scores_of(vocabulary: GgufVocabulary) -> NDArray[np.float32]:
     scores = vocabulary.keys.get("scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(vocabulary.tokens):
         raise CheckpointError(
@@ -193,7 +193,7 @@ def _scores_of(vocabulary: Vocabulary) -> NDArray[np.float32]:
     return scores
 
 
-def _byte_level(vocabulary: Vocabulary, cut: Cut, merges: list[tuple[str, str]]) -> Tokenizer:
+def _byte_level(vocabulary: GgufVocabulary, cut: PreTokenizer, merges: list[tuple[str, str]]) -> Tokenizer:
     made = Tokenizer(models.BPE(vocab=vocabulary.ids, merges=merges, ignore_merges=cut.whole_words))
     if cut.nfc:
         made.normalizer = normalizers.NFC()
@@ -206,7 +206,7 @@ def _byte_level(vocabulary: Vocabulary, cut: Cut, merges: list[tuple[str, str]])
     return made
 
 
-def _sentencepiece(vocabulary: Vocabulary, scores: NDArray[np.float32]) -> Tokenizer:
+def _sentencepiece(vocabulary: GgufVocabulary, scores: NDArray[np.float32]) -> Tokenizer:
     ids = vocabulary.ids
     apart = {
         vocabulary.tokens[n] for n, kind in enumerate(vocabulary.types) if kind in (UNKNOWN, CONTROL, USER_DEFINED)

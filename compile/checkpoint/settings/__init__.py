@@ -1,1 +1,1 @@
-"""What the JSON files of a checkpoint say: its configuration, the model's shape, generation, special tokens."""
+"""The JSON files of a checkpoint come in; its configuration, kind, rules for texts and special ids go out."""

@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mxspec.compile.checkpoint.settings.plain_decoder import ONLY_PLAIN, require_plain_decoder
+from mxspec.compile.checkpoint.settings.architecture import ONLY_PLAIN, require_plain_decoder
 from mxspec.compile.heads.eagle3 import head_settings
 from mxspec.compile.heads.mtp import mtp_settings
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError

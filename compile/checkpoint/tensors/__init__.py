@@ -1,1 +1,1 @@
-"""Tensors of a checkpoint, read piece by piece: as a file has them, or computed from such ones as they are read."""
+"""Open files of weights come in; tensors go out, read in pieces as a file has them, or computed from such tensors."""

@@ -14,8 +14,8 @@ from mxspec.compile.check.own_weights import compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.buffers import find_buffers, load_buffers, stored_buffers
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.files.weight_files import SAFETENSORS
 from mxspec.compile.checkpoint.names import name_parameters
+from mxspec.compile.checkpoint.tensors.weight_files import SAFETENSORS
 from mxspec.compile.planning import plan as planning
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.trace.skeleton import build_skeleton

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from mxspec.compile.checkpoint.check_complete import require_complete
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.checkpoint import Checkpoint, require_complete
 from mxspec.formats.errors import CheckpointError
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 120}

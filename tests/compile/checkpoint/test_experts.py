@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxspec.compile.check.reference import load_reference
-from mxspec.compile.checkpoint.check_complete import require_complete
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.checkpoint.checkpoint import Checkpoint, require_complete
 from mxspec.compile.checkpoint.experts import expert_matrices
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor

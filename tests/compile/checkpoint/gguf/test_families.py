@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import expert_matrices
-from mxspec.compile.checkpoint.gguf.families.llama import llama3_factors
+from mxspec.compile.checkpoint.gguf.dense_families import llama3_factors
 from mxspec.compile.checkpoint.names import resolve_names
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 

@@ -12,8 +12,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers.convert_slow_tokenizer import generate_merges
 
-from mxspec.compile.checkpoint.gguf.describe import ends_of_text
-from mxspec.compile.checkpoint.gguf.tokenizer import CUTS, PREFIX, Vocabulary, make_tokenizer_json
+from mxspec.compile.checkpoint.gguf.open_gguf import ends_of_text
+from mxspec.compile.checkpoint.gguf.tokenizer import CUTS, PREFIX, GgufVocabulary, make_tokenizer_json
 from mxspec.formats.errors import CheckpointError
 
 WORDS = [
@@ -83,13 +83,13 @@ def texts(count: int = 1000) -> list[str]:
     ]
 
 
-def vocabulary_of(made: Tokenizer, kind: str, **keys: Any) -> Vocabulary:
+def vocabulary_of(made: Tokenizer, kind: str, **keys: Any) -> GgufVocabulary:
     """What a file says of a tokenizer."""
     ids = {number: token for token, number in made.get_vocab().items()}
     tokens = [ids[number] for number in range(len(ids))]
     types = np.array([3 if token in SPECIALS else 1 for token in tokens], np.int32)
     given = {"model": kind, "tokens": tokens, "token_type": types, "bos_token_id": made.token_to_id(SPECIALS[0])} | keys
-    return Vocabulary.read(Path("model.gguf"), {f"{PREFIX}{name}": value for name, value in given.items()})
+    return GgufVocabulary.read(Path("model.gguf"), {f"{PREFIX}{name}": value for name, value in given.items()})
 
 
 @pytest.mark.parametrize("pre", PUBLISHED)
@@ -148,10 +148,10 @@ def test_ends_are_those_of_keys_and_control_tokens_that_end_a_turn() -> None:
     tokens = ["a", "<|end|>", "<|im_end|>", "</s>", "<|eot_id|>"]
     types = np.array([1, 3, 1, 3, 3], np.int32)
     keys = {"tokens": tokens, "token_type": types, "eos_token_id": 3, "eot_token_id": 4}
-    vocabulary = Vocabulary.read(Path("m"), {f"{PREFIX}{name}": value for name, value in keys.items()})
+    vocabulary = GgufVocabulary.read(Path("m"), {f"{PREFIX}{name}": value for name, value in keys.items()})
     assert ends_of_text(vocabulary) == [3, 4, 1]  # <|im_end|> is no control token here
 
 
 def test_two_tokens_of_one_text_are_refused() -> None:
     with pytest.raises(CheckpointError, match="tokens 0 and 2 are both 'a'"):
-        Vocabulary.read(Path("m"), {f"{PREFIX}tokens": ["a", "b", "a"]})
+        GgufVocabulary.read(Path("m"), {f"{PREFIX}tokens": ["a", "b", "a"]})

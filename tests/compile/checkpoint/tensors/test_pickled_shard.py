@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.files.pickled_shard import open_pickle
+from mxspec.compile.checkpoint.tensors.pickled_shard import open_pickle
 from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from mxspec.formats.errors import CheckpointError
 

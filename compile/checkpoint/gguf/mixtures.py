@@ -6,22 +6,22 @@ architecture does.
 
 from __future__ import annotations
 
-from mxspec.compile.checkpoint.gguf.families.family import (
-    ATTENTION,
-    EXPERTS,
-    HEAD_NORMS,
-    NORMS,
-    Facts,
-    Family,
-    Settings,
-    rotation,
-)
-from mxspec.compile.checkpoint.gguf.families.llama import (
+from mxspec.compile.checkpoint.gguf.dense_families import (
     INTERLEAVED,
     granite_settings,
     llama_settings,
     qwen2_settings,
     qwen3_settings,
+)
+from mxspec.compile.checkpoint.gguf.family import (
+    ATTENTION,
+    EXPERTS,
+    HEAD_NORMS,
+    NORMS,
+    Facts,
+    GgufFamily,
+    Settings,
+    rotation,
 )
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
@@ -122,15 +122,17 @@ def _counts(facts: Facts, counted: str, *, norm: bool, gating: int = FIRST_SOFTM
     return {counted: experts, "num_experts_per_tok": chosen}
 
 
-OLMOE = Family(
+OLMOE = GgufFamily(
     "olmoe", "OlmoeForCausalLM", olmoe_settings, {**NAMES, **HEAD_NORMS}, head_dim=False, counted="num_experts"
 )
-QWEN2_MOE = Family("qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe_settings, {**NAMES, **SHARED}, counted="num_experts")
-QWEN3_MOE = Family(
+QWEN2_MOE = GgufFamily(
+    "qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe_settings, {**NAMES, **SHARED}, counted="num_experts"
+)
+QWEN3_MOE = GgufFamily(
     "qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe_settings, {**NAMES, **HEAD_NORMS}, counted="num_experts"
 )
-MIXTRAL = Family("mixtral", "MixtralForCausalLM", mixtral_settings, NAMES, INTERLEAVED, counted="num_local_experts")
-GRANITE_MOE = Family(
+MIXTRAL = GgufFamily("mixtral", "MixtralForCausalLM", mixtral_settings, NAMES, INTERLEAVED, counted="num_local_experts")
+GRANITE_MOE = GgufFamily(
     "granitemoe",
     "GraniteMoeForCausalLM",
     granite_moe_settings,
@@ -139,7 +141,7 @@ GRANITE_MOE = Family(
     head_dim=False,
     counted="num_local_experts",
 )
-GPT_OSS = Family(
+GPT_OSS = GgufFamily(
     "gpt_oss",
     "GptOssForCausalLM",
     gpt_oss_settings,

@@ -1,7 +1,11 @@
-"""Find the files with a checkpoint's weights, in transformers' order; pickles only with `from_pickle`."""
+"""Find the files with a checkpoint's weights, in transformers' order, and notice when one changes.
+
+Pickles are read only with `from_pickle`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,3 +84,30 @@ def _by_shard(weight_map: Iterable[tuple[str, object]], path: Path) -> dict[str,
             raise CheckpointError(f"{path}: shard {shorten(shard)} of tensor {shorten(name)} is not a plain file name")
         shards.setdefault(shard, set()).add(name)
     return shards
+
+
+class Watch:
+    """Device, file, size and time of the last change of each file that was added; None for one that is missing."""
+
+    def __init__(self) -> None:
+        self._before: dict[Path, tuple[int, ...] | None] = {}
+
+    def add(self, paths: Iterable[Path]) -> None:
+        """Keep what these files are now: to be called before they are read."""
+        self._before |= {path: _state(path) for path in paths}
+
+    def require_unchanged(self) -> None:
+        """Raise CheckpointError for the first file that was changed, removed or added."""
+        for path, before in self._before.items():
+            now = _state(path)
+            if now != before:
+                what = "appeared" if before is None else "was removed" if now is None else "was changed"
+                raise CheckpointError(f"{path}: {what} while it was compiled, so no bundle was written: try again")
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

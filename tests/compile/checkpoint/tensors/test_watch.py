@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mxspec.compile.checkpoint.files.watch import Watch
+from mxspec.compile.checkpoint.tensors.weight_files import Watch
 from mxspec.formats.errors import CheckpointError
 
 
