@@ -31,7 +31,7 @@ from mxspec.compile.planning.plan import ModelPlan, plan_model
 from mxspec.compile.planning.share_tables import share_tables
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
-from mxspec.compile.trace.traces import Traces
+from mxspec.compile.trace.trace import Traces
 from mxspec.compile.vocabulary.draft_vocabulary import choose_vocabulary
 from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
 from mxspec.compile.weights.rounding.choose_rounding import choose_rounding

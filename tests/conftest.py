@@ -65,7 +65,7 @@ LONGEST = (
     "evaluate/accuracy/test_command.py",
     "serve/test_load.py",  # waits
     "docs/test_commands.py",  # the demo pair with a baseline, the pair with encoders
-    "compile/trace/test_taps.py",
+    "compile/trace/test_hidden_states.py",
     "compile/test_killed.py",
     "serve/test_other_shapes.py",  # waits
     "compile/check/test_referee.py",

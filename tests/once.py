@@ -152,7 +152,7 @@ def _key_of_trace(interface: GraphInterface) -> str:
     from torch.utils._pytree import tree_flatten
 
     from mxspec.compile.trace.decoder import DecoderInterface
-    from mxspec.compile.trace.modules import PackedLinear
+    from mxspec.compile.trace.packed import PackedLinear
 
     model = interface.model
     arguments, form = tree_flatten(interface.arguments())
@@ -162,7 +162,7 @@ def _key_of_trace(interface: GraphInterface) -> str:
         type(interface).__qualname__,
         interface.inputs,
         interface.outputs,
-        interface.taps.places if isinstance(interface, DecoderInterface) else (),
+        interface.hidden_states.places if isinstance(interface, DecoderInterface) else (),
         form,
         [(argument.dtype, tuple(argument.shape)) for argument in arguments],
         model.config.to_json_string(use_diff=False),

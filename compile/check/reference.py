@@ -21,7 +21,7 @@ from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.checkpoint.tensors.tensor import DTYPE_NAMES, read_whole
 from mxspec.compile.heads.head import StatesHead
 from mxspec.compile.quiet import quiet_transformers
-from mxspec.compile.trace.layers import layers_of
+from mxspec.compile.trace.skeleton import layers_of
 from mxspec.formats.errors import CheckpointError
 from mxspec.runtime.models.states import stand_in_states
 
@@ -145,7 +145,7 @@ def _row_errors(
 def states_difference(
     model: PreTrainedModel, readings: Iterable[Reading], first_position: int, places: Sequence[int]
 ) -> Difference:
-    """The largest difference of hidden states at `places` (trace/taps.py), as a share of the largest in a text.
+    """The largest difference of hidden states at `places` (trace/decoder.py), as a share of the largest in a text.
 
     `readings` are of a text at a position whose graph gives them; transformers' own are those of its forward.
     """

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 class HeadConfig:
     """Mixed into the configuration of such a draft, beside the settings of its one layer.
 
-    `taps` are the places in the target whose states it reads (trace/taps.py), `tap_count` of them; None until the
+    `taps` are the places in the target whose states it reads (trace/decoder.py), `tap_count` of them; None until the
     target is known. `hidden_size` is the width of its own states.
     """
 

@@ -26,17 +26,15 @@ from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, experts_of, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never
 from mxspec.compile.trace.attention import CallInputs
-from mxspec.compile.trace.decoder import DecoderInterface, SourceDecoderInterface
+from mxspec.compile.trace.decoder import DecoderInterface, HeadInterface, SourceDecoderInterface
 from mxspec.compile.trace.encoder import EncoderInterface, SourceCall
-from mxspec.compile.trace.families import family_of
-from mxspec.compile.trace.head import HeadInterface
+from mxspec.compile.trace.families import adapt, attention_of, prepare
 from mxspec.compile.trace.interface import CacheShape, GraphInterface
 from mxspec.compile.trace.modules import swap_modules
 from mxspec.compile.trace.packed import PackedModule
 from mxspec.compile.trace.rotary import replace_rotary_modules
 from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
-from mxspec.compile.trace.trace import trace
-from mxspec.compile.trace.traces import Traces
+from mxspec.compile.trace.trace import Traces, trace
 from mxspec.formats.caches import CacheKind
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import StatesEntry
@@ -72,17 +70,16 @@ def export_graph(
     """
     config = copy.deepcopy(config)  # tracing changes it
     traces = traces or Traces()
-    family = family_of(config)
-    family.prepare(config)
+    prepare(config)
     _check_context(config, context_length)
     name, shape = architecture_name(config), _cache_shape(config, caches)
     call, source_call = CallInputs(), SourceCall()
     source_call.positions = call.positions
     with call.registered():
-        model = build_skeleton(config, family.built_with)
+        model = build_skeleton(config, attention_of(config))
         model.config._attn_implementation = ATTENTION_NAME
         load_buffers(model, buffers)
-        family.patch(model, call)
+        adapt(model, call)
         head = swap_modules(model, weight_format, activations, call, head_rows)
         notes = replace_rotary_modules(model, context_length)
         specs = _weight_specs(model)

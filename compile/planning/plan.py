@@ -23,7 +23,7 @@ from mxspec.compile.planning.context import source_length
 from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.planning.formats import choose_formats, choose_tables, formats_by_config, main_format, own_formats
 from mxspec.compile.planning.layout import lay_out, plan_weights
-from mxspec.compile.trace.traces import Traces
+from mxspec.compile.trace.trace import Traces
 from mxspec.formats.manifest import BudgetEntry, ModelName
 from mxspec.formats.safetensors_file import Layout
 from mxspec.formats.weight_format import Activations

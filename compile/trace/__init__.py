@@ -1,1 +1,1 @@
-"""From a model without weights to a raw ONNX graph."""
+"""A configuration comes in, and a model without weights is built of it; its raw ONNX graph goes out."""

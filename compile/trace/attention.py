@@ -15,7 +15,6 @@ from transformers import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mxspec.compile.graph.operators import ATTENTION, CROSS_ATTENTION
-from mxspec.compile.trace.positions import Positions
 from mxspec.compile.trace.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError
 
@@ -42,6 +41,13 @@ class Sources:
 
     caches: Sequence[tuple[Tensor, Tensor]]
     lengths: Tensor
+
+
+class Positions:
+    """The positions of the traced call's tokens in their texts, int64[1, tokens], however a model would count them."""
+
+    def __init__(self) -> None:
+        self.ids: Tensor | None = None
 
 
 class TracedCall(ABC):

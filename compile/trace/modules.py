@@ -1,4 +1,7 @@
-"""The modules that replace transformers' own while a model is traced, and the swap itself."""
+"""The modules that replace transformers' own while a model is traced, and the swap itself.
+
+Norms, GELUs and positions that a model computes in several operators are one node each here.
+"""
 
 from __future__ import annotations
 
@@ -13,58 +16,44 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, expert_matrices, experts_modules
-from mxspec.compile.graph.operators import PACKED_MATMUL
-from mxspec.compile.trace.attention import CallInputs
-from mxspec.compile.trace.experts import PackedExperts
-from mxspec.compile.trace.packed import MatmulSource, PackedModule
+from mxspec.compile.trace.attention import CallInputs, Positions
+from mxspec.compile.trace.packed import MatmulSource, PackedExperts, PackedLinear, PackedLmHead
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.weight_format import Activations, weight_format
 
 
-class PackedLinear(PackedModule):
-    """A linear layer that emits mxspec::PackedMatMul; its weight is the uint8 tile initializer."""
+class RmsNorm(nn.Module):
+    """x / sqrt(mean(x²) + epsilon) * weight."""
 
-    weight: Tensor
-
-    def __init__(self, source: MatmulSource, bias: nn.Parameter | None) -> None:
-        super().__init__({"weight": source})
-        self.source = source
-        self.in_features, self.out_features = source.k, source.n
-        self.bias = bias
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes of the PackedMatMul node."""
-        return self.source.attributes
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self._epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.onnx.ops.symbolic(
-            PACKED_MATMUL.qualified,
-            (x, self.weight) if self.bias is None else (x, self.weight, self.bias),
-            self.attributes,
-            dtype=torch.float32,
-            shape=(*x.shape[:-1], self.source.n),
-            version=1,
-        )
+        return _emit("RMSNormalization", x, self.weight, self._epsilon)
 
 
-class PackedHead(PackedLinear):
-    """The LM head: selects the hidden states of the tokens in logits_to_keep, and multiplies only these.
+class LayerNorm(nn.Module):
+    """(x - mean(x)) / sqrt(variance(x) + epsilon) * weight; a weight [heads, size] is for heads in the third axis."""
 
-    From hidden states float32[1, tokens, k] it makes float32[rows, n].
-    """
-
-    def __init__(self, source: MatmulSource, bias: nn.Parameter | None, call: CallInputs) -> None:
-        super().__init__(source, bias)
-        self._call = call
+    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self._epsilon = epsilon
+        if weight.ndim > 1:
+            self.ones = nn.Buffer(torch.ones(weight.shape[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        positions = self._call.logits_to_keep
-        assert positions is not None
-        kept = torch.onnx.ops.symbolic(
-            "Gather", (x.squeeze(0), positions), {"axis": 0}, dtype=x.dtype, shape=(positions.shape[0], x.shape[-1])
-        )
-        return super().forward(kept)
+        if self.weight.ndim == 1:
+            return _emit("LayerNormalization", x, self.weight, self._epsilon)
+        return _emit("LayerNormalization", x, self.ones, self._epsilon) * self.weight
+
+
+def _emit(operator: str, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return torch.onnx.ops.symbolic(
+        operator, (x, weight), {"axis": -1, "epsilon": epsilon}, dtype=x.dtype, shape=x.shape
+    )
 
 
 class TanhGelu(nn.Module):
@@ -74,13 +63,40 @@ class TanhGelu(nn.Module):
         return nn.functional.gelu(x, approximate="tanh")
 
 
+class LearnedPositions(nn.Module):
+    """Replaces a model's table: its rows, float32[1, tokens, width], at the call's positions plus `offset`."""
+
+    def __init__(self, weight: nn.Parameter, offset: int, positions: Positions) -> None:
+        super().__init__()
+        self.weight = weight
+        self._offset = offset
+        self._positions = positions
+
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        assert self._positions.ids is not None
+        return nn.functional.embedding(self._positions.ids + self._offset, self.weight)
+
+
+class ComputedPositions(nn.Module):
+    """Replaces sinusoids: rows of a computed table, at the call's positions."""
+
+    def __init__(self, sinusoids: Tensor, positions: Positions) -> None:
+        super().__init__()
+        self.sinusoids = nn.Buffer(sinusoids)
+        self._positions = positions
+
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        assert self._positions.ids is not None
+        return nn.functional.embedding(self._positions.ids, self.sinusoids)
+
+
 def swap_modules(
     model: PreTrainedModel,
     format_of: Callable[[str], str],
     activations: Activations,
     call: CallInputs,
     head_rows: int | None = None,
-) -> PackedHead:
+) -> PackedLmHead:
     """Replace linear layers, experts, the LM head and GELUs of several operators by mxspec's modules; return the head.
 
     A tied head is stored packed, with the embedding's values. With `head_rows` the head has that many rows, selected
@@ -90,28 +106,28 @@ def swap_modules(
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), name)
     head = model.get_output_embeddings()
-    packed_head: PackedHead | None = None
+    packed_lm_head: PackedLmHead | None = None
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Linear | Conv1D):
             source = _source(module, names[id(module.weight)], format_of, activations)
             if module is head:
-                packed_head = _packed_head(f"{path}.weight", source, module.bias, call, head_rows)
-            model.set_submodule(path, packed_head if module is head else PackedLinear(source, module.bias))
+                packed_lm_head = _lm_head(f"{path}.weight", source, module.bias, call, head_rows)
+            model.set_submodule(path, packed_lm_head if module is head else PackedLinear(source, module.bias))
         elif isinstance(module, NewGELUActivation | FastGELUActivation):
             model.set_submodule(path, TanhGelu())
     _swap_experts(model, format_of, activations)
-    if packed_head is None:
+    if packed_lm_head is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no linear LM head: not a causal language model")
-    return packed_head
+    return packed_lm_head
 
 
-def _packed_head(
+def _lm_head(
     name: str, source: MatmulSource, bias: nn.Parameter | None, call: CallInputs, rows: int | None
-) -> PackedHead:
+) -> PackedLmHead:
     if rows is not None:
         source = replace(source, parameter=name, n=rows)
         bias = None if bias is None else nn.Parameter(torch.empty(rows, device="meta"))
-    return PackedHead(source, bias, call)
+    return PackedLmHead(source, bias, call)
 
 
 def _source(

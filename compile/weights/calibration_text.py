@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.progress import Stages
-from mxspec.compile.trace.traces import Traces
+from mxspec.compile.trace.trace import Traces
 from mxspec.compile.weights.pack_writer import pack_writer
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe, TargetRecipe

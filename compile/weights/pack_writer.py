@@ -13,7 +13,7 @@ from pathlib import Path
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.progress import Stages
-from mxspec.compile.trace.traces import Traces
+from mxspec.compile.trace.trace import Traces
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.recipes.recipe import Recipe, TargetRecipe

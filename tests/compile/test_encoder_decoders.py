@@ -22,7 +22,7 @@ from mxspec.compile.checkpoint.settings.special_tokens import read_special_token
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning.forecast import forecast
 from mxspec.compile.planning.plan import ModelPlan, plan_model
-from mxspec.compile.trace.families.t5 import distance_bias
+from mxspec.compile.trace.distances import distance_bias
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, CheckpointError, PairError
 from mxspec.formats.manifest import ModelEntry

@@ -17,8 +17,7 @@ from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP, expert_matrices, experts_modules
 from mxspec.compile.checkpoint.settings.architecture import architecture_name
 from mxspec.compile.checkpoint.tensors.tensor import Tensors, as_float32
-from mxspec.compile.trace.layers import layers_of
-from mxspec.compile.trace.skeleton import build_skeleton
+from mxspec.compile.trace.skeleton import build_skeleton, layers_of
 from mxspec.compile.weights.rounding.experts import LayerExperts
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 

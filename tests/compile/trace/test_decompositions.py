@@ -19,7 +19,7 @@ from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.planning import export_graph as exporting
 from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.trace import trace as tracing
-from mxspec.compile.trace.decompositions import decompose_quickly
+from mxspec.compile.trace.trace import decompose_quickly
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
 

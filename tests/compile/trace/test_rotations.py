@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from transformers.models.llama import modeling_llama
 
 from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
-from mxspec.compile.trace.rotations import Rotation, rotation_of
+from mxspec.compile.trace.rotary import Rotation, rotation_of
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.formats.errors import UnsupportedModelError
 

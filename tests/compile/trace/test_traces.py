@@ -12,8 +12,10 @@ from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.planning import export_graph as exporting
 from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.trace.interface import GraphInterface
-from mxspec.compile.trace.trace import trace  # not the tests' own, which keeps a graph for all formats
-from mxspec.compile.trace.traces import Traces
+from mxspec.compile.trace.trace import (
+    Traces,
+    trace,  # not the tests' own, which keeps a graph for all formats
+)
 
 SIZES = {"num_hidden_layers": 1, "vocab_size": 120, "tie_word_embeddings": True}
 MODELS: dict[str, tuple[dict[str, Any], int]] = {  # with the number of graphs

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from mxspec.compile.trace.layers import layers_of
+from mxspec.compile.trace.skeleton import layers_of
 from mxspec.compile.weights.rounding.text import CalibrationText
 from mxspec.formats.errors import UnsupportedModelError
 from tests.compile.conftest import TINY

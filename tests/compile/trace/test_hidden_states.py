@@ -14,7 +14,7 @@ from mxspec.compile.check import referee
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning import export_graph
 from mxspec.compile.planning.plan import plan_model
-from mxspec.compile.trace.taps import Taps
+from mxspec.compile.trace.decoder import HiddenStates
 from mxspec.compile.trace.trace import trace
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import BundleError, CheckFailed
@@ -95,7 +95,7 @@ def test_the_referee_compares_states(
     monkeypatch.setattr(export_graph, "trace", trace)  # not one of the run, which is right
     assert referee.judge(config, 64, [0]).entry.loud < 1e-5
 
-    take = Taps._take
-    monkeypatch.setattr(Taps, "_take", lambda taps, layer, *given: take(taps, (layer + 1) % 2, *given))
+    take = HiddenStates._take
+    monkeypatch.setattr(HiddenStates, "_take", lambda states, layer, *given: take(states, (layer + 1) % 2, *given))
     with pytest.raises(CheckFailed, match="hidden states"):
         referee.judge(config, 64, [0])
