@@ -18,7 +18,6 @@ from mxspec.formats.manifest import ModelName
 from mxspec.formats.sampling import PARAMETERS
 from mxspec.runtime import ops
 from mxspec.runtime.beams.search import Search
-from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
@@ -36,11 +35,11 @@ from mxspec.runtime.request import Request, TypedControlTokens, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.scheduled_text import ScheduledText
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.sequence import Sequence as TextSequence
 from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.strategy import choose_strategy
-from mxspec.runtime.scheduling.work import ScheduledText
+from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate, Message, characters
 from mxspec.runtime.text.stream import TextStream
@@ -102,9 +101,7 @@ class Engine:
         self._drafters = drafters_of(self.bundle, drafting, shared_suffixes)
         self._measured = Measured()
         growth = known_growth(self.target.entry)
-        scheduler = Scheduler(
-            self.target, self.draft, manifest.k_max, prefill_ms, [SearchPlanner], cache_memory, growth
-        )
+        scheduler = Scheduler(self.target, self.draft, manifest.k_max, prefill_ms, cache_memory, growth)
         costs = table_path(self.bundle, model)
         if (table := read_table(costs)) is not None:
             table.teach(scheduler.load)
@@ -349,7 +346,7 @@ class Engine:
             return Reader(session)
         return StatesReader(session, Session.of(self.bundle, self.model, 1))
 
-    # --- from a request to sequences ---
+    # --- from a request to texts ---
 
     def _texts(self, request: Request, mailbox: Mailbox) -> list[ScheduledText]:
         manifest = self.bundle.manifest
@@ -398,7 +395,7 @@ class Engine:
             beams = replace(request.search, counted=forced)
             return [Search(settings, beams, shaper(matchers[0]), stream, mailbox, self.target, draft, stops=stops)]
         return [
-            TextSequence(settings, shaper(matcher), stream(), mailbox, self.target.capacity, sample)
+            Text(settings, shaper(matcher), stream(), mailbox, self.target.capacity, sample)
             for sample, matcher in enumerate(matchers)
         ]
 

@@ -15,8 +15,8 @@ from typing import Any
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.events import Event, Finished, FinishReason, Statistics, Token
 from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.runtime.scheduling.scheduled_text import prompt_read
 from mxspec.runtime.scheduling.tally import Tally
-from mxspec.runtime.scheduling.work import prompt_read
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections import abc
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from mxspec.formats.errors import GenerationError, MxspecError
-from mxspec.runtime.beams.forks import Forks
+from mxspec.runtime.beams.draft_search import DraftSearch
+from mxspec.runtime.beams.forks import Forks, Place
 from mxspec.runtime.beams.node import Node, common_ancestor
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
-from mxspec.runtime.beams.trellis import PLAIN, Width
-from mxspec.runtime.drafters.drafts.draft import Draft
+from mxspec.runtime.beams.trellis import PLAIN, Leaf, Width, leaves
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.slots import Slot, Taken
+from mxspec.runtime.models.slots import Slot, Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.scheduled_text import Alone, Outbox, ScheduledText, Timing
 from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.tally import Tally
-from mxspec.runtime.scheduling.work import Outbox, ScheduledText
 from mxspec.runtime.text.stream import TextStream
 
 Ended = tuple[Node, FinishReason]
+
+LEAVES = 1.3  # about this number of leaves of a trellis for each beam of the draft
 
 
 class Search:
@@ -38,8 +38,6 @@ class Search:
     All events come at the end, because nothing is certain before; the best text comes first. Each live beam has a
     slot; the guesses of a draft borrow slots that no text uses, until a text needs them.
     """
-
-    kind = "search"
 
     def __init__(
         self,
@@ -65,9 +63,9 @@ class Search:
         self.scores = [np.float32(0)]
         self.steps = 0
         self.hypotheses: Hypotheses[Ended] = Hypotheses(beams)
-        self.target, self.draft = target, draft
-        self.target_forks = self._forks_of(target)
-        self.draft_forks = None if draft is None else self._forks_of(draft)
+        self._target = target
+        self._forks = Forks(target.copy_prefix, target.goes_on, self.root, settings.prompt)
+        self._draft = None if draft is None else DraftSearch(draft, self.root, settings.prompt)
         room = target.capacity + 1 - len(settings.prompt)
         self.shaping = Shaping(
             shaper,
@@ -83,9 +81,14 @@ class Search:
         self._spares: list[Slot] = []
         self._stream = stream
         self._outbox = outbox
-
-    def _forks_of(self, session: Session) -> Forks:
-        return Forks(session.copy_prefix, session.goes_on, self.root, self.settings.prompt)
+        # its part of a step: a piece of the prompt, or the next steps of the beams
+        self.scored = True
+        self._piece: list[int] = []
+        self._width = PLAIN  # of the draft's search
+        self._drafted = 0  # steps that the draft has guessed
+        self._leaves: list[Leaf] = []
+        self._places: list[Place] = []
+        self._steps_before = 0
 
     # --- its state ---
 
@@ -107,43 +110,23 @@ class Search:
 
     @property
     def drafts_at_once(self) -> bool:
-        return self.settings.strategy.k != 0 and self.room > 0
+        return self.settings.strategy.k != 0 and self._room > 0
 
     @property
     def draft_lag(self) -> int:
-        """Number of tokens of the source and of the beams' common prefix that the draft has not read."""
-        if self.draft_forks is None:
-            return 0
-        trunk, slot = self._trunk, self._slots[0]
-        if (held := self.draft_forks.held(trunk)) is not None:
-            return trunk.length - held.length + slot.draft_unencoded
-        return 0 if self.draft_ready else trunk.length - self._prompt_read + slot.draft_unencoded
+        return 0 if self._draft is None else self._draft.lag(self.live, self._slots[0])
 
     @property
-    def draft_ready(self) -> bool:
-        """Whether the draft has read the prompt, and can go on with every beam."""
-        return self.draft_forks is not None and all(self.draft_forks.held(node) is not None for node in self.live)
-
-    @property
-    def _prompt_read(self) -> int:
-        """Tokens of the prompt that the draft has read in the first slot; none where it read all, and has lost it."""
-        length = self._slots[0].draft_length
-        return length if length < len(self.settings.prompt) else 0
-
-    @property
-    def _trunk(self) -> Node:
-        """The common prefix of all beams, without the last token of any of them."""
-        node = common_ancestor(self.live)
-        return node.parent if node in self.live and node.parent is not None else node
-
-    @property
-    def room(self) -> int:
+    def _room(self) -> int:
         """Number of steps that can be drafted within both contexts and the length of the answer."""
-        if self.draft is None or len(self.settings.source) > self.draft.source_capacity or self._slots[0].undraftable:
+        if self._draft is None or self._slots[0].undraftable:
+            return 0
+        draft = self._draft.session
+        if len(self.settings.source) > draft.source_capacity:
             return 0
         length = self.root.length + self.steps
         wanted = self.shaping.longest - self.steps - 1
-        return max(min(wanted, self.target.capacity - length, self.draft.capacity - length + 1), 0)
+        return max(min(wanted, self._target.capacity - length, draft.capacity - length + 1), 0)
 
     @property
     def over(self) -> bool:
@@ -159,81 +142,134 @@ class Search:
     def _normalised(self, score: np.float32) -> float:
         return normalised(score, max(self.steps + self.beams.counted, 1), self.beams.length_penalty)
 
-    def width(self, spare: int) -> Width:
+    # --- its part of a step ---
+
+    @staticmethod
+    def plan(texts: Sequence[Search], load: KByLoad, slots: Slots) -> tuple[Sequence[Search], Sequence[Search]]:
+        """Plan the next steps of each search by itself, with slots that no text uses; none waits for its draft."""
+        for search in texts:
+            spare = slots.spare(search)
+            search._begin_step([], search._width_with(spare))
+            if search._width.steps:
+                search._spares += [slot for slot in slots.borrow(spare, search) if slot not in search._spares]
+        return texts, []
+
+    def plan_piece(self, count: int) -> None:
+        unread = self.unread
+        self._begin_step(unread[:count], PLAIN, scored=count == len(unread))
+
+    def _begin_step(self, piece: list[int], width: Width, *, scored: bool = True) -> None:
+        self._piece, self._width, self.scored = piece, width, scored
+        self._drafted, self._leaves, self._places = 0, [], []
+
+    def _width_with(self, spare: int) -> Width:
         """The width of the draft's search with `spare` slots more; by default it has twice the target's beams."""
         k = self.settings.strategy.k
         assert k != "auto", "a search drafts by explicit k only"
         wanted = self.beams.draft_beams or 2 * self.beams.count
-        steps = min(k, self.room)
+        steps = min(k, self._room)
         return Width(min(wanted, len(self._slots) + spare), steps) if steps else PLAIN
 
-    def usable(self) -> list[int]:
+    @staticmethod
+    def draft(
+        reads: Sequence[tuple[Search, int]], texts: Sequence[Search], load: KByLoad, scored: int
+    ) -> list[tuple[str, int, float]]:
+        """Let the draft read for each search, and run its own search from the target's beams on."""
+        for search, count in reads:
+            with Alone(search):
+                assert search._draft is not None, "a search without a draft lets nothing be read"
+                search._draft.read(search.live, search._slots[0], count, search._usable())
+        for search in texts:
+            if search._width.steps and not search.ended:
+                with Alone(search):
+                    search._guess()
+        return []
+
+    def _guess(self) -> None:
+        assert self._draft is not None, "a search without a draft has a plain width"
+        levels = self._draft.guess(self.live, self.scores, self._slots[0], self._width, self.shaping, self._usable)
+        if levels:
+            self._drafted = len(levels) - 1
+            self._leaves = leaves(levels, len(self._usable()))
+
+    def _usable(self) -> list[int]:
         """Indices of its own slots, and of lent slots that no text has taken back."""
         lost = [slot for slot in self._spares if slot.borrower is not self]
         for slot in lost:
-            for forks in (self.target_forks, self.draft_forks):
+            for forks in (self._forks, None if self._draft is None else self._draft.forks):
                 if forks is not None:
                     forks.hold(slot.index, [])
         self._spares = [slot for slot in self._spares if slot.borrower is self]
         return [slot.index for slot in (*self._slots, *self._spares)]
 
-    def lend(self, slots: abc.Sequence[Slot]) -> None:
-        """Lend slots that no text uses; the search may write to them while it is their borrower."""
-        self._spares += [slot for slot in slots if slot not in self._spares]
+    @property
+    def planned(self) -> int:
+        if not self._width.steps:
+            return len(self._piece or self.live)
+        return round(LEAVES * self._width.beams) * (self._width.steps + 1)
+
+    @property
+    def step_tokens(self) -> int:
+        return len(self._piece) + sum(len(place.tokens) for place in self._places)
+
+    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
+        return []  # a search computes the masks of each beam itself
+
+    def parts(self) -> list[Part]:
+        if self._piece:
+            slot = self._slots[0]
+            return [Part(slot.index, slot.target_length, self._piece, int(self.scored))]
+        if not self._leaves:
+            self._leaves = [Leaf(node, [node]) for node in self.live]
+        self._places = self._forks.place([(leaf.node, leaf.scored[0]) for leaf in self._leaves], self._usable())
+        pairs = zip(self._leaves, self._places, strict=True)
+        return [Part(place.slot, place.past, place.tokens, len(leaf.scored)) for leaf, place in pairs]
+
+    def was_read(self) -> None:
+        if not self._piece:
+            return
+        self._slots[0].target_length += len(self._piece)
+        if self.scored:
+            self._forks.hold(self._slots[0].index, [self.root])
+            self._leaves = [Leaf(self.root, [self.root])]
+
+    def verify(self, rows: Logits) -> None:
+        """Take steps while the logits of all live beams are known."""
+        nodes = [node for leaf in self._leaves for node in leaf.scored]
+        for node in nodes:
+            node.drafted |= node not in self.live
+        known = dict(zip(nodes, rows, strict=True))
+        self._steps_before = self.steps
+        while not self.over and all(node in known for node in self.live):
+            self._step(np.stack([known[node] for node in self.live]))
+
+    def emit(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
+        """Note the figures of the steps; answer if the search is over."""
+        steps = self.steps - self._steps_before
+        if self.tally.first_token is None:
+            self.tally.first_token = time.perf_counter()
+        self.tally.rounds.append(
+            Round(
+                drafted=self._drafted,
+                evaluated=min(steps - self.over, self._drafted),  # not counting the first step
+                accepted=steps - 1,
+                emitted=steps,
+                draft_seconds=timing.drafted - timing.encoded,
+                target_seconds=timing.scored - timing.drafted,
+                seconds=time.perf_counter() - timing.began,
+                experts=timing.experts,
+            )
+        )
+        if self.over:
+            self._answer(self._found())
 
     # --- its life ---
 
-    def start(self, taken: abc.Sequence[Taken], began: float, load: KByLoad) -> None:
+    def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
         self._slots = [each.slot for each in taken]
         self.tally.began = began
         self.tally.reread_tokens = taken[0].again
         self.tally.reused_tokens = len(self.settings.source) - taken[0].slot.target_unencoded + taken[0].target
-
-    def prompt_was_read(self) -> None:
-        """Note that the target has read the whole prompt, in the first slot."""
-        self.target_forks.hold(self._slots[0].index, [self.root])
-
-    def read_draft(self, count: int) -> None:
-        """Let the draft read `count` more tokens of the source, then of the beams' common prefix."""
-        assert self.draft is not None
-        assert self.draft_forks is not None
-        slot, trunk = self._slots[0], self._trunk
-        count -= slot.draft_unencoded
-        Draft(self.draft).encode([slot])
-        if slot.undraftable or count <= 0:
-            return
-        if self.draft_forks.held(trunk) is None:
-            first = self._prompt_read
-            tokens = self.settings.prompt[first : first + count]
-            self.draft_forks.hold(slot.index, [])
-            self.draft.run([Part(slot.index, first, tokens, 1)])
-            slot.draft_length = first + len(tokens)
-            if slot.draft_length == len(self.settings.prompt):
-                self.draft_forks.hold(slot.index, [self.root])
-            return
-        held = self.draft_forks.held(trunk)
-        next_nodes = trunk.path(held)[:count]
-        (place,) = self.draft_forks.place([(next_nodes[-1], next_nodes[0])], self.usable())
-        self.draft.run([Part(place.slot, place.past, place.tokens, 1)])
-
-    def advance(self, scored: Mapping[Node, Logits]) -> int:
-        """Take steps while the logits of all live beams are known; return the number of steps."""
-        before = self.steps
-        while not self.over and all(node in scored for node in self.live):
-            self._step(np.stack([scored[node] for node in self.live]))
-        return self.steps - before
-
-    def end_of(self, nodes: abc.Sequence[Node], one: Continuation) -> FinishReason | None:
-        """Why a continuation of one of these beams ends the text; None if it goes on."""
-        return self.shaping.end_of(nodes[one.parent].child(one.token))
-
-    def note_round(self, done: Round) -> None:
-        """Note the steps of a call of the target; answer if the search is over."""
-        if self.tally.first_token is None:
-            self.tally.first_token = time.perf_counter()
-        self.tally.rounds.append(done)
-        if self.over:
-            self._answer(self._found())
 
     def finish(self, reason: FinishReason) -> None:
         """End early, with the best texts so far."""
@@ -256,7 +292,7 @@ class Search:
         count, nodes = self.beams.count, self.live
         log_probs = self.shaping.log_probs(nodes, rows)
         found = continuations(self.scores, log_probs, looked_at(count, len(self.shaping.ends)))
-        selected: Selected[FinishReason] = select(found, count, partial(self.end_of, nodes))
+        selected: Selected[FinishReason] = select(found, count, self.shaping.ends_of(nodes))
         self.steps += 1
 
         def become(one: Continuation) -> Node:
@@ -285,7 +321,7 @@ class Search:
             )
         return found
 
-    def _answer(self, found: abc.Sequence[tuple[float, Ended]]) -> None:
+    def _answer(self, found: Sequence[tuple[float, Ended]]) -> None:
         """Give the reader these texts with their scores; the round of the first text has the figures of all calls."""
         self._end()
         for sample, (score, (node, reason)) in enumerate(found):
@@ -328,13 +364,13 @@ class Search:
         self.ended = True
         self.tally.ended = time.perf_counter()
         for slot in self._slots:
-            path = self.target_forks.path(slot.index)
+            path = self._forks.path(slot.index)
             if not path:  # an unused slot, or the first one before the prompt was read to its end
                 slot.rollback(slot.target_length if slot is self._slots[0] else 0)
                 continue
             slot.tokens = [*self.settings.prompt, *path[-1].tokens()]
             slot.target_length, slot.target_encoded = path[-1].length, True
-            read = [] if self.draft_forks is None else self.draft_forks.path(slot.index)
+            read = [] if self._draft is None else self._draft.forks.path(slot.index)
             if read:
                 slot.draft_length, slot.draft_encoded = common_ancestor([path[-1], read[-1]]).length, True
         for slot in self._spares:

@@ -5,10 +5,10 @@ One shaper serves all beams: it keeps their common prefix, and treats the rest o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from mxspec.runtime.beams.node import Node, common_ancestor
-from mxspec.runtime.beams.step import log_softmax
+from mxspec.runtime.beams.step import Continuation, log_softmax
 from mxspec.runtime.events import FinishReason
 from mxspec.runtime.sampling.logprobs import raw_logprob
 from mxspec.runtime.sampling.shape import Logits
@@ -61,6 +61,10 @@ class Shaping:
         if self._shaper.grammar is not None and self._shaper.completed(node.tokens(self._base)):
             return "grammar"
         return self._at_limit if node.length - self._root.length >= self.longest else None
+
+    def ends_of(self, nodes: Sequence[Node]) -> Callable[[Continuation], FinishReason | None]:
+        """Why a continuation of one of these beams ends the text, as a function of the continuation."""
+        return lambda one: self.end_of(nodes[one.parent].child(one.token))
 
     def note(self, node: Node, logits: Logits, log_probs: Logits) -> None:
         """Note that a node becomes part of a text; its token was chosen from these rows."""

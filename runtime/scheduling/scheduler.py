@@ -22,9 +22,8 @@ from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.scheduling.sequence_planner import SequencePlanner
+from mxspec.runtime.scheduling.scheduled_text import Alone, ScheduledText, Timing, draft_piece
 from mxspec.runtime.scheduling.settings import Settings
-from mxspec.runtime.scheduling.work import Alone, Planner, ScheduledText, Timing, Work, draft_piece
 
 KIB = 1 << 10
 FIRST_CHUNK = 16  # tokens of a prompt in a step that other texts wait for, while costs are unknown
@@ -34,9 +33,9 @@ DraftRead = tuple[ScheduledText, int]  # a text, and the number of its tokens th
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work of a step: for the target, and the prompt tokens that drafts read at the same time."""
+    """The texts that take part in a step, and the prompt tokens that drafts read at the same time."""
 
-    works: list[Work]
+    texts: list[ScheduledText]
     draft_reads: list[DraftRead]
     as_chosen: bool  # no text waits for its draft: KByLoad learns from the step
 
@@ -45,8 +44,7 @@ class Scheduler:
     """Owns the slots, and is the only caller of the sessions; only one thread may use it.
 
     `prefill_ms` is how much longer a step may take to read prompts while other texts wait for their next token.
-    `planners` make the planners of further kinds of texts from the slots. `growth` is the cost of a call of the target
-    by its tokens, in any unit, where it is known beforehand.
+    `growth` is the cost of a call of the target by its tokens, in any unit, where it is known beforehand.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class Scheduler:
         draft: Session | None,
         k_max: int,
         prefill_ms: float,
-        planners: abc.Sequence[abc.Callable[[Slots], Planner]] = (),
         cache_memory: int | None = None,
         growth: abc.Callable[[int], float] | None = None,
     ) -> None:
@@ -65,8 +62,6 @@ class Scheduler:
         self._memory = CacheMemory([target] if draft is None else [target, draft], cache_memory)
         self._slots = Slots(target.slots, self._memory)
         self._beyond = k_max + 1  # rows of a round that are rolled back
-        known: list[Planner] = [SequencePlanner(self.load, k_max), *(planner(self._slots) for planner in planners)]
-        self._planners = {planner.kind: planner for planner in known}
         self._encode_costs = Costs()
         self._waiting: deque[ScheduledText] = deque()
         self._running: list[ScheduledText] = []
@@ -115,21 +110,21 @@ class Scheduler:
     def end_all(self, error: BaseException | None = None) -> None:
         """End every text now, with `error` or as cancelled."""
         while self.busy:
-            for sequence in (*self._running, *self._waiting):
-                if sequence.ended:
+            for text in (*self._running, *self._waiting):
+                if text.ended:
                     continue
                 if error is None:
-                    sequence.finish("cancelled")
+                    text.finish("cancelled")
                 else:
-                    sequence.fail(error)
+                    text.fail(error)
             self._drop_ended()
 
     # --- admit ---
 
     def _end_cancelled(self) -> None:
         while cancelled := [text for text in chain(self._running, self._waiting) if text.cancelled]:
-            for sequence in cancelled:
-                sequence.finish("cancelled")
+            for text in cancelled:
+                text.finish("cancelled")
             self._drop_ended()  # may append waiting samples, which are cancelled too
 
     def _admit(self, now: float) -> None:
@@ -237,33 +232,33 @@ class Scheduler:
 
     def _drop_ended(self) -> None:
         """Drop every text that has ended: waiting ones, too, which no step ends, but a cancellation does."""
-        ended = [sequence for sequence in self._waiting if sequence.ended]
+        ended = [text for text in self._waiting if text.ended]
         if ended:
-            self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
+            self._waiting = deque(text for text in self._waiting if not text.ended)
             self._bring_followers(ended)
         self._retire()
 
     def _retire(self) -> None:
         """Free the slots of texts that have ended, and queue the samples that waited for their prompt to be read."""
         self._bring_followers(self._running)
-        for sequence in self._running:
-            for slot in sequence.slots if sequence.ended else ():
+        for text in self._running:
+            for slot in text.slots if text.ended else ():
                 self._slots.free(slot)
-        self._running = [sequence for sequence in self._running if not sequence.ended]
+        self._running = [text for text in self._running if not text.ended]
 
     def _bring_followers(self, texts: abc.Sequence[ScheduledText]) -> None:
         """Queue the samples that waited for these texts to read their prompt, in front of all."""
-        for sequence in reversed(texts):  # each is put in front, the first last
-            if sequence.followers and (sequence.ended or not sequence.reading):
-                self._waiting.extendleft(reversed(sequence.followers))
-                sequence.followers = []
+        for text in reversed(texts):  # each is put in front, the first last
+            if text.followers and (text.ended or not text.reading):
+                self._waiting.extendleft(reversed(text.followers))
+                text.followers = []
 
     def _fail_running(self, error: Exception) -> None:
-        for sequence in self._running:
-            for slot in sequence.slots:
+        for text in self._running:
+            for slot in text.slots:
                 self._slots.forget(slot)
-            if not sequence.ended:
-                sequence.fail(error)
+            if not text.ended:
+                text.fail(error)
 
     # --- encode ---
 
@@ -319,18 +314,17 @@ class Scheduler:
 
     def _plan(self) -> Plan:
         """Plan a round for every text that has begun, and pieces of prompts up to the budget."""
-        going_on: list[Work] = []
+        going_on: list[ScheduledText] = []
         late: list[ScheduledText] = []
-        for planner in self._planners.values():
-            if texts := [text for text in self._running if text.kind == planner.kind and not text.reading]:
-                works, waiting = planner.plan(texts)
-                going_on += works
-                late += waiting
+        for kind, texts in _by_kind(text for text in self._running if not text.reading).items():
+            planned, waiting = kind.plan(texts, self.load, self._slots)
+            going_on += planned
+            late += waiting
         reading = [t for t in self._running if t.reading and not t.ended and not t.slots[0].target_unencoded]
-        pieces: list[Work] = []
+        pieces: list[ScheduledText] = []
         draft_reads: list[DraftRead] = []
         if reading:
-            left = self._budget(self.load.score, sum(work.planned for work in going_on))
+            left = self._budget(self.load.score, sum(text.planned for text in going_on))
             pieces, draft_reads = self._pieces(reading, left)
         if late:
             left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
@@ -357,9 +351,9 @@ class Scheduler:
             return min(FIRST_CHUNK, most)
         return costs.affordable(tokens, self._prefill_seconds, most)
 
-    def _pieces(self, reading: abc.Sequence[ScheduledText], left: int) -> tuple[list[Work], list[DraftRead]]:
+    def _pieces(self, reading: abc.Sequence[ScheduledText], left: int) -> tuple[list[ScheduledText], list[DraftRead]]:
         """The next pieces of prompts, in the order of their arrival; with a fixed K the draft reads them too."""
-        works: list[Work] = []
+        pieces: list[ScheduledText] = []
         draft_reads: list[DraftRead] = []
         for text in reading:
             if left <= 0:
@@ -371,56 +365,62 @@ class Scheduler:
                     count = min(draft_piece(text, left), lag - unread)
                 else:
                     count = min(unread, left)
-                    works.append(self._planners[text.kind].piece(text, count))
+                    text.plan_piece(count)
+                    pieces.append(text)
                 if lag:
                     draft_reads.append((text, count))
                 left -= count
-        return works, draft_reads
+        return pieces, draft_reads
 
     # --- draft, score, verify, emit ---
 
     def _step(self, plan: Plan, began: float, encoded: float) -> None:
-        draft_calls = self._propose(plan)
-        works = [work for work in plan.works if not work.text.ended]
+        draft_calls = self._guess(plan)
+        texts = [text for text in plan.texts if not text.ended]
         drafted = time.perf_counter()
-        if not works:
+        if not texts:
             return
-        logits = self._score(works)
-        scored = time.perf_counter()
-        prepare([look_ahead for work in works for look_ahead in work.look_aheads()])
-        self._verify(works, logits, Timing(began, encoded, drafted, scored, self._target.experts_touched))
-        tokens = sum(work.tokens for work in works)
+        logits = self._score(texts)
+        timing = Timing(began, encoded, drafted, time.perf_counter(), self._target.experts_touched)
+        prepare([look_ahead for text in texts for look_ahead in text.look_aheads()])
+        for text, rows in zip(texts, logits, strict=True):
+            if text.scored:
+                with Alone(text):
+                    text.verify(rows)
+                    text.emit(rows, timing, self.load)
+        tokens = sum(text.step_tokens for text in texts)
         seconds = time.perf_counter() - drafted
         if plan.as_chosen:
             self.load.observe(StepCost(tokens, seconds, draft_calls))
         else:
             self.load.score.add(tokens, seconds)
 
-    def _propose(self, plan: Plan) -> list[tuple[str, int, float]]:
+    def _guess(self, plan: Plan) -> list[tuple[str, int, float]]:
         """Let drafters read and guess; return their calls in this step."""
         calls: list[tuple[str, int, float]] = []
-        texts = sum(work.scored for work in plan.works)
-        for kind, planner in self._planners.items():
-            reads = [(text, count) for text, count in plan.draft_reads if text.kind == kind and not text.ended]
-            works = [work for work in plan.works if work.text.kind == kind and not work.text.ended]
-            if reads or works:
-                calls += planner.propose(reads, works, texts)
+        scored = sum(text.scored for text in plan.texts)
+        reads = [(text, count) for text, count in plan.draft_reads if not text.ended]
+        concerned = [*(text for text, _ in reads), *(text for text in plan.texts if not text.ended)]
+        for kind in _by_kind(concerned):
+            own = [text for text in plan.texts if type(text) is kind and not text.ended]
+            calls += kind.draft([read for read in reads if type(read[0]) is kind], own, self.load, scored)
         return calls
 
-    def _score(self, works: abc.Sequence[Work]) -> list[Logits]:
-        """Call the target once; return the rows of each work."""
-        of_each = [work.parts() for work in works]
+    def _score(self, texts: abc.Sequence[ScheduledText]) -> list[Logits]:
+        """Call the target once; return the rows of each text."""
+        of_each = [text.parts() for text in texts]
         parts = [part for parts in of_each for part in parts]
         if not any(part.rows for part in parts):
             parts[0] = replace(parts[0], rows=1)  # a call has at least one row
         logits = self._target.run(parts)
-        for work in works:
-            work.read()
+        for text in texts:
+            text.was_read()
         counts = [sum(part.rows for part in parts) for parts in of_each]
         return [logits[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
 
-    def _verify(self, works: abc.Sequence[Work], logits: abc.Sequence[Logits], timing: Timing) -> None:
-        """Verify the drafts of each text, and emit the tokens that are kept."""
-        for work, rows in zip(works, logits, strict=True):
-            with Alone(work.text):
-                work.verify(rows, timing, self.load)
+
+def _by_kind(texts: abc.Iterable[ScheduledText]) -> dict[type[ScheduledText], list[ScheduledText]]:
+    kinds: dict[type[ScheduledText], list[ScheduledText]] = {}
+    for text in texts:
+        kinds.setdefault(type(text), []).append(text)
+    return kinds

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from mxspec.formats.errors import GenerationError, UnavailableError
+from mxspec.runtime.scheduling.scheduled_text import ScheduledText
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.work import ScheduledText
 
 Result = TypeVar("Result")
 

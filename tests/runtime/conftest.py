@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
-from mxspec.runtime.beams.search_planner import SearchPlanner
 from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
@@ -24,10 +23,10 @@ from mxspec.runtime.models.part import Part
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling import sequence
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.strategy import Strategy
+from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verifier import Verifier
@@ -156,7 +155,7 @@ class Outbox(list[Any]):
 class ToyText(Iterator[Event]):
     """The events of one text, which runs its scheduler step by step as they are asked for."""
 
-    def __init__(self, scheduler: Scheduler, text: sequence.Sequence, outbox: Outbox) -> None:
+    def __init__(self, scheduler: Scheduler, text: Text, outbox: Outbox) -> None:
         self.scheduler, self.text, self.outbox = scheduler, text, outbox
 
     def __next__(self) -> Event:
@@ -192,7 +191,7 @@ def mixed_logits(
     return lambda text: (second if zlib.crc32(b"mix" + repr(text).encode()) < share * 2**32 else first)(text)
 
 
-def make_sequence(
+def make_text(
     target: ToySession,
     draft: ToySession | None,
     tokenizer: Tokenizer,
@@ -209,13 +208,13 @@ def make_sequence(
     draft_temperature: float | None = None,
     lenience: float = 1.0,
     **settings: Any,
-) -> sequence.Sequence:
+) -> Text:
     """A text of the toys."""
     extra = {name: settings.pop(name) for name in ("logprobs", "cache_key", "traced", "source") if name in settings}
     stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
     rules, limit = settings.pop("rules", NO_RULES), min(max_new_tokens, target.capacity + 1 - len(prompt))
     sampling = Sampling(**settings).seeded()
-    return sequence.Sequence(
+    return Text(
         Settings(
             prompt=list(prompt),
             sampling=sampling,
@@ -312,7 +311,7 @@ def make_search(
 
 
 def make_scheduler(target: ToySession, draft: ToySession | None, k_max: int = 8, prefill_ms: float = 50) -> Scheduler:
-    return Scheduler(target, draft, k_max, prefill_ms, [SearchPlanner])  # type: ignore[arg-type]
+    return Scheduler(target, draft, k_max, prefill_ms)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")
@@ -327,8 +326,8 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
         scheduler = staticmethod(make_scheduler)
 
         @staticmethod
-        def sequence(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
-            return make_sequence(target, draft, byte_tokenizer, outbox, *rest, **settings)
+        def text(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
+            return make_text(target, draft, byte_tokenizer, outbox, *rest, **settings)
 
         @staticmethod
         def search_of(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
@@ -350,7 +349,7 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
         def generate(target: ToySession, draft: ToySession | None, prompt: Sequence[int], **settings: Any) -> ToyText:
             """One text alone."""
             scheduler, outbox = make_scheduler(target, draft), Outbox()
-            text = make_sequence(target, draft, byte_tokenizer, outbox, prompt, **settings)
+            text = make_text(target, draft, byte_tokenizer, outbox, prompt, **settings)
             scheduler.add([text])
             return ToyText(scheduler, text, outbox)
 

@@ -9,7 +9,7 @@ import pytest
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.events import Event, Finished, Round, Token
-from mxspec.runtime.scheduling import scheduler, sequence, tally
+from mxspec.runtime.scheduling import scheduler, tally, text
 
 VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]
@@ -211,7 +211,7 @@ def test_the_readers_own_time_is_in_no_statistic(toys: Any, monkeypatch: pytest.
             return self.now
 
     clock = Clock()
-    for module in (scheduler, sequence, tally):
+    for module in (scheduler, tally, text):
         monkeypatch.setattr(module, "time", clock)
     target, draft = make_pair(toys, 0.5)
     for model, name, seconds in ((target, "run", 2.0), (draft, "run_head", 0.5)):
@@ -222,10 +222,10 @@ def test_the_readers_own_time_is_in_no_statistic(toys: Any, monkeypatch: pytest.
             return run(parts)
 
         monkeypatch.setattr(model, name, slow)
-    text = toys.generate(target, draft, PROMPT, k=2, max_new_tokens=10)
-    for _ in text:
+    written = toys.generate(target, draft, PROMPT, k=2, max_new_tokens=10)
+    for _ in written:
         clock.now += 1000
-    total = text.statistics
+    total = written.statistics
     assert total.prefill_seconds == 2.5  # both read the prompt
     assert total.target_seconds == 2 * (total.rounds - 1)
     assert total.draft_seconds == 0.5 * total.drafted

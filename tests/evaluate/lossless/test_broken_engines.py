@@ -26,8 +26,8 @@ from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling import sequence
 from mxspec.runtime.scheduling.strategy import Strategy
+from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verdict import Verdict
@@ -82,7 +82,7 @@ def rollback_one_short(patch: MonkeyPatch) -> None:
     rollback = Slot.rollback
     patch.setattr(Slot, "rollback", lambda slot, length: rollback(slot, length + 1))
     unread = property(lambda text: text.tokens[min(text.slot.target_length, len(text.tokens) - 1) :])
-    patch.setattr(sequence.Sequence, "unread", unread)
+    patch.setattr(Text, "unread", unread)
 
 
 def slot_mixed_up(patch: MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def greedy_lenience_left_on(patch: MonkeyPatch) -> None:
         row = text.shaper.process(logits[place], drafted[:place])
         return bool(row[token] - row.max() >= np.log(0.5))
 
-    patch.setattr(sequence.Sequence, "_accepts", lenient)
+    patch.setattr(Text, "_accepts", lenient)
 
 
 def everything_accepted(patch: MonkeyPatch) -> None:

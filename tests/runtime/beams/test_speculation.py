@@ -94,7 +94,7 @@ def test_a_search_next_to_other_texts_equals_the_search_alone(toys: Any, seed: i
         else:
             settings = {"max_new_tokens": rng.randrange(1, 25), "eos": [rng.randrange(VOCAB)], "logprobs": 2}
             settings |= {"source": rng.choice(sources)} if source_capacity else {}
-            text = toys.sequence(target, draft, outbox, prompt, k=rng.choice([0, 3, "auto"]), **settings)
+            text = toys.text(target, draft, outbox, prompt, k=rng.choice([0, 3, "auto"]), **settings)
         scheduler.add([text])
         running.append((prompt, settings, text, outbox))
         for _ in range(rng.randrange(4)):
@@ -122,9 +122,9 @@ def test_a_search_next_to_other_texts_equals_the_search_alone(toys: Any, seed: i
 def test_a_search_waits_for_as_many_slots_as_it_needs(toys: Any) -> None:
     target, _ = make_pair(toys, 4)
     scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(3)]
-    scheduler.add([toys.sequence(target, None, boxes[0], PROMPT, max_new_tokens=5)])
+    scheduler.add([toys.text(target, None, boxes[0], PROMPT, max_new_tokens=5)])
     scheduler.add([toys.search_of(target, None, boxes[1], PROMPT, count=4, max_new_tokens=5)])
-    scheduler.add([toys.sequence(target, None, boxes[2], PROMPT, max_new_tokens=5)])
+    scheduler.add([toys.text(target, None, boxes[2], PROMPT, max_new_tokens=5)])
     while scheduler.busy:
         scheduler.step()
         if not boxes[0] or not isinstance(boxes[0][-1], Finished):
@@ -152,7 +152,7 @@ def test_the_tokens_that_a_search_has_read_are_reused(toys: Any) -> None:
     while scheduler.busy:
         scheduler.step()
     ids = [event.id for event in box if isinstance(event, Token)]
-    again = toys.sequence(target, draft, toys.Outbox(), [*PROMPT, *ids, 7], max_new_tokens=3, k=2)
+    again = toys.text(target, draft, toys.Outbox(), [*PROMPT, *ids, 7], max_new_tokens=3, k=2)
     scheduler.add([again])
     while scheduler.busy:
         scheduler.step()

@@ -84,8 +84,8 @@ def run_beside(toys: Any, drafter: Any, **settings: Any) -> list[Any]:
     for place, (how, other) in enumerate(others):
         if place == 2:
             own = {"k": 2, "max_new_tokens": 9, **settings}
-            scheduler.add([toys.sequence(target, draft, box, PROMPT, drafter=drafter, **own)])
-        scheduler.add([toys.sequence(target, draft, other, [*PROMPT, place], **how)])
+            scheduler.add([toys.text(target, draft, box, PROMPT, drafter=drafter, **own)])
+        scheduler.add([toys.text(target, draft, other, [*PROMPT, place], **how)])
     for _ in range(200):
         scheduler.step()
     assert not scheduler.busy
@@ -134,9 +134,9 @@ def test_an_error_in_end_hides_no_earlier_error(toys: Any) -> None:
 def test_a_cancelled_text_whose_drafter_cannot_end_is_over_all_the_same(toys: Any) -> None:
     target, draft = make_pair(toys, 1)
     scheduler, box, other = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
-    text = toys.sequence(target, draft, box, PROMPT, drafter=Own("end"), k=2)
+    text = toys.text(target, draft, box, PROMPT, drafter=Own("end"), k=2)
     scheduler.add([text])
-    scheduler.add([toys.sequence(target, draft, other, PROMPT, k=2, max_new_tokens=4)])
+    scheduler.add([toys.text(target, draft, other, PROMPT, k=2, max_new_tokens=4)])
     scheduler.step()
     text.cancelled = True
     while scheduler.busy:

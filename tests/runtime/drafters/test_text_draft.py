@@ -190,7 +190,7 @@ def test_texts_are_the_same_with_and_without(toys: Any, temperature: float, k: i
     model, scheduler = drafter(draft), toys.scheduler(target, draft)
     boxes = [toys.Outbox() for _ in range(3)]
     for box in boxes:
-        scheduler.add([toys.sequence(target, draft, box, prompt, k=k, drafter=model, **settings)])
+        scheduler.add([toys.text(target, draft, box, prompt, k=k, drafter=model, **settings)])
     while scheduler.busy:
         scheduler.step()
     for box in boxes:

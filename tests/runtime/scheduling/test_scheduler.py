@@ -73,7 +73,7 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
         start = PROMPT[: rng.randrange(6)]
         prompt = [*start, *(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 20)))]
         settings, outbox = random_settings(rng), toys.Outbox()
-        text = toys.sequence(target, draft, outbox, prompt, **settings)
+        text = toys.text(target, draft, outbox, prompt, **settings)
         scheduler.add([text])
         running.append((prompt, settings, text, outbox, rng.random() < 0.2))
         for _ in range(rng.randrange(4)):
@@ -98,7 +98,7 @@ def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_position(toys: 
     target, draft = make_pair(toys, slots=4, chunk=64)
     scheduler = toys.scheduler(target, draft)
     for first, k in ((1, 3), (2, 1), (3, 0), (4, 3)):
-        scheduler.add([toys.sequence(target, draft, toys.Outbox(), [first, 2, 3], k=k, max_new_tokens=30)])
+        scheduler.add([toys.text(target, draft, toys.Outbox(), [first, 2, 3], k=k, max_new_tokens=30)])
     scheduler.step()  # reads the prompts
     assert len(target.calls) == len(draft.calls) == 1
     scheduler.step()
@@ -111,7 +111,7 @@ def test_first_come_first_served_and_free_slots_are_used_at_once(toys: Any) -> N
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(6)]
     for i, box in enumerate(boxes):
-        scheduler.add([toys.sequence(target, None, box, [i, 7], max_new_tokens=2 + i % 3)])
+        scheduler.add([toys.text(target, None, box, [i, 7], max_new_tokens=2 + i % 3)])
     begun: list[int] = []
     while scheduler.busy:
         scheduler.step()
@@ -125,7 +125,7 @@ def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> 
     target, _ = make_pair(toys, slots=3, chunk=64)
     scheduler = toys.scheduler(target, None, prefill_ms=5)
     box = toys.Outbox()
-    scheduler.add([toys.sequence(target, None, box, [1], max_new_tokens=40)])
+    scheduler.add([toys.text(target, None, box, [1], max_new_tokens=40)])
     scheduler.step()
 
     class Costs:
@@ -145,7 +145,7 @@ def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> 
 
     scheduler.load.score = Costs()
     late = toys.Outbox()
-    scheduler.add([toys.sequence(target, None, late, list(range(23)), max_new_tokens=3)])
+    scheduler.add([toys.text(target, None, late, list(range(23)), max_new_tokens=3)])
     before = len(box)
     while not late:
         scheduler.step()
@@ -158,7 +158,7 @@ def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> 
 def test_a_prompt_is_read_in_whole_chunks_if_no_text_waits(toys: Any) -> None:
     target, draft = make_pair(toys, slots=2, chunk=8)
     scheduler = toys.scheduler(target, draft)
-    scheduler.add([toys.sequence(target, draft, toys.Outbox(), list(range(19)), k=2, max_new_tokens=1)])
+    scheduler.add([toys.text(target, draft, toys.Outbox(), list(range(19)), k=2, max_new_tokens=1)])
     run(scheduler)
     assert [(count, rows) for ((_, _, count, rows),) in target.calls] == [(8, 1), (8, 1), (3, 1)]
 
@@ -168,10 +168,10 @@ def test_a_second_turn_reads_only_the_new_tokens(toys: Any, k: int) -> None:
     target, draft = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, draft)
     first, second = toys.Outbox(), toys.Outbox()
-    scheduler.add([toys.sequence(target, draft, first, PROMPT, k=k, max_new_tokens=10)])
+    scheduler.add([toys.text(target, draft, first, PROMPT, k=k, max_new_tokens=10)])
     run(scheduler)
     prompt = [*PROMPT, *(token for token, _ in tokens_of(first)), 7, 8]
-    again = toys.sequence(target, draft, second, prompt, k=k, max_new_tokens=10)
+    again = toys.text(target, draft, second, prompt, k=k, max_new_tokens=10)
     scheduler.add([again])
     read = len(target.calls)
     run(scheduler)
@@ -186,15 +186,15 @@ def test_the_same_prompt_again_reads_its_last_token_and_leaves_the_longer_text_w
     target, _ = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(3)]
-    scheduler.add([toys.sequence(target, None, boxes[0], PROMPT, max_new_tokens=8)])
+    scheduler.add([toys.text(target, None, boxes[0], PROMPT, max_new_tokens=8)])
     run(scheduler)
     answer = [token for token, _ in tokens_of(boxes[0])]
-    scheduler.add([toys.sequence(target, None, boxes[1], PROMPT, max_new_tokens=8)])
+    scheduler.add([toys.text(target, None, boxes[1], PROMPT, max_new_tokens=8)])
     calls = len(target.calls)
     run(scheduler)
     assert target.calls[calls] == [(1, len(PROMPT) - 1, 1, 1)]  # copied to the slot that was free
     assert tokens_of(boxes[1]) == tokens_of(boxes[0])
-    longer = toys.sequence(target, None, boxes[2], [*PROMPT, *answer, 9], max_new_tokens=2)
+    longer = toys.text(target, None, boxes[2], [*PROMPT, *answer, 9], max_new_tokens=2)
     scheduler.add([longer])
     run(scheduler)
     assert longer.tally.statistics().reused_tokens == len(PROMPT) + len(answer) - 1
@@ -204,7 +204,7 @@ def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
     target, _ = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, None)
     for key, reused in (("a", 0), ("b", 0), ("a", len(PROMPT) - 1), ("", 0)):
-        text = toys.sequence(target, None, toys.Outbox(), PROMPT, max_new_tokens=2, cache_key=key)
+        text = toys.text(target, None, toys.Outbox(), PROMPT, max_new_tokens=2, cache_key=key)
         scheduler.add([text])
         run(scheduler)
         assert text.tally.statistics().reused_tokens == reused
@@ -216,7 +216,7 @@ def test_samples_of_a_prompt_read_it_once(toys: Any) -> None:
     boxes = [toys.Outbox() for _ in range(6)]
     settings: dict[str, Any] = {"k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
     prompt = list(range(20))
-    scheduler.add([toys.sequence(target, draft, box, prompt, sample=i, **settings) for i, box in enumerate(boxes)])
+    scheduler.add([toys.text(target, draft, box, prompt, sample=i, **settings) for i, box in enumerate(boxes)])
     run(scheduler)
     read = sum(count for call in target.calls for _, past, count, _ in call if past + count <= len(prompt))
     assert read == len(prompt) + 5  # once, and the last token for each of the others
@@ -231,9 +231,9 @@ def test_a_cancelled_text_frees_its_slot_within_a_step(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
     scheduler = toys.scheduler(target, None)
     box, next_box = toys.Outbox(), toys.Outbox()
-    text = toys.sequence(target, None, box, PROMPT, max_new_tokens=30)
+    text = toys.text(target, None, box, PROMPT, max_new_tokens=30)
     scheduler.add([text])
-    scheduler.add([toys.sequence(target, None, next_box, [9, 9], max_new_tokens=2)])
+    scheduler.add([toys.text(target, None, next_box, [9, 9], max_new_tokens=2)])
     scheduler.step()
     text.cancelled = True
     scheduler.step()
@@ -248,7 +248,7 @@ def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(3)]
     for box, prompt in zip(boxes, ([1, 2], [1, 29], [1, 3]), strict=True):
-        scheduler.add([toys.sequence(target, None, box, prompt, max_new_tokens=5)])
+        scheduler.add([toys.text(target, None, box, prompt, max_new_tokens=5)])
     run(scheduler)
     assert isinstance(boxes[1][-1], GenerationError)
     assert "NaN" in str(boxes[1][-1])
@@ -260,7 +260,7 @@ def test_the_drafts_of_a_failed_text_are_never_reused(toys: Any, monkeypatch: py
     logits = toys.random_logits(VOCAB, 1)
     target, draft = toys.Session(logits, slots=1), toys.Session(toys.random_logits(VOCAB, 2), slots=1)
     scheduler, box, again = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
-    text = toys.sequence(target, draft, box, PROMPT, k=4, max_new_tokens=30)
+    text = toys.text(target, draft, box, PROMPT, k=4, max_new_tokens=30)
     keep, kept = text.shaper.keep, []
 
     def fail_at_the_fifth(tokens: Sequence[int]) -> None:
@@ -274,7 +274,7 @@ def test_the_drafts_of_a_failed_text_are_never_reused(toys: Any, monkeypatch: py
     run(scheduler)
     assert isinstance(box[-1], GenerationError)
     prompt = [*PROMPT, *kept, 9]
-    scheduler.add([toys.sequence(target, draft, again, prompt, k=0, max_new_tokens=1)])
+    scheduler.add([toys.text(target, draft, again, prompt, k=0, max_new_tokens=1)])
     run(scheduler)
     assert tokens_of(again)[0][0] == logits(tuple(prompt)).argmax()
 
@@ -289,8 +289,8 @@ def test_an_error_of_either_model_ends_one_text(toys: Any, broken: str) -> None:
     target = toys.Session(breaks if broken == "target" else good, slots=2)
     draft = toys.Session(breaks if broken == "draft" else good, slots=2)
     scheduler, box, other = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
-    scheduler.add([toys.sequence(target, draft, box, PROMPT, k=4, max_new_tokens=30)])
-    scheduler.add([toys.sequence(target, draft, other, [7, 7], k=4, max_new_tokens=30)])
+    scheduler.add([toys.text(target, draft, box, PROMPT, k=4, max_new_tokens=30)])
+    scheduler.add([toys.text(target, draft, other, [7, 7], k=4, max_new_tokens=30)])
     run(scheduler)
     assert isinstance(box[-1], GenerationError)
     assert reason_of(other) == "max_new_tokens"
@@ -306,14 +306,14 @@ def test_a_drafter_that_raises_ends_its_own_texts(toys: Any, monkeypatch: pytest
     scheduler = toys.scheduler(target, draft)
     boxes = [toys.Outbox() for _ in range(2)]
     for box, k in zip(boxes, (3, 0), strict=True):
-        scheduler.add([toys.sequence(target, draft, box, PROMPT, k=k, max_new_tokens=8)])
+        scheduler.add([toys.text(target, draft, box, PROMPT, k=k, max_new_tokens=8)])
     monkeypatch.setattr(draft.drafter, call, fail)
     run(scheduler)
     assert str(boxes[0][-1]) == f"drafter model: {call} raised RuntimeError: out of memory"
     assert reason_of(boxes[1]) == "max_new_tokens"
     monkeypatch.undo()
     again, alone = toys.Outbox(), toys.generate(*make_pair(toys, slots=1), PROMPT, k=3, max_new_tokens=8)
-    scheduler.add([toys.sequence(target, draft, again, PROMPT, k=3, max_new_tokens=8)])
+    scheduler.add([toys.text(target, draft, again, PROMPT, k=3, max_new_tokens=8)])
     run(scheduler)
     assert tokens_of(again) == tokens_of(list(alone))
 
@@ -322,7 +322,7 @@ def test_the_cache_entries_of_a_failed_call_are_never_used(toys: Any, monkeypatc
     target, _ = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, None)
     box = toys.Outbox()
-    scheduler.add([toys.sequence(target, None, box, PROMPT, max_new_tokens=30)])
+    scheduler.add([toys.text(target, None, box, PROMPT, max_new_tokens=30)])
     scheduler.step()
     run_well = target.run
 
@@ -333,7 +333,7 @@ def test_the_cache_entries_of_a_failed_call_are_never_used(toys: Any, monkeypatc
     scheduler.step()
     assert isinstance(box[-1], RuntimeError)
     monkeypatch.setattr(target, "run", run_well)
-    text = toys.sequence(target, None, toys.Outbox(), PROMPT, max_new_tokens=3)
+    text = toys.text(target, None, toys.Outbox(), PROMPT, max_new_tokens=3)
     scheduler.add([text])
     run(scheduler)
     assert text.tally.statistics().reused_tokens == 0
@@ -343,8 +343,8 @@ def test_ending_all_ends_those_that_wait_too(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(4)]
-    scheduler.add([toys.sequence(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes[:3])])
-    scheduler.add([toys.sequence(target, None, boxes[3], PROMPT)])
+    scheduler.add([toys.text(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes[:3])])
+    scheduler.add([toys.text(target, None, boxes[3], PROMPT)])
     scheduler.step()
     scheduler.end_all()
     assert not scheduler.busy
@@ -357,7 +357,7 @@ def test_tokens_that_cannot_be_decoded_end_only_their_own_text(
 ) -> None:
     target, _ = make_pair(toys, slots=3, chunk=64)
     scheduler, box, cancelled, other = toys.scheduler(target, None), toys.Outbox(), toys.Outbox(), toys.Outbox()
-    texts = [toys.sequence(target, None, out, PROMPT, max_new_tokens=6) for out in (box, cancelled)]
+    texts = [toys.text(target, None, out, PROMPT, max_new_tokens=6) for out in (box, cancelled)]
 
     def fail(*tokens: int) -> str:
         raise BundleError("tokenizer: cannot decode")
@@ -365,7 +365,7 @@ def test_tokens_that_cannot_be_decoded_end_only_their_own_text(
     for text in texts:
         monkeypatch.setattr(text._stream, broken, fail)
         scheduler.add([text])
-    scheduler.add([toys.sequence(target, None, other, PROMPT, max_new_tokens=6)])
+    scheduler.add([toys.text(target, None, other, PROMPT, max_new_tokens=6)])
     scheduler.step()
     texts[1].cancelled = True
     run(scheduler)
@@ -379,10 +379,10 @@ def test_cancelled_samples_end_together_and_take_no_slot(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(4)]
-    samples = [toys.sequence(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes)]
+    samples = [toys.text(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes)]
     scheduler.add(samples)
     other = toys.Outbox()
-    scheduler.add([toys.sequence(target, None, other, [9, 9], max_new_tokens=2)])
+    scheduler.add([toys.text(target, None, other, [9, 9], max_new_tokens=2)])
     for sample in samples:
         sample.cancelled = True
     scheduler.step()
@@ -403,7 +403,7 @@ def test_samples_of_the_earlier_prompt_come_first(toys: Any) -> None:
 
     for name in "ab":
         scheduler.add(
-            [toys.sequence(target, None, Box(name), [ord(name) % 30, 3], sample=i, max_new_tokens=2) for i in range(3)]
+            [toys.text(target, None, Box(name), [ord(name) % 30, 3], sample=i, max_new_tokens=2) for i in range(3)]
         )
     run(scheduler)
     assert order == ["a", "b", "a", "a", "b", "b"]
@@ -412,7 +412,7 @@ def test_samples_of_the_earlier_prompt_come_first(toys: Any) -> None:
 def test_the_figures_of_a_text_that_has_ended_stand_still(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
     scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(2)]
-    texts = [toys.sequence(target, None, box, PROMPT) for box in boxes]
+    texts = [toys.text(target, None, box, PROMPT) for box in boxes]
     for text in texts:
         scheduler.add([text])
     scheduler.step()
@@ -468,12 +468,12 @@ def test_k_is_chosen_by_load_while_prompts_are_read_in_every_step(toys: Any, mon
         monkeypatch.setattr(model, "run", run_slowly)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     scheduler, box, rng = toys.scheduler(target, draft, prefill_ms=2), toys.Outbox(), random.Random(1)
-    text = toys.sequence(target, draft, box, [1], k="auto", max_new_tokens=90)
+    text = toys.text(target, draft, box, [1], k="auto", max_new_tokens=90)
     scheduler.add([text])
     while not text.ended:
         if not scheduler.waiting:
             prompt = [rng.randrange(VOCAB) for _ in range(40)]
-            scheduler.add([toys.sequence(target, None, toys.Outbox(), prompt, max_new_tokens=1)])
+            scheduler.add([toys.text(target, None, toys.Outbox(), prompt, max_new_tokens=1)])
         scheduler.step()
     drafted = [event.drafted for event in box if isinstance(event, Round)]
     assert len(drafted) > 40

@@ -64,7 +64,7 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
             "cache_key": rng.choice(["", "", "", "b"]),
         }
         outbox = toys.Outbox()
-        text = toys.sequence(target, draft, outbox, prompt, **settings)
+        text = toys.text(target, draft, outbox, prompt, **settings)
         scheduler.add([text])
         running.append((prompt, settings, text, outbox, rng.random() < 0.2))
         for _ in range(rng.randrange(4)):
@@ -85,7 +85,7 @@ def test_simultaneous_sources_share_a_call_and_equal_ones_are_read_once(toys: An
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(4)]
     for box, source in zip(boxes, (SOURCE, SOURCE[:3], SOURCE, SOURCE[2:]), strict=True):
-        scheduler.add([toys.sequence(target, None, box, START, source=source, max_new_tokens=6)])
+        scheduler.add([toys.text(target, None, box, START, source=source, max_new_tokens=6)])
     scheduler.step()
     assert target.encoded == [[(0, SOURCE), (1, SOURCE[:3]), (3, SOURCE[2:])]]
     assert len(target.calls) == 1  # and their first tokens come in the same step
@@ -98,7 +98,7 @@ def test_a_call_reads_no_more_sources_than_the_longest_has_tokens(toys: Any) -> 
     scheduler = toys.scheduler(target, None)
     sources = [tuple(range(20)), tuple(range(1, 13)), tuple(range(5))]
     for source in sources:
-        scheduler.add([toys.sequence(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
+        scheduler.add([toys.text(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
     run(scheduler)
     assert [[source for _, source in call] for call in target.encoded] == [sources[:2], sources[2:]]
 
@@ -107,11 +107,11 @@ def test_while_others_wait_for_tokens_one_source_is_read_a_step(toys: Any) -> No
     """What a token of a source costs is not known yet, or is too much."""
     target, _ = make_pair(toys, slots=4)
     scheduler, box = toys.scheduler(target, None, prefill_ms=1e-6), toys.Outbox()
-    scheduler.add([toys.sequence(target, None, box, START, source=SOURCE, max_new_tokens=30)])
+    scheduler.add([toys.text(target, None, box, START, source=SOURCE, max_new_tokens=30)])
     scheduler.step()
     for first in range(3):
         source = (first, *SOURCE)
-        scheduler.add([toys.sequence(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
+        scheduler.add([toys.text(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
     for calls in (2, 3, 4):
         before = len(box)
         scheduler.step()
@@ -124,7 +124,7 @@ def test_the_same_source_again_is_not_read_again(toys: Any) -> None:
     target, draft = make_pair(toys, slots=2)
     scheduler, reused = toys.scheduler(target, draft), []
     for source, k in ((SOURCE, 2), (SOURCE[1:], 0), (SOURCE, 2), (SOURCE[1:], 2)):
-        text = toys.sequence(target, draft, toys.Outbox(), START, source=source, k=k, max_new_tokens=6)
+        text = toys.text(target, draft, toys.Outbox(), START, source=source, k=k, max_new_tokens=6)
         scheduler.add([text])
         run(scheduler)
         reused.append(text.tally.statistics().reused_tokens)
@@ -137,7 +137,7 @@ def test_a_running_texts_source_is_copied_to_another_slot(toys: Any) -> None:
     target, draft = make_pair(toys, slots=3)
     scheduler, boxes = toys.scheduler(target, draft), [toys.Outbox() for _ in range(3)]
     for box in boxes:
-        scheduler.add([toys.sequence(target, draft, box, START, source=SOURCE, k=3, max_new_tokens=12)])
+        scheduler.add([toys.text(target, draft, box, START, source=SOURCE, k=3, max_new_tokens=12)])
         scheduler.step()
         scheduler.step()
     run(scheduler)
@@ -149,7 +149,7 @@ def test_samples_of_a_source_read_it_once(toys: Any) -> None:
     target, draft = make_pair(toys, slots=3)
     scheduler, boxes = toys.scheduler(target, draft), [toys.Outbox() for _ in range(5)]
     settings: dict[str, Any] = {"source": SOURCE, "k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
-    scheduler.add([toys.sequence(target, draft, box, START, sample=i, **settings) for i, box in enumerate(boxes)])
+    scheduler.add([toys.text(target, draft, box, START, sample=i, **settings) for i, box in enumerate(boxes)])
     run(scheduler)
     assert read_of(target) == read_of(draft) == [SOURCE]
     assert len({tuple(tokens_of(box)) for box in boxes}) == 5
@@ -160,7 +160,7 @@ def test_a_beginning_is_shared_only_under_the_same_source(toys: Any) -> None:
     scheduler, reused = toys.scheduler(target, None), []
     prompt = [*START, 7, 8, 9]
     for source in (SOURCE, SOURCE[:-1], SOURCE, (*SOURCE, 0)):
-        text = toys.sequence(target, None, toys.Outbox(), prompt, source=source, max_new_tokens=3)
+        text = toys.text(target, None, toys.Outbox(), prompt, source=source, max_new_tokens=3)
         scheduler.add([text])
         run(scheduler)
         reused.append(text.tally.statistics().reused_tokens)
@@ -172,7 +172,7 @@ def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
     scheduler = toys.scheduler(target, draft)
     for keys in (("a", "b"), ("a",), ("",)):
         texts = [
-            toys.sequence(target, draft, toys.Outbox(), START, source=SOURCE, k=2, max_new_tokens=4, cache_key=key)
+            toys.text(target, draft, toys.Outbox(), START, source=SOURCE, k=2, max_new_tokens=4, cache_key=key)
             for key in keys
         ]
         for text in texts:
@@ -185,11 +185,11 @@ def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
 def test_the_drafts_encoder_reads_a_source_when_the_text_first_drafts(toys: Any, k: Any) -> None:
     target, draft = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, draft)
-    scheduler.add([toys.sequence(target, draft, toys.Outbox(), START, source=SOURCE, k=0, max_new_tokens=8)])
+    scheduler.add([toys.text(target, draft, toys.Outbox(), START, source=SOURCE, k=0, max_new_tokens=8)])
     run(scheduler)
     assert read_of(draft) == []
     box = toys.Outbox()
-    scheduler.add([toys.sequence(target, draft, box, START, source=SOURCE, k=k, max_new_tokens=20)])
+    scheduler.add([toys.text(target, draft, box, START, source=SOURCE, k=k, max_new_tokens=20)])
     run(scheduler)
     assert read_of(draft) == [SOURCE]
     assert any(event.drafted for event in box if isinstance(event, Round))
@@ -217,7 +217,7 @@ def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any, monkeypatch:
     monkeypatch.setattr(target, "encode", fails_at_29)
     scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(4)]
     for box, source in zip(boxes, (SOURCE, (1, 29), SOURCE[2:], (1, 29)), strict=True):
-        scheduler.add([toys.sequence(target, None, box, START, source=source, max_new_tokens=5)])
+        scheduler.add([toys.text(target, None, box, START, source=source, max_new_tokens=5)])
     run(scheduler)
     for box in (boxes[1], boxes[3]):
         assert [str(event) for event in box] == ["prompt: the encoder cannot read it"]
@@ -246,7 +246,7 @@ def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
     sources = (SOURCE, (1, 29), SOURCE[2:])
     for box, source in zip(boxes, sources, strict=True):
         settings: dict[str, Any] = {"source": source, "k": k, "max_new_tokens": 24}
-        scheduler.add([toys.sequence(target, draft, box, START, drafter=who, **settings)])
+        scheduler.add([toys.text(target, draft, box, START, drafter=who, **settings)])
     run(scheduler)
     for box, source in zip(boxes, sources, strict=True):
         alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=source, max_new_tokens=24)
@@ -259,7 +259,7 @@ def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
 def test_after_a_call_that_failed_no_source_is_reused(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target, _ = make_pair(toys, slots=2)
     scheduler, box = toys.scheduler(target, None), toys.Outbox()
-    scheduler.add([toys.sequence(target, None, box, START, source=SOURCE, max_new_tokens=30)])
+    scheduler.add([toys.text(target, None, box, START, source=SOURCE, max_new_tokens=30)])
     scheduler.step()
 
     def fail(parts: Any) -> Any:
@@ -269,7 +269,7 @@ def test_after_a_call_that_failed_no_source_is_reused(toys: Any, monkeypatch: py
         patch.setattr(target, "run", fail)
         scheduler.step()
     assert isinstance(box[-1], RuntimeError)
-    scheduler.add([toys.sequence(target, None, toys.Outbox(), START, source=SOURCE, max_new_tokens=3)])
+    scheduler.add([toys.text(target, None, toys.Outbox(), START, source=SOURCE, max_new_tokens=3)])
     run(scheduler)
     assert read_of(target) == [SOURCE, SOURCE]
 
@@ -308,7 +308,7 @@ def test_a_round_counts_no_time_of_sources_as_the_drafts(toys: Any, monkeypatch:
     scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(2)]
     texts = []
     for box, source in zip(boxes, (SOURCE, SOURCE[1:]), strict=True):
-        texts.append(toys.sequence(target, None, box, START, source=source, max_new_tokens=4))
+        texts.append(toys.text(target, None, box, START, source=source, max_new_tokens=4))
         scheduler.add(texts[-1:])
         scheduler.step()
     run(scheduler)

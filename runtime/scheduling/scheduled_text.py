@@ -1,4 +1,4 @@
-"""The scheduler's view of a text, and the work that a text adds to a step: parts of the target's call."""
+"""A text as the scheduler sees it, and what it adds to a step: parts of the target's call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from mxspec.runtime.events import Event, FinishReason
 from mxspec.runtime.models.part import Part
-from mxspec.runtime.models.slots import Slot, Taken
+from mxspec.runtime.models.slots import Slot, Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
@@ -38,13 +38,13 @@ class Outbox(Protocol):
 
 
 class ScheduledText(Protocol):
-    """A text from its admission to its end, in one or several slots."""
+    """A text from its admission to its end, in one or several slots; each kind of text is a class."""
 
-    kind: str  # the kind of its planner
     settings: Settings
     followers: list[ScheduledText]  # samples of the same prompt, which wait until it has been read
     cancelled: bool
     tally: Tally
+    scored: bool  # whether logits are wanted in the step: False for a piece of a prompt that is not its last
 
     @property
     def slots_needed(self) -> int:
@@ -82,6 +82,50 @@ class ScheduledText(Protocol):
     def fail(self, error: BaseException) -> None:
         """End the text with an error, which its reader gets."""
 
+    # --- its part of a step ---
+
+    @staticmethod
+    def plan(texts: Sequence[Any], load: KByLoad, slots: Slots) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Plan a round of texts of this class whose prompts were read.
+
+        Returns those that go on, and those among them that wait for their draft to read.
+        """
+
+    def plan_piece(self, count: int) -> None:
+        """Plan to read the next `count` tokens of the prompt."""
+
+    @staticmethod
+    def draft(
+        reads: Sequence[tuple[Any, int]], texts: Sequence[Any], load: KByLoad, scored: int
+    ) -> list[tuple[str, int, float]]:
+        """Let drafters read the given numbers of tokens, and guess for `texts`, in a step that scores `scored` texts.
+
+        Returns their calls: the drafter, the number of texts in the call, and seconds.
+        """
+
+    @property
+    def planned(self) -> int:
+        """The approximate number of tokens that the step will add to the target's call."""
+
+    @property
+    def step_tokens(self) -> int:
+        """Number of tokens that the step adds to the target's call."""
+
+    def parts(self) -> list[Part]:
+        """What the step adds to the target's call, each part in its own slot."""
+
+    def was_read(self) -> None:
+        """Note that the target has read the parts."""
+
+    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
+        """The look-aheads whose masks verification needs; masks are computed for all texts of a step together."""
+
+    def verify(self, rows: Logits) -> None:
+        """Decide what is kept, by the rows of the parts, float32[rows, vocab]."""
+
+    def emit(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
+        """Hand out the tokens that are kept, and the figures of the round."""
+
 
 def prompt_read(text: ScheduledText) -> int:
     """Number of tokens of a text's source and prompt that the target has read, or copied from another text."""
@@ -116,54 +160,3 @@ class Alone:
             self._text.fail(error)
             return True
         return False
-
-
-class Work(Protocol):
-    """The work of a step for one text."""
-
-    @property
-    def text(self) -> ScheduledText: ...
-
-    @property
-    def scored(self) -> bool:
-        """Whether logits are wanted: False for a piece of a prompt that is not its last."""
-
-    @property
-    def planned(self) -> int:
-        """The approximate number of tokens that it will add to the target's call."""
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that it adds to the target's call."""
-
-    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
-        """The look-aheads whose masks verification needs; masks are computed for all texts of a step together."""
-
-    def parts(self) -> list[Part]:
-        """The parts that it adds to the target's call, each in its own slot."""
-
-    def read(self) -> None:
-        """The target has read its parts."""
-
-    def verify(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
-        """Emit the tokens that follow from the rows of its parts, float32[rows, vocab]."""
-
-
-class Planner(Protocol):
-    """Plans the steps of one kind of text."""
-
-    kind: str
-
-    def plan(self, texts: Sequence[Any]) -> tuple[Sequence[Work], Sequence[ScheduledText]]:
-        """The work of texts whose prompts were read, and the texts among them that wait for their draft to read."""
-
-    def piece(self, text: Any, count: int) -> Work:
-        """The work of reading the next `count` tokens of a prompt."""
-
-    def propose(
-        self, reads: Sequence[tuple[Any, int]], works: Sequence[Any], texts: int
-    ) -> list[tuple[str, int, float]]:
-        """Let drafters read the given numbers of tokens, and guess for `works`, in a step of `texts` texts.
-
-        Returns their calls: the drafter, the number of texts in the call, and seconds.
-        """

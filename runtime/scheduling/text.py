@@ -1,9 +1,12 @@
-"""A text that is being written: its tokens, its slot, its settings, and the result of each round."""
+"""A text from its admission to its end: its tokens, slot and settings, its part of each step, and what a round gives.
+
+A step takes it through `plan` or `plan_piece`, `draft`, `parts`, `was_read`, `verify` and `emit`, in this order.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import abc
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
@@ -14,7 +17,8 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.isolated import IsolatedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
-from mxspec.runtime.models.slots import Slot, Taken
+from mxspec.runtime.models.part import Part
+from mxspec.runtime.models.slots import Slot, Slots, Taken
 from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
 from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
 from mxspec.runtime.sampling.distribution import Distribution
@@ -22,22 +26,21 @@ from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logpro
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.scheduled_text import Alone, Outbox, ScheduledText, Timing
 from mxspec.runtime.scheduling.settings import Settings
 from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
-from mxspec.runtime.scheduling.work import Outbox, ScheduledText, Timing
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored
 
+READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
 MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one
 
 
-class Sequence:
-    """A text from admission to end; after its first round, the target has read all its tokens but the last."""
-
-    kind = "sequence"
+class Text:
+    """A text with one continuation; after its first round, the target has read all its tokens but the last."""
 
     def __init__(
         self, settings: Settings, shaper: Shaper, stream: TextStream, outbox: Outbox, capacity: int, sample: int = 0
@@ -68,6 +71,14 @@ class Sequence:
         self._capacity = capacity
         self._stream = stream
         self._outbox = outbox
+        # its part of a step
+        self.scored = True
+        self._piece: list[int] = []  # tokens that the target reads before the proposal
+        self._k = 0  # tokens to draft, besides those that the grammar forces
+        self._forced = 0  # tokens of the proposal that the grammar forces
+        self._proposal = Proposal()
+        self._draws: Draws
+        self._verdict: Verdict
 
     # --- its state ---
 
@@ -99,14 +110,14 @@ class Sequence:
         return self.tokens[self.slot.target_length :]
 
     @property
-    def chooses_k(self) -> bool:
+    def _chooses_k(self) -> bool:
         """Whether K is chosen in every step."""
         return self.settings.strategy.k == "auto"
 
     @property
     def drafts_at_once(self) -> bool:
         """Whether the draft must read the prompt by the end of the first round: a fixed K drafts in the second."""
-        return not self.chooses_k and self._room > 0 and self.draft_lag > 0
+        return not self._chooses_k and self._room > 0 and self.draft_lag > 0
 
     @property
     def draft_lag(self) -> int:
@@ -129,28 +140,52 @@ class Sequence:
         k = k_max if strategy.k == "auto" and strategy.drafter.cheap else strategy.k
         return Load(self.acceptance.share, self._room, None if k == "auto" else k, strategy.drafter.name)
 
-    def draws(self) -> Draws:
-        """The random numbers of the next round."""
-        seed = self.settings.sampling.seed
-        assert seed is not None  # Sampling.seeded() comes before the first token
-        return Draws(seed, self.sample, len(self.tokens), fresh=self.settings.strategy.verifier.fresh)
+    # --- its part of a step ---
 
-    def wanted(self, k: int, proposal: Proposal, draws: Draws, break_even: BreakEven) -> Wanted:
-        """The request to the drafter."""
-        return Wanted(
-            tokens=self.tokens,
-            slot=self.slot,
-            shaper=self.shaper,
-            choice=self._choice,
-            draws=draws,
-            k=k,
-            memory=self._memory,
-            break_even=break_even if self.chooses_k else ALL_WANTED,  # a fixed K is the same under every load
-            proposal=proposal,
-            traced=self.settings.traced,
-        )
+    @staticmethod
+    def plan(texts: Sequence[Text], load: KByLoad, slots: Slots) -> tuple[list[Text], list[Text]]:
+        """Plan a round of each text; the texts that go on, and those among them that wait for their draft to read.
 
-    def forced(self, most: int) -> Proposal:
+        If K is chosen, the draft reads a text only when drafting is first tried on this text.
+        """
+        loads: list[tuple[Text, Load]] = []
+        for text in texts:
+            with Alone(text):
+                loads.append((text, text.load(load.most)))
+        going_on, late = [], []
+        for (text, _), k in zip(loads, load.choose([each for _, each in loads]), strict=True):
+            with Alone(text):
+                if text._plan_round(k, load.most):
+                    late.append(text)
+                going_on.append(text)
+        return going_on, late
+
+    def _plan_round(self, k: int, k_max: int) -> bool:
+        """Plan a round that drafts up to `k` tokens; whether it drafts none yet because the draft has to read."""
+        self._begin_step(self.unread, self._forced_tokens(k_max))
+        self._k = max(k - self._forced, 0)
+        waits = self._k > 0 and self._chooses_k and self.draft_lag > READY_LAG
+        if self._tracer is not None:
+            why = why_k(self.settings.strategy, k, self._room, self._forced, waits=waits)
+            self._tracer.plan(max(k, self._forced), why)
+        if waits:
+            self._k = 0
+        return waits
+
+    def plan_piece(self, count: int) -> None:
+        """Plan to read the next `count` tokens of the prompt."""
+        unread = self.unread
+        self._begin_step(unread[:count], Proposal(), scored=count == len(unread))
+        self._k = 0
+
+    def _begin_step(self, piece: list[int], proposal: Proposal, *, scored: bool = True) -> None:
+        seed, strategy = self.settings.sampling.seed, self.settings.strategy
+        assert seed is not None, "Sampling.seeded() comes before the first token"
+        self._piece, self._proposal, self.scored = piece, proposal, scored
+        self._forced = len(proposal.tokens)
+        self._draws = Draws(seed, self.sample, len(self.tokens), fresh=strategy.verifier.fresh)
+
+    def _forced_tokens(self, most: int) -> Proposal:
         """Tokens that the grammar forces: proposed without a drafter, and verified like drafts."""
         if self.shaper.grammar is None:
             return Proposal()
@@ -159,60 +194,91 @@ class Sequence:
         certain = [] if self.settings.sampling.greedy else [Distribution.point(token) for token in tokens]
         return Proposal(tokens, ["grammar"] * len(tokens), certain)
 
-    def note_k(self, k: int, forced: int, *, waits: bool) -> None:
-        """Note the next round's K, its `forced` tokens from the grammar, and whether the text waits for its draft."""
-        if self._tracer is not None:
-            self._tracer.plan(max(k, forced), why_k(self.settings.strategy, k, self._room, forced, waits=waits))
+    @staticmethod
+    def draft(
+        reads: Sequence[tuple[Text, int]], texts: Sequence[Text], load: KByLoad, scored: int
+    ) -> list[tuple[str, int, float]]:
+        """Each drafter reads and proposes for all its texts together, in a step that scores `scored` texts."""
+        calls: list[tuple[str, int, float]] = []
+        texts = [text for text in texts if text._k]
+        concerned = [*(text for text, _ in reads), *texts]
+        for drafter in {id(text.drafter.drafter): text.drafter.drafter for text in concerned}.values():
+            calls += _draft(
+                [read for read in reads if read[0].drafter.drafter is drafter],
+                [text for text in texts if text.drafter.drafter is drafter],
+                load,
+                scored,
+            )
+        return calls
 
-    # --- its life ---
+    def _wanted(self, break_even: BreakEven) -> Wanted:
+        """The request to the drafter."""
+        return Wanted(
+            tokens=self.tokens,
+            slot=self.slot,
+            shaper=self.shaper,
+            choice=self._choice,
+            draws=self._draws,
+            k=self._k,
+            memory=self._memory,
+            break_even=break_even if self._chooses_k else ALL_WANTED,  # a fixed K is the same under every load
+            proposal=self._proposal,
+            traced=self.settings.traced,
+        )
 
-    def start(self, taken: abc.Sequence[Taken], began: float, load: KByLoad) -> None:
-        """Begin in the slot."""
-        (place,) = taken
-        self.acceptance = Acceptance.like(load.pair[self.drafter.name])
-        self._slot = place.slot
-        self._slot.tokens = self.tokens
-        self.tally.began = began
-        self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
-        self.tally.reread_tokens = place.again
-        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
-        self._begun = True
+    @property
+    def planned(self) -> int:
+        return (len(self._proposal.tokens) + 1 if self.scored else 0) + self._k
 
-    def verify(self, proposal: Proposal, draws: Draws, logits: Logits) -> Verdict:
-        """Decide which tokens of a proposal are kept, by the target's logits float32[K + 1, vocab]."""
-        strategy, drafted = self.settings.strategy, proposal.tokens
+    @property
+    def step_tokens(self) -> int:
+        return len(self._piece) + len(self._proposal.tokens)
+
+    def parts(self) -> list[Part]:
+        rows = len(self._proposal.tokens) + 1 if self.scored else 0
+        return [Part(self.slot.index, self.slot.target_length, self._piece + self._proposal.tokens, rows)]
+
+    def was_read(self) -> None:
+        self.slot.target_length += self.step_tokens
+
+    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
+        return [(self.shaper, self._proposal.tokens)] if self.scored else []
+
+    def verify(self, rows: Logits) -> None:
+        """Decide which tokens of the proposal are kept, by the target's logits float32[K + 1, vocab]."""
+        proposal, strategy = self._proposal, self.settings.strategy
+        drafted = proposal.tokens
         if self.settings.sampling.greedy:
-            lenient = None if strategy.lossless else partial(self._accepts, logits, drafted)
-            verdict = verify_greedy(lambda i: self.shaper.greedy(logits[i], drafted[:i]), drafted, lenient)
+            lenient = None if strategy.lossless else partial(self._accepts, rows, drafted)
+            verdict = verify_greedy(lambda i: self.shaper.greedy(rows[i], drafted[:i]), drafted, lenient)
             if self._tracer is not None:
                 self._tracer.see(
-                    proposal, verdict, lambda i, token: self.shaper.confidence(logits[i], token, drafted[:i])
+                    proposal, verdict, lambda i, token: self.shaper.confidence(rows[i], token, drafted[:i])
                 )
-            return verdict
-        shaped = cache(lambda i: self.shaper.distribution(logits[i], drafted[:i]))
-
-        verdict = strategy.verifier.verify(Scored(drafted, proposal.distributions, shaped, draws, strategy.lenience))
+            self._verdict = verdict
+            return
+        shaped = cache(lambda i: self.shaper.distribution(rows[i], drafted[:i]))
+        scored = Scored(drafted, proposal.distributions, shaped, self._draws, strategy.lenience)
+        self._verdict = verdict = strategy.verifier.verify(scored)
         if self._tracer is not None:
             self._tracer.see(proposal, verdict, lambda i, token: shaped(i).probability(token))
         if self.settings.measured is not None and len(self.tally.rounds) % MEASURE_EVERY == 0:
             for place in range(verdict.evaluated):
                 self.settings.measured.observe(shaped(place), proposal.distributions[place])
-        return verdict
 
     def _accepts(self, logits: Logits, drafted: list[int], place: int, token: int) -> bool:
         """Lenience for argmax (Leviathan et al. 2023, A.5): accept a token whose p is a large share of the best."""
         row = self.shaper.process(logits[place], drafted[:place])
         return bool(row[token] > -np.inf and row[token] - row.max() >= np.log(self.settings.strategy.lenience))
 
-    def emit(
-        self, proposal: Proposal, verdict: Verdict, logits: Logits, timing: Timing, *, stopped: bool = False
-    ) -> Round:
+    def emit(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
         """Append the verified tokens, up to the end of the text; both models forget the rejected drafts."""
+        proposal, verdict = self._proposal, self._verdict
         new = [*proposal.tokens[: verdict.accepted], verdict.next_token]
         events: list[Event] = []
         reason: FinishReason | None = None
         for i, token in enumerate(new):
-            logprob = self._logprob(logits[i], token)  # before penalties count the token
+            logprob = self._logprob(rows[i], token)  # before penalties count the token
             self.tokens.append(token)
             piece = "" if token in self.settings.eos else self._stream.push(token)
             origin = proposal.origins[i] if i < verdict.accepted else TARGET
@@ -232,7 +298,7 @@ class Sequence:
             seconds=now - timing.began,
             experts=timing.experts,
             sample=self.sample,
-            stopped=stopped,
+            stopped=not self.drafter.cheap and len(proposal.tokens) - self._forced < self._k,
             trace=None if self._tracer is None else self._tracer.round(len(events)),
         )
         first = not self.tally.rounds
@@ -245,7 +311,22 @@ class Sequence:
             self.drafter.observe(self._memory, done)
         if reason is not None:
             self.finish(reason)
-        return done
+        if done.drafted or done.stopped:
+            load.pair[self.drafter.name].observe(done)
+
+    # --- its life ---
+
+    def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
+        """Begin in the slot."""
+        (place,) = taken
+        self.acceptance = Acceptance.like(load.pair[self.drafter.name])
+        self._slot = place.slot
+        self._slot.tokens = self.tokens
+        self.tally.began = began
+        self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
+        self.tally.reread_tokens = place.again
+        self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
+        self._begun = True
 
     def finish(self, reason: FinishReason) -> None:
         """End the text and free its slot."""
@@ -299,3 +380,28 @@ class Sequence:
         if self.settings.sampling.greedy:
             return raw_logprob(self.shaper.process(row, []), token, best)
         return shaped_logprob(self.shaper.distribution(row, []), token, best)
+
+
+def _draft(
+    reads: Sequence[tuple[Text, int]], texts: Sequence[Text], load: KByLoad, scored: int
+) -> list[tuple[str, int, float]]:
+    """Let the drafter of these texts read and propose."""
+    concerned = [*(text for text, _ in reads), *texts]
+    drafter, calls = concerned[0].drafter, list[tuple[int, float]]()
+    try:
+        if reads:
+            began = time.perf_counter()
+            drafter.read([(text.tokens, text.slot, count) for text, count in reads])
+            load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
+        if texts:
+            chosen = any(text.settings.strategy.k == "auto" for text in texts)
+            break_even = load.break_even(drafter.name, scored) if chosen else ALL_WANTED
+            calls = drafter.propose([text._wanted(break_even) for text in texts])
+    except Exception as error:  # only its own texts fail: their entries in the draft's cache cannot be trusted
+        for text in concerned:
+            text.slot.draft_length = 0
+            text.fail(error)
+    for text in texts:
+        if text._proposal.errors and not text.ended:
+            text.fail(text._proposal.errors[0])
+    return [(drafter.name, count, seconds) for count, seconds in calls]
