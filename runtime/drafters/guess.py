@@ -8,6 +8,7 @@ from typing import Protocol
 
 from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
 from mxspec.runtime.policy.break_even import BreakEven
+from mxspec.runtime.policy.shares import Shares
 from mxspec.runtime.sampling.distribution import Distribution
 
 # By the bit length of the number of tokens that matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. About what comes true in
@@ -17,41 +18,13 @@ RATE = 1 / 16  # weight of the latest guess
 MARGIN = 1.2  # least ratio of the promised tokens to their cost
 
 
-class Shares:
-    """The share of guessed tokens that came true lately, by kind of guess.
-
-    It is learnt from every token of the text, whether its guess was proposed or not, and so needs no trials.
-    """
-
-    def __init__(self, expected: Sequence[float]) -> None:
-        """`expected` is the share of each kind before anything was seen."""
-        self._shares = list(expected)
-
-    def share(self, kind: int) -> float:
-        """The share of the guesses of this kind that came true."""
-        return self._shares[kind]
-
-    def observe(self, kind: int, right: bool) -> None:
-        """A guess came true, or did not."""
-        self._shares[kind] += RATE * (right - self._shares[kind])
-
-
-class Kept:
+def shares_by_match() -> Shares:
     """The share of copied tokens that came true, by the number of tokens before them that had matched."""
-
-    def __init__(self) -> None:
-        self._shares = Shares(EXPECTED)
-
-    def share(self, matched: int) -> float:
-        """The share for guesses after `matched` tokens that matched."""
-        return self._shares.share(_kind(matched))
-
-    def observe(self, matched: int, right: bool) -> None:
-        """A guess came true, or did not."""
-        self._shares.observe(_kind(matched), right)
+    return Shares(EXPECTED, 1 / RATE, 1 - RATE)
 
 
-def _kind(matched: int) -> int:
+def kind_of_match(matched: int) -> int:
+    """The kind of a guess after `matched` tokens that matched."""
     return min(matched.bit_length(), len(EXPECTED) - 1)
 
 
@@ -61,7 +34,7 @@ class Guess:
 
     tokens: Sequence[int]
     matched: int
-    kept: Kept
+    kept: Shares
 
     def chances(self, least: float = 0.0) -> list[float]:
         """For each token the chance that it and all before it come true, while that is at least `least`.
@@ -70,7 +43,7 @@ class Guess:
         """
         chance, chances = 1.0, []
         for place in range(len(self.tokens)):
-            chance *= self.kept.share(self.matched + place)
+            chance *= self.kept.share(kind_of_match(self.matched + place))
             if chance < least:
                 break
             chances.append(chance)
@@ -84,7 +57,7 @@ class Guess:
     def compare(self, written: Sequence[int]) -> None:
         """Learn from the tokens that were written in place of the guess."""
         for place, (token, real) in enumerate(zip(self.tokens, written, strict=False)):
-            self.kept.observe(self.matched + place, token == real)
+            self.kept.observe(kind_of_match(self.matched + place), token == real)
             if token != real:
                 break
 

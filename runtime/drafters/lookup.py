@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from mxspec.runtime.drafters.guess import Guess, GuessingDrafter, Kept, copied
+from mxspec.runtime.drafters.guess import Guess, GuessingDrafter, copied, kind_of_match, shares_by_match
 from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK
 
 LONGEST = 3
@@ -20,7 +20,7 @@ class LookupText:
     def __init__(self, source: Sequence[int] = ()) -> None:
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], int] = {}
-        self._kept = Kept()
+        self._kept = shares_by_match()
         before = [*source, BREAK] if source else []
         for token in before:
             self._read(token)
@@ -48,7 +48,7 @@ class LookupText:
         last, end = self._tokens[-LONGEST:], len(self._tokens)
         matched, before = self._find(last)
         if matched and token != BREAK:
-            self._kept.observe(matched, self._tokens[before] == token)
+            self._kept.observe(kind_of_match(matched), self._tokens[before] == token)
         for length in range(1, len(last) + 1):
             self._ends[tuple(last[-length:])] = end
         self._tokens.append(token)

@@ -12,7 +12,7 @@ from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import Tries
-from mxspec.runtime.policy.choose_k import Acceptance
+from mxspec.runtime.policy.shares import Share
 
 RECENT = 0.1  # weight of the latest call's seconds in the running mean
 
@@ -22,7 +22,7 @@ class _Memory:
     """What each member remembers of a text, and how well the draft model guessed."""
 
     of: dict[str, Any]
-    acceptance: Acceptance
+    acceptance: Share
     asked: int = 0  # tokens that a round has if the model, which was asked, gives as many as it was asked for
     since: int = 0  # rounds in which the model was not asked
 
@@ -47,7 +47,7 @@ class MixDrafter(ByText):
         self._members: dict[str, Drafter] = {member.name: member for member in guessing}
         if model is not None:
             self._members[model.name] = model
-        self._kept = Acceptance()  # of the model's guesses, in all texts
+        self._kept = Share()  # of the model's guesses, in all texts
         self._tries = Tries()  # when to try the model again where it does not pay
         self._call_seconds = 0.0  # seconds of a call of the draft model
         self._step_seconds = 0.0  # seconds of a step of the target
@@ -65,7 +65,7 @@ class MixDrafter(ByText):
 
     def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> _Memory:
         members = {name: member.begin(tokens, cache_key, source) for name, member in self._members.items()}
-        return _Memory(members, Acceptance.like(self._kept))
+        return _Memory(members, Share.like(self._kept))
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         by_member: dict[str, list[Wanted]] = {}
@@ -91,10 +91,10 @@ class MixDrafter(ByText):
         self._step_seconds = _recent(self._step_seconds, done.target_seconds)
         if memory.asked:
             judged = replace(done, stopped=done.drafted < memory.asked)
-            memory.acceptance.observe(judged)
-            self._kept.observe(judged)
+            memory.acceptance.observe_round(judged)
+            self._kept.observe_round(judged)
         else:
-            memory.acceptance.forget()
+            memory.acceptance.observe(0, 0)
         memory.asked = 0
         for name, member in self._members.items():
             member.observe(memory.of[name], done)
@@ -131,7 +131,7 @@ class MixDrafter(ByText):
         most = min(want.k, model.limit(length, len(want.slot.source)))
         if want.break_even.all_wanted and most:
             return [Offer(model, most, float(most))]
-        chances = [want.memory.acceptance.share**k for k in range(1, most + 1)]
+        chances = [want.memory.acceptance.value**k for k in range(1, most + 1)]
         break_even = want.break_even.with_calls(self._call_share)
         return [Offer(model, k, gain(chances[:k], break_even)) for k in range(1, most + 1)]
 

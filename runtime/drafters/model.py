@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.drafters.drafts.draft import Draft, Unread
-from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping, learn
-from mxspec.runtime.drafters.drafts.sureness import Sureness
+from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping, learn, shares_by_level
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.shaper import prepare
@@ -27,7 +26,7 @@ class ModelDrafter(ByText):
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self._sureness = {greedy: Sureness() for greedy in (True, False)}
+        self._kept = {greedy: shares_by_level() for greedy in (True, False)}
 
     def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> list[Judged]:
         """The levels of a round's guesses."""
@@ -38,7 +37,7 @@ class ModelDrafter(ByText):
 
     def stopping(self, want: Wanted, judged: list[Judged]) -> Stopping:
         """The rule that decides in a round how far to guess for a text."""
-        return Stopping(want, self._sureness[want.choice.greedy_text], judged)
+        return Stopping(want, self._kept[want.choice.greedy_text], judged)
 
     def limit(self, length: int, source: int = 0) -> int:
         return self.draft.limit(length, source)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.guess import Shares, gain
+from mxspec.runtime.drafters.guess import RATE, gain
 from mxspec.runtime.drafters.ngram_tables import ORDERS, NgramTables
+from mxspec.runtime.policy.shares import Shares
 from mxspec.runtime.sampling.distribution import Distribution
 
 LEARN_FROM = 128  # at most this many new tokens are learnt from: a look-up takes some microseconds
@@ -23,7 +24,7 @@ class NgramText:
     def __init__(self, tables: NgramTables) -> None:
         self.tables = tables
         self._seen = 0
-        self._shares = [Shares(EXPECTED) for _ in ORDERS]
+        self._shares = [Shares(EXPECTED, 1 / RATE, 1 - RATE) for _ in ORDERS]
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Learn from the tokens that the text has got since."""

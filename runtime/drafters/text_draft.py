@@ -20,8 +20,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.drafts.draft import Draft
-from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping
-from mxspec.runtime.drafters.drafts.sureness import peak_probability
+from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping, peak_probability
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.models.draft_tokens import Translation
 from mxspec.runtime.models.part import Part

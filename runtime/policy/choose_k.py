@@ -18,19 +18,15 @@ from itertools import groupby
 from operator import itemgetter
 from time import perf_counter
 
-from mxspec.runtime.events import Round
 from mxspec.runtime.policy.break_even import BreakEven, Tries, break_even_of_first_row, break_even_of_row
 from mxspec.runtime.policy.costs import RECENT, Costs
+from mxspec.runtime.policy.shares import Share
 
 Ks = list[int]  # the K of each text
 
 FIRST_TRIES = (4, 0)  # a middle K and plain decoding: two points give the approximate cost of the others
 FIRST_ROUNDS = 2  # rounds with each of these K, after one that is not counted
 MOST_FIRST_ROUNDS = 8  # if every step reads prompts, no step has exactly this size
-FORGET = 0.98  # weight of the past acceptance after each round,
-LEAST_WEIGHT = 0.01  # down to this number of evaluated tokens; then anything new decides
-PRIOR = (3.0, 4.0)  # accepted and evaluated tokens that are assumed at first
-PRIOR_WEIGHT = 16.0  # evaluated tokens that the other texts' acceptance stands for at most
 KEEP_STEPS = 4  # steps that keep a choice at least,
 CHOOSING_BUDGET = 0.01  # and more where choosing would take more than this share of the time,
 MOST_KEPT = 32  # up to this number,
@@ -39,40 +35,6 @@ TRY_EVERY = 32  # steps until another K is tried: costs are not smooth, and chan
 WORTH_TRYING, RARELY = 0.8, 100  # a K with less than this share of the best expected speed is tried after RARELY steps
 TRIED_ROUNDS = 4  # rounds of a try to draft again after steps of plain decoding
 DEAR = 0.5  # of a plain step: where a mixture's guess costs so much, drafting is chosen anew after every step
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """The recent share of drafted tokens that were kept."""
-
-    accepted: float = PRIOR[0]
-    evaluated: float = PRIOR[1]
-
-    @property
-    def share(self) -> float:
-        return self.accepted / self.evaluated
-
-    @classmethod
-    def like(cls, other: Acceptance) -> Acceptance:
-        """The prior of a new text, from the other texts: it weighs more the more tokens of theirs were evaluated."""
-        weight = min(max(other.evaluated, PRIOR[1]), PRIOR_WEIGHT)
-        return cls(other.share * weight, weight)
-
-    def observe(self, done: Round) -> None:
-        """Learn from a round. Rounds of plain decoding also forget, because the text may have changed since.
-
-        A call of the draft without a token worth scoring counts as a token that was rejected.
-        """
-        self.forget()
-        self.accepted += done.accepted
-        in_vain = done.stopped and done.accepted == done.drafted
-        self.evaluated += done.evaluated + in_vain
-
-    def forget(self) -> None:
-        """Note a round in which nothing was evaluated."""
-        if self.evaluated > LEAST_WEIGHT:
-            self.accepted *= FORGET
-            self.evaluated *= FORGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +63,8 @@ class StepCost:
         return bool(self.draft_calls)
 
 
-def _acceptances() -> defaultdict[str, Acceptance]:
-    return defaultdict(Acceptance)
+def _shares() -> defaultdict[str, Share]:
+    return defaultdict(Share)
 
 
 def _costs() -> defaultdict[str, Costs]:
@@ -117,7 +79,7 @@ class KByLoad:
     """
 
     most: int
-    pair: defaultdict[str, Acceptance] = field(default_factory=_acceptances)  # over all texts, by drafter
+    pair: defaultdict[str, Share] = field(default_factory=_shares)  # over all texts, by drafter
     score: Costs = field(default_factory=Costs)  # a step without drafting, by tokens of the target's call
     draft: defaultdict[str, Costs] = field(default_factory=_costs)  # a call of a drafter, by texts
     draft_read: Costs = field(default_factory=Costs)  # a call in which the draft reads, by tokens

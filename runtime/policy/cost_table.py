@@ -20,7 +20,8 @@ from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.manifest import MANIFEST, ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.ops.processor import processor_name
-from mxspec.runtime.policy.choose_k import Acceptance, KByLoad
+from mxspec.runtime.policy.choose_k import KByLoad
+from mxspec.runtime.policy.shares import Share
 
 Points = list[tuple[PositiveInt, NonNegativeFloat]]  # the tokens or texts of a call, and its seconds
 
@@ -42,7 +43,7 @@ class CostTable(BaseModel):
             score=load.score.recent_points,
             draft={name: costs.recent_points for name, costs in load.draft.items()},
             draft_read=load.draft_read.recent_points,
-            acceptance={name: acceptance.share for name, acceptance in load.pair.items()},
+            acceptance={name: share.value for name, share in load.pair.items()},
         )
 
     def teach(self, load: KByLoad) -> None:
@@ -52,7 +53,7 @@ class CostTable(BaseModel):
         for name, points in self.draft.items():
             load.draft[name].remember(points)
         for name, share in self.acceptance.items():
-            load.pair[name] = Acceptance.like(Acceptance(min(share, 1.0), 1.0))
+            load.pair[name] = Share.like(Share(min(share, 1.0), 1.0))
 
 
 def table_path(bundle: Bundle, model: ModelName) -> Path | None:

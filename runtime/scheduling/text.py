@@ -20,7 +20,8 @@ from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, 
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot, Slots, Taken
 from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
-from mxspec.runtime.policy.choose_k import Acceptance, KByLoad, Load
+from mxspec.runtime.policy.choose_k import KByLoad, Load
+from mxspec.runtime.policy.shares import Share
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logprob
 from mxspec.runtime.sampling.randomness import Draws
@@ -55,7 +56,7 @@ class Text:
             None if settings.sampling.greedy else settings.sampling.seed,
             settings.strategy,
         )
-        self.acceptance = Acceptance()
+        self.acceptance = Share()
         self.followers: list[ScheduledText] = []  # samples of the same prompt, which wait until it has been read
         self.cancelled = False  # set by any thread
         self.ended = False
@@ -138,7 +139,7 @@ class Text:
         """The text as KByLoad sees it; a cheap drafter chooses K itself, up to `k_max`."""
         strategy = self.settings.strategy
         k = k_max if strategy.k == "auto" and strategy.drafter.cheap else strategy.k
-        return Load(self.acceptance.share, self._room, None if k == "auto" else k, strategy.drafter.name)
+        return Load(self.acceptance.value, self._room, None if k == "auto" else k, strategy.drafter.name)
 
     # --- its part of a step ---
 
@@ -307,19 +308,19 @@ class Text:
         self.tally.rounds.append(done)
         self._outbox.put(*events, done)
         if not first:
-            self.acceptance.observe(done)
+            self.acceptance.observe_round(done)
             self.drafter.observe(self._memory, done)
         if reason is not None:
             self.finish(reason)
         if done.drafted or done.stopped:
-            load.pair[self.drafter.name].observe(done)
+            load.pair[self.drafter.name].observe_round(done)
 
     # --- its life ---
 
     def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
         """Begin in the slot."""
         (place,) = taken
-        self.acceptance = Acceptance.like(load.pair[self.drafter.name])
+        self.acceptance = Share.like(load.pair[self.drafter.name])
         self._slot = place.slot
         self._slot.tokens = self.tokens
         self.tally.began = began

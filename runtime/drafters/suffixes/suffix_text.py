@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mxspec.runtime.drafters.guess import Guess, Kept
+from mxspec.runtime.drafters.guess import Guess, kind_of_match, shares_by_match
 from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, Match, SuffixAutomaton
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
+from mxspec.runtime.policy.shares import Shares
 
 LOOK_BACK = 64  # tokens of a text that are looked for in others
 ENOUGH = 4  # matched tokens of the text itself from which the corpus is not searched
@@ -25,7 +26,7 @@ class Elsewhere:
         for token in tokens:
             self.automaton.advance(self._match, token)
 
-    def guess(self, ahead: Sequence[int], most: int, kept: Kept) -> Guess:
+    def guess(self, ahead: Sequence[int], most: int, kept: Shares) -> Guess:
         """What followed the longest match in the other texts."""
         match = Match(self._match.state, self._match.length)
         for token in ahead:
@@ -50,10 +51,10 @@ class SuffixText:
         self.prompt_tokens, self.cache_key = prompt_tokens, cache_key
         self._before = (*source, BREAK) if source else ()
         self._own = SuffixAutomaton()
-        self._kept = Kept()
-        self._past, self._past_kept = past, Kept()
+        self._kept = shares_by_match()
+        self._past, self._past_kept = past, shares_by_match()
         self._elsewhere: list[Elsewhere] = []
-        self._corpus, self._corpus_kept = corpus, Kept()
+        self._corpus, self._corpus_kept = corpus, shares_by_match()
         self._open: list[Guess] = []  # from elsewhere, not yet compared with what was written
 
     def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
@@ -100,5 +101,5 @@ class SuffixText:
         for token in tokens:
             matched, guessed = self._own.predict()
             if matched and token != BREAK:
-                self._kept.observe(matched, guessed == token)
+                self._kept.observe(kind_of_match(matched), guessed == token)
             self._own.append(token)

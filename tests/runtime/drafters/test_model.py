@@ -9,7 +9,7 @@ import pytest
 
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.drafts.draft import Draft
-from mxspec.runtime.drafters.drafts.sureness import Sureness, peak_probability
+from mxspec.runtime.drafters.drafts.stopping import level_of, peak_probability, shares_by_level
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Round, Token
@@ -167,12 +167,12 @@ def test_it_learns_its_accuracy_for_each_confidence(toys: Any) -> None:
 
 
 def test_a_level_starts_from_the_drafts_own_probability() -> None:
-    sureness = Sureness()
-    assert sureness.share(sureness.level(0.99)) > 0.95
-    assert sureness.share(sureness.level(0.05)) < 0.1
+    kept = shares_by_level()
+    assert kept.share(level_of(0.99)) > 0.95
+    assert kept.share(level_of(0.05)) < 0.1
     for _ in range(500):
-        sureness.observe(sureness.level(0.99), kept=False)
-    assert sureness.share(sureness.level(0.99)) < 0.1
+        kept.observe(level_of(0.99), False)
+    assert kept.share(level_of(0.99)) < 0.1
     assert peak_probability(np.array([0, 0, -np.inf], np.float32)) == pytest.approx(0.5)
     assert peak_probability(np.array([np.nan, 0], np.float32)) == 0
 

@@ -11,8 +11,9 @@ import pytest
 from scipy.optimize import isotonic_regression
 
 from mxspec.runtime.events import Round
-from mxspec.runtime.policy.choose_k import KEEP_STEPS, Acceptance, KByLoad, Load, StepCost, expected_tokens
+from mxspec.runtime.policy.choose_k import KEEP_STEPS, KByLoad, Load, StepCost, expected_tokens
 from mxspec.runtime.policy.costs import FORGET, Costs, interpolate
+from mxspec.runtime.policy.shares import Share
 
 MOST = 8
 
@@ -38,12 +39,12 @@ class Texts:
 
     def __init__(self, auto: KByLoad, pair: Pair, count: int = 1, seed: int = 0) -> None:
         self.auto, self.pair, self.rng = auto, pair, random.Random(seed)
-        self.acceptances = [Acceptance() for _ in range(count)]
+        self.acceptances = [Share() for _ in range(count)]
         self.rounds: list[Round] = []
 
     def step(self, room: int = MOST, slower: float = 1.0, seen: set[int] | None = None) -> list[int]:
         """One step, its times longer by up to a tenth, as on a machine with other work."""
-        ks = self.auto.choose([Load(acceptance.share, room) for acceptance in self.acceptances])
+        ks = self.auto.choose([Load(acceptance.value, room) for acceptance in self.acceptances])
         tokens = sum(ks) + len(ks)
         if seen is not None and tokens not in seen:  # the first call of each size takes ten times as long
             slower, _ = 10 * slower, seen.add(tokens)
@@ -57,7 +58,7 @@ class Texts:
             done = Round(
                 k, min(accepted + 1, k), accepted, accepted + 1, max(ks) * draft, score, max(ks) * draft + score
             )
-            acceptance.observe(done)
+            acceptance.observe_round(done)
             self.rounds.append(done)
         return ks
 
@@ -209,10 +210,10 @@ def mixture_speeds(acceptance: float, growth: float) -> list[float]:
         auto = KByLoad(MOST, score=Costs(olmoe_bytes))
         for text in range(2):
             texts = Texts(auto, pair, seed=100 * text + seed)
-            texts.acceptances = [Acceptance.like(auto.pair["model"])]
+            texts.acceptances = [Share.like(auto.pair["model"])]
             while sum(done.emitted for done in texts.rounds) < 128:
                 texts.step()
-                auto.pair["model"].observe(texts.rounds[-1])
+                auto.pair["model"].observe_round(texts.rounds[-1])
             speeds.append(speed(texts.rounds) / best)
     return speeds
 
@@ -260,23 +261,23 @@ def test_rounds_that_were_cut_short_are_no_trouble() -> None:
 
 
 def test_after_any_number_of_plain_rounds_the_acceptance_is_a_number() -> None:
-    acceptance = Acceptance()
+    acceptance = Share()
     for _ in range(50_000):
-        acceptance.observe(Round(0, 0, 0, 1, 0.0, 1.0, 1.0))
-    assert acceptance.share == pytest.approx(0.75)
-    acceptance.observe(Round(4, 1, 0, 1, 0.1, 1.0, 1.1))
-    assert acceptance.share < 0.05  # anything new decides
+        acceptance.observe_round(Round(0, 0, 0, 1, 0.0, 1.0, 1.0))
+    assert acceptance.value == pytest.approx(0.75)
+    acceptance.observe_round(Round(4, 1, 0, 1, 0.1, 1.0, 1.1))
+    assert acceptance.value < 0.05  # anything new decides
 
 
 def test_a_call_of_the_draft_in_vain_counts() -> None:
-    acceptance = Acceptance()
+    acceptance = Share()
     for _ in range(100):
-        acceptance.observe(Round(0, 0, 0, 1, 0.1, 1.0, 1.1, stopped=True))
-    assert acceptance.share < 0.2
-    kept, cut = Acceptance(), Acceptance()
-    kept.observe(Round(2, 2, 2, 3, 0.1, 1.0, 1.1))
-    cut.observe(Round(2, 2, 1, 2, 0.1, 1.0, 1.1, stopped=True))
-    assert kept.share > cut.share
+        acceptance.observe_round(Round(0, 0, 0, 1, 0.1, 1.0, 1.1, stopped=True))
+    assert acceptance.value < 0.2
+    kept, cut = Share(), Share()
+    kept.observe_round(Round(2, 2, 2, 3, 0.1, 1.0, 1.1))
+    cut.observe_round(Round(2, 2, 1, 2, 0.1, 1.0, 1.1, stopped=True))
+    assert kept.value > cut.value
 
 
 def test_costs_are_medians_and_lines_between_them() -> None:
@@ -367,9 +368,9 @@ def test_costs_that_an_earlier_run_measured_under_load_do_not_last(acceptance: f
     auto = KByLoad(MOST)
     auto.score.remember(LOADED)
     auto.draft["model"].remember([(1, 0.0006)])
-    auto.pair["model"] = Acceptance.like(Acceptance(0.25, 1.0))
+    auto.pair["model"] = Share.like(Share(0.25, 1.0))
     texts = Texts(auto, pair)
-    texts.acceptances = [Acceptance.like(auto.pair["model"])]
+    texts.acceptances = [Share.like(auto.pair["model"])]
     best = max(pair.tokens_per_second(k) for k in range(MOST + 1))
     assert speed(texts.run(256)) >= 0.9 * best
     assert speed(texts.run(1000)) >= 0.95 * best
