@@ -22,8 +22,7 @@ from mxspec.evaluate.bench.harness import seconds_of
 from mxspec.evaluate.bench.medians import median, percentile
 from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.lookup import LookupText
-from mxspec.runtime.drafters.ngram import NgramText
-from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.drafters.ngram import NgramTables, NgramText
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
 from mxspec.runtime.policy.break_even import BreakEven

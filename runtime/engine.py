@@ -18,9 +18,8 @@ from mxspec.formats.manifest import ModelName
 from mxspec.formats.sampling import PARAMETERS
 from mxspec.runtime import ops
 from mxspec.runtime.beams.search import Search
+from mxspec.runtime.drafters.draft import Draft, StatesDraft
 from mxspec.runtime.drafters.drafter import Drafter
-from mxspec.runtime.drafters.drafts.draft import Draft
-from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
 from mxspec.runtime.drafters.known import drafters_of
 from mxspec.runtime.drafters.text_draft import TextDraft
 from mxspec.runtime.grammars.matcher import Matcher

@@ -37,7 +37,7 @@ from mxspec.formats.errors import BundleError, CheckFailed, MxspecError, Unsuppo
 from mxspec.formats.manifest import ModelEntry, RefereeEntry
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
-from mxspec.runtime.models.binding import session_options
+from mxspec.runtime.models.graph import session_options
 from mxspec.runtime.models.session import Session
 
 # Largest errors that arithmetic explains, as shares of the largest logit. Seen in 59 configs: up to 6e-6 and 1e-5.

@@ -1,4 +1,4 @@
-"""Count which tokens followed which, in the tables that mxspec.runtime.drafters.ngram_tables reads."""
+"""Count which tokens followed which, in the tables that mxspec.runtime.drafters.ngram reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.drafters.ngram_tables import MOST_FOLLOWING, ORDERS
+from mxspec.runtime.drafters.ngram import MOST_FOLLOWING, ORDERS
 
 
 def count_ngrams(tokens: NDArray[np.int32], vocab_size: int) -> dict[str, NDArray[Any]]:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mxspec.formats.errors import GenerationError, MxspecError
-from mxspec.runtime.beams.draft_search import DraftSearch
+from mxspec.runtime.beams.draft_search import PLAIN, DraftSearch, Leaf, Width, leaves
 from mxspec.runtime.beams.forks import Forks, Place
 from mxspec.runtime.beams.node import Node, common_ancestor
 from mxspec.runtime.beams.shaping import Shaping
 from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
-from mxspec.runtime.beams.trellis import PLAIN, Leaf, Width, leaves
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session

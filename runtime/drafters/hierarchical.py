@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft
-from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping
 from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot

@@ -5,16 +5,14 @@ from __future__ import annotations
 from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.runtime.drafters.draft import Draft, StatesDraft
 from mxspec.runtime.drafters.drafter import Drafter
-from mxspec.runtime.drafters.drafts.draft import Draft
-from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
 from mxspec.runtime.drafters.guess import SaysChances
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.ngram import NgramDrafter
-from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.drafters.ngram import NgramDrafter, NgramTables
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter

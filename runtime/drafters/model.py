@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from mxspec.runtime.drafters.draft import Draft, Unread
 from mxspec.runtime.drafters.drafter import ByText, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft, Unread
-from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping, learn, shares_by_level
+from mxspec.runtime.drafters.stopping import Judged, Stopping, learn, shares_by_level
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.shaper import prepare

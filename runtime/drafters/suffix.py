@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from mxspec.runtime.drafters.guess import GuessingDrafter
-from mxspec.runtime.drafters.suffixes.past_answers import PastAnswers
+from mxspec.runtime.drafters.suffixes.suffix_automaton import PastAnswers
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
 

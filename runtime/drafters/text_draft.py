@@ -18,10 +18,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft
-from mxspec.runtime.drafters.drafts.stopping import Judged, Stopping, peak_probability
 from mxspec.runtime.drafters.model import ModelDrafter
+from mxspec.runtime.drafters.stopping import Judged, Stopping, peak_probability
 from mxspec.runtime.models.draft_tokens import Translation
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session

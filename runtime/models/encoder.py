@@ -17,9 +17,8 @@ import onnxruntime as ort
 from mxspec.formats.caches import cache_dtype
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelEntry
-from mxspec.runtime.models.agreement import check_encoder_agreement, cross_names
-from mxspec.runtime.models.binding import Input, load_graph
 from mxspec.runtime.models.caches import Caches
+from mxspec.runtime.models.graph import Input, check_encoder_agreement, cross_names, load_graph
 
 T = TypeVar("T")
 INPUTS: dict[str, type[np.integer[Any]]] = {

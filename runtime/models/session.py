@@ -25,11 +25,10 @@ from mxspec.formats.caches import cache_dtype
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime import ops
-from mxspec.runtime.models.agreement import cache_names, check_agreement
-from mxspec.runtime.models.binding import Input, Rows, cannot_run, load_graph
 from mxspec.runtime.models.caches import Caches
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.encoder import Encoder
+from mxspec.runtime.models.graph import Input, Rows, cache_names, cannot_run, check_agreement, load_graph
 from mxspec.runtime.models.part import Part, States, cut
 from mxspec.runtime.models.states import GivenStates, ReadStates, stand_in_states
 from mxspec.runtime.sampling.shape import Logits

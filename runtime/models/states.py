@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mxspec.formats.manifest import StatesEntry
-from mxspec.runtime.models.binding import Rows
 from mxspec.runtime.models.caches import Caches
+from mxspec.runtime.models.graph import Rows
 from mxspec.runtime.models.part import Part, States
 
 _NAME = "states"

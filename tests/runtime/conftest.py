@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
-from mxspec.runtime.drafters.drafts.draft import Draft
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event

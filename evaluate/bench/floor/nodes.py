@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from mxspec.compile.graph.operators import ADD_RMS_NORM, DOMAIN, OPSET, QKV_ATTENTION, SWIGLU, Operator
 from mxspec.compile.passes.sweep import MAX_IR_VERSION
 from mxspec.evaluate.bench.shapes.known import Shape
-from mxspec.runtime.models.binding import session_options
+from mxspec.runtime.models.graph import session_options
 
 STANDARD_OPSET = 23
 CAPACITY = 256  # tokens of the caches

@@ -35,7 +35,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.models import weight_reads
-from mxspec.runtime.models.binding import session_options
+from mxspec.runtime.models.graph import session_options
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.sampling.shape import Logits

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from mxspec.formats.errors import MxspecError
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.policy.break_even import ALL_WANTED

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
-from mxspec.runtime.drafters.ngram_tables import MOST_FOLLOWING, NgramTables
+from mxspec.runtime.drafters.ngram import MOST_FOLLOWING, NgramTables
 
 VOCAB = 200
 

@@ -19,8 +19,7 @@ from mxspec.compile.checkpoint.fit_head import fit_head, target_ids
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.drafters.drafts.draft import Unread
-from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
+from mxspec.runtime.drafters.draft import StatesDraft, Unread
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot
 from tests.compile.heads.make_head import ROWS, TARGET_LOGITS, save_head

@@ -22,7 +22,7 @@ from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import Recipe
-from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
+from mxspec.runtime.drafters.draft import StatesDraft
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from mxspec.runtime.beams.draft_search import leaves
 from mxspec.runtime.beams.forks import Forks
 from mxspec.runtime.beams.node import Node, common_ancestor
-from mxspec.runtime.beams.trellis import leaves
 
 PROMPT = 5
 

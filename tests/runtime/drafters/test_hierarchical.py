@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mxspec.runtime.drafters import hierarchical
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round

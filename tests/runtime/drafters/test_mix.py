@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter

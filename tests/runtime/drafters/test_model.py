@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft
-from mxspec.runtime.drafters.drafts.stopping import level_of, peak_probability, shares_by_level
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.none import NoDrafter
+from mxspec.runtime.drafters.stopping import level_of, peak_probability, shares_by_level
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.slots import Slot

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from mxspec.compile.guesses.count_ngrams import count_ngrams
 from mxspec.formats.errors import BundleError
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
-from mxspec.runtime.drafters.ngram import NgramDrafter
-from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.drafters.ngram import NgramDrafter, NgramTables
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.randomness import Draws

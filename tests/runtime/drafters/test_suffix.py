@@ -13,8 +13,7 @@ from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
-from mxspec.runtime.drafters.suffixes.past_answers import PastAnswers
-from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN
+from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN, PastAnswers
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.drafters.drafts.draft import Draft
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter

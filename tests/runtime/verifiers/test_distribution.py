@@ -20,10 +20,10 @@ from scipy.stats import chi2
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
 from mxspec.formats.suffix_order import suffix_order
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
-from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.known import make_drafters
-from mxspec.runtime.drafters.ngram_tables import NgramTables
+from mxspec.runtime.drafters.ngram import NgramTables
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose

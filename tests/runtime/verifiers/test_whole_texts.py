@@ -17,8 +17,8 @@ import pytest
 from scipy import stats
 from tokenizers import Tokenizer, decoders, models
 
+from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import ProposalKind, Wanted
-from mxspec.runtime.drafters.drafts.draft import Draft
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.text_draft import TextDraft

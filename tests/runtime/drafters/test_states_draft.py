@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxspec.runtime.drafters.drafts.states_draft import StatesDraft
+from mxspec.runtime.drafters.draft import StatesDraft
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.runtime.models.binding import Input, Rows
+from mxspec.runtime.models.graph import Input, Rows
 
 
 class Binding:
