@@ -36,8 +36,7 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduled_text import ScheduledText
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.settings import Settings
-from mxspec.runtime.scheduling.strategy import choose_strategy
+from mxspec.runtime.scheduling.strategy import choose_settings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate, Message, characters
@@ -353,19 +352,15 @@ class Engine:
         sampling = self._sampling(request)
         ends = self._checked_stops(request.stop_token_ids)
         eos = ends | frozenset(manifest.tokenizer.eos_token_ids)
-        strategy = choose_strategy(request, sampling, self._drafters, manifest.k_max, self._measured)
-        settings = Settings(
+        settings = choose_settings(
+            request,
+            sampling,
+            self._drafters,
+            manifest.k_max,
+            self._measured,
             prompt=prompt,
-            sampling=sampling,
-            strategy=strategy,
-            measured=self._measured if strategy.drafter.name == "model" and strategy.proposal == "sampled" else None,
-            max_new_tokens=request.max_new_tokens,
-            eos=ends if request.ignore_eos else eos,
-            logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
-            logprobs_of=request.logprobs_of,
-            cache_key=request.cache_key,
-            traced=request.trace,
             source=source,
+            eos=ends if request.ignore_eos else eos,
         )
         room = self.target.capacity + 1 - len(prompt)
         ends_by_itself = not request.ignore_eos and request.grammar is None
@@ -388,7 +383,7 @@ class Engine:
         stream = partial(TextStream, self.tokenizer, prompt, request.stops)
         if request.search is not None:
             self._check_slots(request)
-            draft = None if strategy.drafter.name == "none" or self._has_other_entries else self.draft
+            draft = None if settings.drafter.name == "none" or self._has_other_entries else self.draft
             stops = bool(request.stops)
             forced = len(manifest.tokenizer.decoder_start) - 1 if source and request.decoder_prompt is None else 0
             beams = replace(request.search, counted=forced)

@@ -22,7 +22,7 @@ from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduled_text import Alone, Outbox, ScheduledText, Timing
-from mxspec.runtime.scheduling.settings import Settings
+from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.text.stream import TextStream
 
@@ -40,7 +40,7 @@ class Search:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: TextSettings,
         beams: Beams,
         shaper: Shaper,
         stream: Callable[[], TextStream],
@@ -55,7 +55,7 @@ class Search:
         self.followers: list[ScheduledText] = []
         self.cancelled = False
         self.ended = False
-        self.tally = Tally(len(settings.source) + len(settings.prompt), None, settings.strategy, beams=beams.count)
+        self.tally = Tally(settings, beams=beams.count)
         self.answers = beams.best
         self.root = Node.root(len(settings.prompt))
         self.live = [self.root]
@@ -109,7 +109,7 @@ class Search:
 
     @property
     def drafts_at_once(self) -> bool:
-        return self.settings.strategy.k != 0 and self._room > 0
+        return self.settings.k != 0 and self._room > 0
 
     @property
     def draft_lag(self) -> int:
@@ -163,7 +163,7 @@ class Search:
 
     def _width_with(self, spare: int) -> Width:
         """The width of the draft's search with `spare` slots more; by default it has twice the target's beams."""
-        k = self.settings.strategy.k
+        k = self.settings.k
         assert k != "auto", "a search drafts by explicit k only"
         wanted = self.beams.draft_beams or 2 * self.beams.count
         steps = min(k, self._room)
@@ -335,7 +335,7 @@ class Search:
         origins: dict[str, int] = {}
         for each in node.path():
             piece = "" if each.token in self.settings.eos else stream.push(each.token)
-            origin = self.settings.strategy.drafter.name if each.drafted else TARGET
+            origin = self.settings.drafter.name if each.drafted else TARGET
             origins[origin] = origins.get(origin, 0) + 1
             events.append(Token(each.token, piece, origin, sample, each.logprob))
         tail = "" if reason == "stop" else stream.finish()

@@ -1,14 +1,14 @@
-"""Choose the drafter, K and the verifier of a text from its request."""
+"""How to write a text, decided from its request: the drafter, K, the verifier, and what is taken as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from mxspec.formats.errors import GenerationError, did_you_mean
 from mxspec.runtime.drafters import NAMES
-from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
+from mxspec.runtime.drafters.drafter import Choice, Drafter, ProposalKind
 from mxspec.runtime.drafters.known import why_missing
 from mxspec.runtime.drafters.text_draft import TextDrafter
 from mxspec.runtime.request import K, Request
@@ -20,16 +20,28 @@ from mxspec.runtime.verifiers.verifier import Verifier
 DEFAULT_K = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """The settings of drafting; only sampled text uses the verifier, greedy text needs none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSettings:
+    """How to write a text, decided and checked: the prompt is not empty and fits, and k is at most k_max.
 
+    If an encoder reads a `source`, the prompt holds the decoder's first tokens.
+    """
+
+    prompt: list[int]
+    source: tuple[int, ...] = ()
+    sampling: Sampling  # with a seed
     drafter: Drafter
     k: K
-    verifier: Verifier = MRS
-    proposal: ProposalKind = "sampled"
-    draft_temperature: float | None = None
+    choice: Choice  # how the draft's tokens are chosen
+    verifier: Verifier = MRS  # of sampled text
     lenience: float = 1.0
+    max_new_tokens: int
+    eos: frozenset[int]  # tokens that end the text
+    measured: Measured | None = None  # receives the distributions of draft and target
+    logprobs: int | None = None
+    logprobs_of: Literal["raw", "shaped"] = "raw"
+    cache_key: str = ""
+    traced: bool = False
 
     @property
     def lossless(self) -> bool:
@@ -37,17 +49,49 @@ class Strategy:
         return self.lenience == 1
 
 
-def choose_strategy(
-    request: Request, sampling: Sampling, drafters: Mapping[str, Drafter], k_max: int, measured: Measured
-) -> Strategy:
+def choose_settings(
+    request: Request,
+    sampling: Sampling,
+    drafters: Mapping[str, Drafter],
+    k_max: int,
+    measured: Measured,
+    *,
+    prompt: list[int],
+    source: tuple[int, ...] = (),
+    eos: frozenset[int] = frozenset(),
+) -> TextSettings:
     """Take the request's choices, and the best default for the others. Raises GenerationError."""
     _check(request)
+    drafter, k, verifier, proposal = _strategy(request, sampling, drafters, k_max, measured)
+    return TextSettings(
+        prompt=prompt,
+        source=source,
+        sampling=sampling,
+        drafter=drafter,
+        k=k,
+        choice=Choice(sampling.greedy, proposal, verifier.matched, request.draft_temperature),
+        verifier=verifier,
+        lenience=request.lenience,
+        max_new_tokens=request.max_new_tokens,
+        eos=eos,
+        measured=measured if drafter.name == "model" and proposal == "sampled" else None,
+        logprobs=0 if request.logprobs is None and request.best_of is not None else request.logprobs,
+        logprobs_of=request.logprobs_of,
+        cache_key=request.cache_key,
+        traced=request.trace,
+    )
+
+
+def _strategy(
+    request: Request, sampling: Sampling, drafters: Mapping[str, Drafter], k_max: int, measured: Measured
+) -> tuple[Drafter, K, Verifier, ProposalKind]:
+    """Who guesses, how much, and which guesses are kept; only sampled text uses the verifier."""
     if request.beams > 1:
-        return _strategy_of_beams(request, drafters, k_max)
+        return *_strategy_of_beams(request, drafters, k_max), MRS, "sampled"
     drafter = _drafter(request, drafters)
     if sampling.greedy:
         _check_greedy(request)
-        return Strategy(drafter, _k(request, drafter, k_max, "auto"), lenience=request.lenience)
+        return drafter, _k(request, drafter, k_max, "auto"), MRS, "sampled"
     verifier, proposal = _verifier(request, drafter, measured)
     k = _k(request, drafter, k_max, "auto" if verifier.matched or drafter.cheap else DEFAULT_K)
     if request.seed is not None and not verifier.matched and not (k != "auto" and drafter.repeatable):
@@ -56,7 +100,7 @@ def choose_strategy(
             f"{what} with a seed and verifier {verifier.name}, whose text differs from run to run; "
             "use verifier match, which gives one text for a seed, or leave the seed out"
         )
-    return Strategy(drafter, k, verifier, proposal, request.draft_temperature, request.lenience)
+    return drafter, k, verifier, proposal
 
 
 def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
@@ -74,7 +118,7 @@ def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
     )
 
 
-def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max: int) -> Strategy:
+def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max: int) -> tuple[Drafter, K]:
     """The draft model guesses a beam search by its own search, only with an explicit k.
 
     With a k chosen by cost, drafting did not pay (0.995 and 1.009 of the plain speed), so "auto" drafts nothing.
@@ -87,7 +131,7 @@ def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max:
         if drafter not in (drafters.get("model"), drafters["none"]):
             raise GenerationError(f"drafter: got {drafter.name} with beams, expected model or none")
     _check_greedy(request)
-    return Strategy(drafter, _k(request, drafter, k_max, 0) if asked else 0)
+    return drafter, _k(request, drafter, k_max, 0) if asked else 0
 
 
 def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[Verifier, ProposalKind]:

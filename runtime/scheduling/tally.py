@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mxspec.runtime.events import Round, Statistics
-from mxspec.runtime.scheduling.strategy import Strategy
+from mxspec.runtime.scheduling.strategy import TextSettings
 
 
 @dataclass(slots=True)
 class Tally:
     """The rounds of one text so far, and the times of its request, start, first token and end (perf_counter)."""
 
-    prompt_tokens: int
-    seed: int | None
-    strategy: Strategy
+    settings: TextSettings
     asked: float = field(default_factory=time.perf_counter)
     began: float | None = None
     first_token: float | None = None
@@ -40,13 +38,13 @@ class Tally:
         now = time.perf_counter() if self.ended is None else self.ended
         began = now if self.began is None else self.began
         return Statistics(
-            seed=self.seed,
-            k=self.strategy.k,
-            drafter=self.strategy.drafter.name,
+            seed=None if self.settings.sampling.greedy else self.settings.sampling.seed,
+            k=self.settings.k,
+            drafter=self.settings.drafter.name,
             verifier=self._verifier,
-            proposal=self.strategy.proposal,
-            lossless=self.strategy.lossless,
-            prompt_tokens=self.prompt_tokens,
+            proposal=self.settings.choice.kind,
+            lossless=self.settings.lossless,
+            prompt_tokens=len(self.settings.source) + len(self.settings.prompt),
             reused_tokens=self.reused_tokens,
             reread_tokens=self.reread_tokens,
             emitted=emitted,
@@ -73,7 +71,7 @@ class Tally:
     def _verifier(self) -> str:
         if self.beams > 1:
             return "beams"
-        return "greedy" if self.seed is None else self.strategy.verifier.name
+        return "greedy" if self.settings.sampling.greedy else self.settings.verifier.name
 
 
 def _mean(values: list[float]) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Proposal, Wanted
 from mxspec.runtime.drafters.isolated import IsolatedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.part import Part
@@ -28,7 +28,7 @@ from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduled_text import Alone, Outbox, ScheduledText, Timing
-from mxspec.runtime.scheduling.settings import Settings
+from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
 from mxspec.runtime.text.stream import TextStream
@@ -44,31 +44,23 @@ class Text:
     """A text with one continuation; after its first round, the target has read all its tokens but the last."""
 
     def __init__(
-        self, settings: Settings, shaper: Shaper, stream: TextStream, outbox: Outbox, capacity: int, sample: int = 0
+        self, settings: TextSettings, shaper: Shaper, stream: TextStream, outbox: Outbox, capacity: int, sample: int = 0
     ) -> None:
         self.settings = settings
         self.sample = sample
         self.answers = 1  # number of answers in its events
         self.tokens = list(settings.prompt)
         self.shaper = shaper
-        self.tally = Tally(
-            len(settings.source) + len(settings.prompt),
-            None if settings.sampling.greedy else settings.sampling.seed,
-            settings.strategy,
-        )
+        self.tally = Tally(settings)
         self.acceptance = Share()
         self.followers: list[ScheduledText] = []  # samples of the same prompt, which wait until it has been read
         self.cancelled = False  # set by any thread
         self.ended = False
         self._slot: Slot | None = None
-        self.drafter = IsolatedDrafter(settings.strategy.drafter)
+        self.drafter = IsolatedDrafter(settings.drafter)
         self._begun = False  # the drafter has begun the text, and remembers it
         self._memory: Any = None
         self._tracer = Tracer() if settings.traced else None
-        strategy = settings.strategy
-        self._choice = Choice(
-            settings.sampling.greedy, strategy.proposal, strategy.verifier.matched, strategy.draft_temperature
-        )
         self._capacity = capacity
         self._stream = stream
         self._outbox = outbox
@@ -113,7 +105,7 @@ class Text:
     @property
     def _chooses_k(self) -> bool:
         """Whether K is chosen in every step."""
-        return self.settings.strategy.k == "auto"
+        return self.settings.k == "auto"
 
     @property
     def drafts_at_once(self) -> bool:
@@ -128,7 +120,7 @@ class Text:
     @property
     def _room(self) -> int:
         """Number of tokens that can be drafted within both contexts and the length of the answer."""
-        if self.settings.strategy.k == 0 or (self._slot is not None and self._slot.undraftable):
+        if self.settings.k == 0 or (self._slot is not None and self._slot.undraftable):
             return 0
         length = len(self.tokens)
         wanted = self.settings.max_new_tokens - self.emitted - 1
@@ -137,9 +129,8 @@ class Text:
 
     def load(self, k_max: int) -> Load:
         """The text as KByLoad sees it; a cheap drafter chooses K itself, up to `k_max`."""
-        strategy = self.settings.strategy
-        k = k_max if strategy.k == "auto" and strategy.drafter.cheap else strategy.k
-        return Load(self.acceptance.value, self._room, None if k == "auto" else k, strategy.drafter.name)
+        k = k_max if self._chooses_k and self.settings.drafter.cheap else self.settings.k
+        return Load(self.acceptance.value, self._room, None if k == "auto" else k, self.settings.drafter.name)
 
     # --- its part of a step ---
 
@@ -167,7 +158,7 @@ class Text:
         self._k = max(k - self._forced, 0)
         waits = self._k > 0 and self._chooses_k and self.draft_lag > READY_LAG
         if self._tracer is not None:
-            why = why_k(self.settings.strategy, k, self._room, self._forced, waits=waits)
+            why = why_k(self.settings, k, self._room, self._forced, waits=waits)
             self._tracer.plan(max(k, self._forced), why)
         if waits:
             self._k = 0
@@ -180,11 +171,11 @@ class Text:
         self._k = 0
 
     def _begin_step(self, piece: list[int], proposal: Proposal, *, scored: bool = True) -> None:
-        seed, strategy = self.settings.sampling.seed, self.settings.strategy
+        seed = self.settings.sampling.seed
         assert seed is not None, "Sampling.seeded() comes before the first token"
         self._piece, self._proposal, self.scored = piece, proposal, scored
         self._forced = len(proposal.tokens)
-        self._draws = Draws(seed, self.sample, len(self.tokens), fresh=strategy.verifier.fresh)
+        self._draws = Draws(seed, self.sample, len(self.tokens), fresh=self.settings.verifier.fresh)
 
     def _forced_tokens(self, most: int) -> Proposal:
         """Tokens that the grammar forces: proposed without a drafter, and verified like drafts."""
@@ -218,7 +209,7 @@ class Text:
             tokens=self.tokens,
             slot=self.slot,
             shaper=self.shaper,
-            choice=self._choice,
+            choice=self.settings.choice,
             draws=self._draws,
             k=self._k,
             memory=self._memory,
@@ -247,10 +238,10 @@ class Text:
 
     def verify(self, rows: Logits) -> None:
         """Decide which tokens of the proposal are kept, by the target's logits float32[K + 1, vocab]."""
-        proposal, strategy = self._proposal, self.settings.strategy
+        proposal, settings = self._proposal, self.settings
         drafted = proposal.tokens
-        if self.settings.sampling.greedy:
-            lenient = None if strategy.lossless else partial(self._accepts, rows, drafted)
+        if settings.sampling.greedy:
+            lenient = None if settings.lossless else partial(self._accepts, rows, drafted)
             verdict = verify_greedy(lambda i: self.shaper.greedy(rows[i], drafted[:i]), drafted, lenient)
             if self._tracer is not None:
                 self._tracer.see(
@@ -259,18 +250,18 @@ class Text:
             self._verdict = verdict
             return
         shaped = cache(lambda i: self.shaper.distribution(rows[i], drafted[:i]))
-        scored = Scored(drafted, proposal.distributions, shaped, self._draws, strategy.lenience)
-        self._verdict = verdict = strategy.verifier.verify(scored)
+        scored = Scored(drafted, proposal.distributions, shaped, self._draws, settings.lenience)
+        self._verdict = verdict = settings.verifier.verify(scored)
         if self._tracer is not None:
             self._tracer.see(proposal, verdict, lambda i, token: shaped(i).probability(token))
-        if self.settings.measured is not None and len(self.tally.rounds) % MEASURE_EVERY == 0:
+        if settings.measured is not None and len(self.tally.rounds) % MEASURE_EVERY == 0:
             for place in range(verdict.evaluated):
-                self.settings.measured.observe(shaped(place), proposal.distributions[place])
+                settings.measured.observe(shaped(place), proposal.distributions[place])
 
     def _accepts(self, logits: Logits, drafted: list[int], place: int, token: int) -> bool:
         """Lenience for argmax (Leviathan et al. 2023, A.5): accept a token whose p is a large share of the best."""
         row = self.shaper.process(logits[place], drafted[:place])
-        return bool(row[token] > -np.inf and row[token] - row.max() >= np.log(self.settings.strategy.lenience))
+        return bool(row[token] > -np.inf and row[token] - row.max() >= np.log(self.settings.lenience))
 
     def emit(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
         """Append the verified tokens, up to the end of the text; both models forget the rejected drafts."""
@@ -395,7 +386,7 @@ def _draft(
             drafter.read([(text.tokens, text.slot, count) for text, count in reads])
             load.draft_read.add(sum(count for _, count in reads), time.perf_counter() - began)
         if texts:
-            chosen = any(text.settings.strategy.k == "auto" for text in texts)
+            chosen = any(text.settings.k == "auto" for text in texts)
             break_even = load.break_even(drafter.name, scored) if chosen else ALL_WANTED
             calls = drafter.propose([text._wanted(break_even) for text in texts])
     except Exception as error:  # only its own texts fail: their entries in the draft's cache cannot be trusted

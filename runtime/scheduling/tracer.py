@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import Proposal
 from mxspec.runtime.round_trace import Decision, Guess, Next, NextKind, RoundTrace, Why
-from mxspec.runtime.scheduling.strategy import Strategy
+from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.verifiers.verdict import Verdict
 
 
-def why_k(strategy: Strategy, k: int, room: int, forced: int, *, waits: bool) -> Why:
+def why_k(settings: TextSettings, k: int, room: int, forced: int, *, waits: bool) -> Why:
     """Why a round drafts `k` tokens, or the `forced` tokens of a grammar, with room for `room`."""
     if forced and forced >= k:
         return "grammar"
     if waits:
         return "reading"
-    if strategy.k != "auto":
-        return "fixed" if k == strategy.k else "room"
+    if settings.k != "auto":
+        return "fixed" if k == settings.k else "room"
     if k == room:
         return "room"
-    return "drafter" if strategy.drafter.cheap else "cost"
+    return "drafter" if settings.drafter.cheap else "cost"
 
 
 @dataclass(slots=True)

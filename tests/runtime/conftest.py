@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.drafters.draft import Draft
+from mxspec.runtime.drafters.drafter import Choice
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
@@ -24,8 +25,7 @@ from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.settings import Settings
-from mxspec.runtime.scheduling.strategy import Strategy
+from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
@@ -213,19 +213,16 @@ def make_text(
     extra = {name: settings.pop(name) for name in ("logprobs", "cache_key", "traced", "source") if name in settings}
     stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
     rules, limit = settings.pop("rules", NO_RULES), min(max_new_tokens, target.capacity + 1 - len(prompt))
-    sampling = Sampling(**settings).seeded()
+    sampling, rule = Sampling(**settings).seeded(), VERIFIERS[verifier] if isinstance(verifier, str) else verifier
     return Text(
-        Settings(
+        TextSettings(
             prompt=list(prompt),
             sampling=sampling,
-            strategy=Strategy(
-                drafter or (NoDrafter() if draft is None else draft.drafter),
-                0 if draft is None and drafter is None else k,
-                VERIFIERS[verifier] if isinstance(verifier, str) else verifier,
-                proposal,
-                draft_temperature,
-                lenience,
-            ),
+            drafter=drafter or (NoDrafter() if draft is None else draft.drafter),
+            k=0 if draft is None and drafter is None else k,
+            choice=Choice(sampling.greedy, proposal, rule.matched, draft_temperature),
+            verifier=rule,
+            lenience=lenience,
             max_new_tokens=max_new_tokens,
             eos=frozenset(eos),
             **extra,
@@ -264,7 +261,7 @@ def make_search(
     min_new_tokens: int = 0,
     stop: Sequence[str] = (),
     logprobs: int | None = None,
-    logprobs_of: str = "raw",
+    logprobs_of: Any = "raw",
     cache_key: str = "",
     source: tuple[int, ...] = (),
     grammar: Any = None,
@@ -274,10 +271,12 @@ def make_search(
     """A beam search of the toys."""
     sampling = Sampling(**settings).seeded()
     return Search(
-        Settings(
+        TextSettings(
             prompt=list(prompt),
             sampling=sampling,
-            strategy=Strategy(NoDrafter() if draft is None else draft.drafter, 0 if draft is None else k),
+            drafter=NoDrafter() if draft is None else draft.drafter,
+            k=0 if draft is None else k,
+            choice=Choice(),
             max_new_tokens=max_new_tokens,
             eos=frozenset(eos),
             logprobs=logprobs,

@@ -14,7 +14,7 @@ from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.scheduling.strategy import Strategy, choose_strategy
+from mxspec.runtime.scheduling.strategy import TextSettings, choose_settings
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.measured import ENOUGH, Measured
 
@@ -27,15 +27,16 @@ class Model(RandomDrafter):
     name = "model"
 
 
-def choose(measured: Measured | None = None, *, draft: bool = True, **settings: Any) -> Strategy:
+def choose(measured: Measured | None = None, *, draft: bool = True, **settings: Any) -> TextSettings:
     request = Request(prompt="x", **settings)
     drafters = make_drafters(5, None) | ({"model": Model(5)} if draft else {})
-    return choose_strategy(request, Sampling(settings.get("temperature", 0)), drafters, K_MAX, measured or Measured())
+    sampling = Sampling(settings.get("temperature", 0))
+    return choose_settings(request, sampling, drafters, K_MAX, measured or Measured(), prompt=[1])
 
 
 def chosen(**settings: Any) -> tuple[str, Any, str, str]:
-    strategy = choose(**settings)
-    return strategy.drafter.name, strategy.k, strategy.verifier.name, strategy.proposal
+    settled = choose(**settings)
+    return settled.drafter.name, settled.k, settled.verifier.name, settled.choice.kind
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,8 @@ def test_the_strategy_for_sampled_text(settings: dict[str, Any], expected: tuple
     ],
 )
 def test_a_beam_search_drafts_only_with_an_explicit_k(settings: dict[str, Any], expected: tuple[str, int]) -> None:
-    strategy = choose(beams=3, **settings)
-    assert (strategy.drafter.name, strategy.k) == expected
+    settled = choose(beams=3, **settings)
+    assert (settled.drafter.name, settled.k) == expected
 
 
 def test_every_named_verifier_exists() -> None:
