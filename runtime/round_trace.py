@@ -11,7 +11,7 @@ Why = Literal["prompt", "fixed", "cost", "room", "grammar", "drafter", "reading"
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class DraftedToken:
     """A drafted token. `discarded` ones came after the first rejected one, or after the end of the text.
 
     Probabilities are those that the verifier compared: shaped. A greedy text compares none; there they are the models'
@@ -41,5 +41,5 @@ class RoundTrace:
 
     k: int
     why: Why
-    guesses: tuple[Guess, ...]
+    guesses: tuple[DraftedToken, ...]
     next: Next | None  # None where the text ended before it

@@ -12,7 +12,7 @@ from mxspec.runtime.beams.draft_search import PLAIN, DraftSearch, Leaf, Width, l
 from mxspec.runtime.beams.forks import Forks, Place
 from mxspec.runtime.beams.node import Node, common_ancestor
 from mxspec.runtime.beams.shaping import Shaping
-from mxspec.runtime.beams.step import Continuation, Hypotheses, Selected, continuations, looked_at, normalised, select
+from mxspec.runtime.beams.step import Candidate, Hypotheses, Selected, continuations, looked_at, normalised, select
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
@@ -21,7 +21,7 @@ from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.scheduled_text import Alone, Outbox, ScheduledText, Timing
+from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText, Timing
 from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.text.stream import TextStream
@@ -175,12 +175,12 @@ class Search:
     ) -> list[tuple[str, int, float]]:
         """Let the draft read for each search, and run its own search from the target's beams on."""
         for search, count in reads:
-            with Alone(search):
+            with FailsAlone(search):
                 assert search._draft is not None, "a search without a draft lets nothing be read"
                 search._draft.read(search.live, search._slots[0], count, search._usable())
         for search in texts:
             if search._width.steps and not search.ended:
-                with Alone(search):
+                with FailsAlone(search):
                     search._guess()
         return []
 
@@ -294,7 +294,7 @@ class Search:
         selected: Selected[FinishReason] = select(found, count, self.shaping.ends_of(nodes))
         self.steps += 1
 
-        def become(one: Continuation) -> Node:
+        def become(one: Candidate) -> Node:
             node = nodes[one.parent].child(one.token)
             self.shaping.note(node, rows[one.parent], log_probs[one.parent])
             return node

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from mxspec.runtime.beams.node import Node, common_ancestor
-from mxspec.runtime.beams.step import Continuation, log_softmax
+from mxspec.runtime.beams.step import Candidate, log_softmax
 from mxspec.runtime.events import FinishReason
 from mxspec.runtime.sampling.logprobs import raw_logprob
 from mxspec.runtime.sampling.shape import Logits
@@ -62,7 +62,7 @@ class Shaping:
             return "grammar"
         return self._at_limit if node.length - self._root.length >= self.longest else None
 
-    def ends_of(self, nodes: Sequence[Node]) -> Callable[[Continuation], FinishReason | None]:
+    def ends_of(self, nodes: Sequence[Node]) -> Callable[[Candidate], FinishReason | None]:
         """Why a continuation of one of these beams ends the text, as a function of the continuation."""
         return lambda one: self.end_of(nodes[one.parent].child(one.token))
 

@@ -27,7 +27,7 @@ End = TypeVar("End")
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class Candidate:
     """Beam `parent` and one more token; `score` is the sum of all log-probabilities of its answer."""
 
     parent: int
@@ -53,7 +53,7 @@ def looked_at(beams: int, ends: int) -> int:
     return max(2, 1 + ends) * beams
 
 
-def continuations(scores: Sequence[np.float32], log_probs: Logits, count: int) -> list[Continuation]:
+def continuations(scores: Sequence[np.float32], log_probs: Logits, count: int) -> list[Candidate]:
     """The `count` best continuations of all beams, best first, ties by beam and token, without those of probability 0.
 
     log_probs: float32[live, vocab], already shaped; minus infinity for tokens that are not allowed.
@@ -62,24 +62,24 @@ def continuations(scores: Sequence[np.float32], log_probs: Logits, count: int) -
     best = largest(totals, count)
     best = best[totals[best] > -np.inf]
     parents, tokens = np.divmod(best, log_probs.shape[1])
-    return [Continuation(*one) for one in zip(parents.tolist(), tokens.tolist(), totals[best], strict=True)]
+    return [Candidate(*one) for one in zip(parents.tolist(), tokens.tolist(), totals[best], strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Selected(Generic[End]):
     """The next beams, best first, and the texts that ended in this step."""
 
-    live: list[Continuation]
-    ended: list[tuple[Continuation, End]]
+    live: list[Candidate]
+    ended: list[tuple[Candidate, End]]
 
 
-def select(found: Sequence[Continuation], beams: int, end_of: Callable[[Continuation], End | None]) -> Selected[End]:
+def select(found: Sequence[Candidate], beams: int, end_of: Callable[[Candidate], End | None]) -> Selected[End]:
     """From continuations, best first, select the next `beams` that go on, and those of the first `beams` that end.
 
     `end_of` says why a continuation ends the text; None if it goes on.
     """
-    live: list[Continuation] = []
-    ended: list[tuple[Continuation, End]] = []
+    live: list[Candidate] = []
+    ended: list[tuple[Candidate, End]] = []
     for place, one in enumerate(found):
         if len(live) == beams and place >= beams:
             break

@@ -72,7 +72,7 @@ class Input:
         return array, ort.OrtValue.ortvalue_from_numpy(array)
 
 
-class Rows:
+class RowBuffer:
     """Float32 rows that calls read or write: one buffer, as large as the largest call so far, bound from its beginning.
 
     `bind` is bind_ortvalue_input or bind_ortvalue_output of a session's binding.

@@ -28,7 +28,7 @@ from mxspec.runtime import ops
 from mxspec.runtime.models.caches import Caches
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.encoder import Encoder
-from mxspec.runtime.models.graph import Input, Rows, cache_names, cannot_run, check_agreement, load_graph
+from mxspec.runtime.models.graph import Input, RowBuffer, cache_names, cannot_run, check_agreement, load_graph
 from mxspec.runtime.models.part import Part, States, cut
 from mxspec.runtime.models.states import GivenStates, ReadStates, stand_in_states
 from mxspec.runtime.sampling.shape import Logits
@@ -84,7 +84,7 @@ class Session:
             self.encoder.caches.bind(self._binding, "")
         self._kept = list(self._caches)  # all that a slot keeps of its tokens
         self._inputs = {name: Input(self._binding, name, dtype) for name, dtype in inputs.items()}
-        self._logits = Rows(self._binding.bind_ortvalue_output, "logits", entry.vocab_size)
+        self._logits = RowBuffer(self._binding.bind_ortvalue_output, "logits", entry.vocab_size)
         self.given_states: GivenStates | None = None
         self.read_states: ReadStates | None = None
         if entry.states is not None and entry.states.own is None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mxspec.formats.manifest import StatesEntry
 from mxspec.runtime.models.caches import Caches
-from mxspec.runtime.models.graph import Rows
+from mxspec.runtime.models.graph import RowBuffer
 from mxspec.runtime.models.part import Part, States
 
 _NAME = "states"
@@ -23,7 +23,7 @@ class GivenStates:
 
     def __init__(self, binding: Any, entry: StatesEntry, slots: int, capacity: int) -> None:
         """Memory is taken as tokens are read. Raises MxspecError where the address space does not hold it."""
-        self._output = Rows(binding.bind_ortvalue_output, _NAME, entry.size)
+        self._output = RowBuffer(binding.bind_ortvalue_output, _NAME, entry.size)
         self.kept = Caches([_NAME], (slots, 1, capacity, entry.size), np.dtype(np.float32))
         self._given: States = np.zeros((0, entry.size), np.float32)
 
@@ -51,8 +51,8 @@ class ReadStates:
         assert entry.own is not None, "of a draft"
         self.size = entry.size
         sizes = {"states": entry.size, "own_states": entry.own}
-        self._inputs = {name: Rows(binding.bind_ortvalue_input, name, size) for name, size in sizes.items()}
-        self._output = Rows(binding.bind_ortvalue_output, "next_states", entry.own)
+        self._inputs = {name: RowBuffer(binding.bind_ortvalue_input, name, size) for name, size in sizes.items()}
+        self._output = RowBuffer(binding.bind_ortvalue_output, "next_states", entry.own)
         self.next: States = np.zeros((0, entry.own), np.float32)
 
     def begin(self, parts: Sequence[Part]) -> None:

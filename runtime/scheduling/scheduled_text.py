@@ -142,7 +142,7 @@ def draft_piece(text: ScheduledText, most: int) -> int:
     return min(text.draft_lag, max(most, text.slots[0].draft_unencoded))
 
 
-class Alone:
+class FailsAlone:
     """An error in here is of this text alone: it ends, and the others go on."""
 
     __slots__ = ("_text",)

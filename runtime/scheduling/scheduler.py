@@ -22,7 +22,7 @@ from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
-from mxspec.runtime.scheduling.scheduled_text import Alone, ScheduledText, Timing, draft_piece
+from mxspec.runtime.scheduling.scheduled_text import FailsAlone, ScheduledText, Timing, draft_piece
 from mxspec.runtime.scheduling.strategy import TextSettings
 
 KIB = 1 << 10
@@ -32,7 +32,7 @@ DraftRead = tuple[ScheduledText, int]  # a text, and the number of its tokens th
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """The texts that take part in a step, and the prompt tokens that drafts read at the same time."""
 
     texts: list[ScheduledText]
@@ -140,7 +140,7 @@ class Scheduler:
             for each in taken:  # the first text copies its prefix before the slot that holds it is reused
                 self._hand_over(each)
             self._running.append(text)
-            with Alone(text):
+            with FailsAlone(text):
                 text.start(taken, now, self.load)
             if text.ended:
                 self._retire()
@@ -312,7 +312,7 @@ class Scheduler:
 
     # --- plan ---
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> StepPlan:
         """Plan a round for every text that has begun, and pieces of prompts up to the budget."""
         going_on: list[ScheduledText] = []
         late: list[ScheduledText] = []
@@ -329,13 +329,13 @@ class Scheduler:
         if late:
             left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
             draft_reads += self._late_reads(late, left)
-        return Plan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
+        return StepPlan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
 
     def _late_reads(self, late: abc.Sequence[ScheduledText], left: int) -> list[DraftRead]:
         """The next pieces of texts that their draft has to read before it can guess."""
         reads: list[DraftRead] = []
         for text in late:
-            with Alone(text):
+            with FailsAlone(text):
                 count = draft_piece(text, left) if left > 0 else 0
                 left -= count
                 if count:
@@ -358,7 +358,7 @@ class Scheduler:
         for text in reading:
             if left <= 0:
                 break
-            with Alone(text):
+            with FailsAlone(text):
                 unread = len(text.unread)
                 lag = text.draft_lag if text.drafts_at_once else 0  # most drafters have nothing to read
                 if lag > unread:  # the draft had read less of a shared prefix than the target
@@ -374,7 +374,7 @@ class Scheduler:
 
     # --- draft, score, verify, emit ---
 
-    def _step(self, plan: Plan, began: float, encoded: float) -> None:
+    def _step(self, plan: StepPlan, began: float, encoded: float) -> None:
         draft_calls = self._guess(plan)
         texts = [text for text in plan.texts if not text.ended]
         drafted = time.perf_counter()
@@ -385,7 +385,7 @@ class Scheduler:
         prepare([look_ahead for text in texts for look_ahead in text.look_aheads()])
         for text, rows in zip(texts, logits, strict=True):
             if text.scored:
-                with Alone(text):
+                with FailsAlone(text):
                     text.verify(rows)
                     text.emit(rows, timing, self.load)
         tokens = sum(text.step_tokens for text in texts)
@@ -395,7 +395,7 @@ class Scheduler:
         else:
             self.load.score.add(tokens, seconds)
 
-    def _guess(self, plan: Plan) -> list[tuple[str, int, float]]:
+    def _guess(self, plan: StepPlan) -> list[tuple[str, int, float]]:
         """Let drafters read and guess; return their calls in this step."""
         calls: list[tuple[str, int, float]] = []
         scored = sum(text.scored for text in plan.texts)

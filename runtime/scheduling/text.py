@@ -27,7 +27,7 @@ from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logpro
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.scheduled_text import Alone, Outbox, ScheduledText, Timing
+from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText, Timing
 from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
@@ -142,11 +142,11 @@ class Text:
         """
         loads: list[tuple[Text, Load]] = []
         for text in texts:
-            with Alone(text):
+            with FailsAlone(text):
                 loads.append((text, text.load(load.most)))
         going_on, late = [], []
         for (text, _), k in zip(loads, load.choose([each for _, each in loads]), strict=True):
-            with Alone(text):
+            with FailsAlone(text):
                 if text._plan_round(k, load.most):
                     late.append(text)
                 going_on.append(text)

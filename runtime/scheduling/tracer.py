@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import Proposal
-from mxspec.runtime.round_trace import Decision, Guess, Next, NextKind, RoundTrace, Why
+from mxspec.runtime.round_trace import Decision, DraftedToken, Next, NextKind, RoundTrace, Why
 from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.verifiers.verdict import Verdict
 
@@ -55,10 +55,10 @@ class Tracer:
             self._k, self._why, tuple(self._guess(place, emitted) for place in places), None if ended else self._next()
         )
 
-    def _guess(self, place: int, emitted: int) -> Guess:
+    def _guess(self, place: int, emitted: int) -> DraftedToken:
         token = self._proposal.tokens[place]
         seen = place < self._verdict.evaluated
-        return Guess(
+        return DraftedToken(
             token,
             self._proposal.origins[place],
             self._draft(place, token) if self._proposal.distributions else self._proposal.confidences.get(place),

@@ -23,7 +23,7 @@ from mxspec.runtime.text.tokenizer import encode_rendered
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class RenderedPrompt:
     """A rendered chat up to where the answer begins, and the ids that stand for it."""
 
     messages: list[Message]
@@ -35,7 +35,7 @@ class Prompt:
 class Exchange:
     """A prompt, and the answer that was given to it."""
 
-    prompt: Prompt
+    prompt: RenderedPrompt
     answer: str
     answer_ids: list[int]
 
@@ -61,7 +61,7 @@ class Conversation:
         self._system: str | None = None
         self._messages: list[Message] = []
         self._last: Exchange | None = None
-        self._asked: Prompt | None = None
+        self._asked: RenderedPrompt | None = None
         self._began = datetime.now()  # in every turn: a later date would change the first one
         self.set_system(system)
 
@@ -74,7 +74,7 @@ class Conversation:
         """Ids of the whole chat with this as its next message; raises GenerationError where the template refuses it."""
         messages = [*self._messages, {"role": "user", "content": text}]
         rendered = self._template.render([*self._instructions(), *messages], now=self._began)
-        self._asked = Prompt(messages, rendered, self._continued(rendered) or self._encode(rendered))
+        self._asked = RenderedPrompt(messages, rendered, self._continued(rendered) or self._encode(rendered))
         return list(self._asked.ids)
 
     def add_answer(self, ids: Sequence[int], text: str) -> None:

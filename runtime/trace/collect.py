@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mxspec.runtime.events import Event, Finished, Round, Token
-from mxspec.runtime.round_trace import Guess, Next
+from mxspec.runtime.round_trace import DraftedToken, Next
 
 VERSION = 1
 
@@ -62,7 +62,7 @@ class Collector:
             }
         )
 
-    def _guess(self, guess: Guess, text: str | None) -> dict[str, Any]:
+    def _guess(self, guess: DraftedToken, text: str | None) -> dict[str, Any]:
         return {
             "id": guess.token,
             "text": self.text_of(guess.token) if text is None else text,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.runtime.models.graph import Input, Rows
+from mxspec.runtime.models.graph import Input, RowBuffer
 
 
 class Binding:
@@ -47,7 +47,7 @@ def test_an_array_is_made_and_bound_once_while_its_shape_is_in_use() -> None:
 
 def test_rows_are_bound_again_only_where_their_number_changes() -> None:
     binding = Binding()
-    rows = Rows(binding.bind_ortvalue_input, "states", 3)
+    rows = RowBuffer(binding.bind_ortvalue_input, "states", 3)
     rows.of(2)[:] = [[1, 2, 3], [4, 5, 6]]
     assert rows.of(2) is rows.of(2)
     assert binding.times == 1
@@ -60,7 +60,7 @@ def test_rows_are_bound_again_only_where_their_number_changes() -> None:
 
 def test_rows_of_a_larger_call_take_the_place_of_all_before() -> None:
     binding = Binding()
-    rows = Rows(binding.bind_ortvalue_input, "states", 3)
+    rows = RowBuffer(binding.bind_ortvalue_input, "states", 3)
     rows.of(1)[:] = 7
     rows.of(4)[:] = 8
     rows.of(1)[:] = 9
