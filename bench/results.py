@@ -23,7 +23,7 @@ class Speed(Value):
 
 
 class CodecResult(Result):
-    """bench/codec.py: matrices of rows x columns, quantised and packed."""
+    """`codec`: matrices of rows x columns, quantised and packed."""
 
     rows: int
     columns: int
@@ -51,7 +51,7 @@ class CodecResult(Result):
 
 
 class CompileResult(Result):
-    """bench/compile_memory.py: the memory and time of compiling a pair of random weights."""
+    """`compile-memory`: the memory and time of compiling a pair of random weights."""
 
     shape: str
     layers: int
@@ -88,7 +88,7 @@ class CompileResult(Result):
             self.anonymous_bytes,
             self.cgroup_bytes,
         )
-        notes = ()
+        notes: tuple[str, ...] = ()
         if self.gptq_tokens is not None and self.rounding_seconds_of_whole is not None:
             notes = (
                 f"Rounding on {self.gptq_tokens:,} tokens would take at most {self.rounding_seconds_of_whole / 60:.0f} "
@@ -109,7 +109,7 @@ class EditTrial(Value):
 
 
 class EditsResult(Result):
-    """bench/edits.py: medians over the edits."""
+    """`edits`: medians over the edits."""
 
     bundle: str
     drafter: str
@@ -143,7 +143,7 @@ class OtherTokensRow(Value):
 
 
 class OtherTokensResult(Result):
-    """bench/other_tokenizer.py: a pair with two tokenizers, by the way in which the draft's tokens are proposed."""
+    """`other-tokenizer`: a pair with two tokenizers, by the way in which the draft's tokens are proposed."""
 
     k: int
     prompts: int
@@ -187,7 +187,7 @@ class ExactRow(Value):
 
 
 class ExactResult(Result):
-    """bench/exact_answers.py: a pair's answers to held-out questions."""
+    """`exact-answers`: a pair's answers to held-out questions."""
 
     bundle: str
     threads: int
@@ -206,28 +206,8 @@ class ExactResult(Result):
         return [Sheet(f"{self.bundle}, {self.threads} threads, {self.questions} questions", columns, rows)]
 
 
-class LmEvalResult(Result):
-    """bench/lm_eval_requests.py: seconds of each repetition of each kind of request, by who answered."""
-
-    bundle: str
-    batch: int
-    new_tokens: int
-    requests: dict[str, int]
-    seconds: dict[str, dict[str, tuple[float, ...]]]
-
-    def sheets(self) -> Sequence[Sheet]:
-        names = list(next(iter(self.seconds.values())))
-        rows = []
-        for kind, by_name in self.seconds.items():
-            rates = {name: self.requests[kind] / median(seconds) for name, seconds in by_name.items()}
-            over = {name: f" ({rates['mxspec'] / rates[name]:.2f} x)" for name in names if name != "mxspec"}
-            rows.append((kind, *(f"{rates[name]:.2f}{over.get(name, '')}" for name in names)))
-        columns = (Column("requests"), *map(Column, names))
-        return [Sheet("requests a second, by medians (mxspec over it)", columns, tuple(rows))]
-
-
 class SoakResult(Result):
-    """bench/soak.py: what became of random requests to an engine."""
+    """`soak`: what became of random requests to an engine."""
 
     asked: int
     whole: int
@@ -256,7 +236,7 @@ class SoakResult(Result):
 
 
 class LongTextsResult(Result):
-    """bench/long_texts.py: the first token after a prompt, read or loaded, and anonymous memory of a server."""
+    """`long-texts`: the first token after a prompt, read or loaded, and anonymous memory of a server."""
 
     bundle: str
     caches: str
@@ -300,7 +280,7 @@ class MemoryTrial(Value):
 
 
 class LessMemoryResult(Result):
-    """bench/less_memory.py: decoding with the memory that the weights need, and with less, alternating."""
+    """`less-memory`: decoding with the memory that the weights need, and with less, alternating."""
 
     bundle: str
     threads: int
@@ -343,7 +323,7 @@ class Metric(Value):
 
 
 class LoadResult(Result):
-    """bench/serve_load.py: what became of the requests of many clients to a server."""
+    """`serve-load`: what became of the requests of many clients to a server."""
 
     bundle: str
     clients: int
@@ -370,8 +350,12 @@ class LoadResult(Result):
     said: tuple[str, ...]
 
     @property
-    def passed(self) -> bool:
-        return not (self.wrong or self.stuck or self.left_running or self.false_metrics)
+    def failure(self) -> str | None:
+        """What went wrong, in a line."""
+        if not (self.wrong or self.stuck or self.left_running or self.false_metrics):
+            return None
+        false = "".join(f"; metrics: {one}" for one in self.false_metrics)
+        return f"{self.wrong} answers are wrong, {self.stuck} stuck, {self.left_running:g} left running{false}"
 
     @property
     def false_metrics(self) -> list[str]:

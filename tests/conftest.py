@@ -74,7 +74,7 @@ LONGEST = (
     "runtime/ops/test_every_isa.py",
     "evaluate/lossless/test_broken_engines.py",
     "runtime/commands/test_batch.py",  # waits
-    "evaluate/bench/shapes/test_mixtures.py",
+    "bench/shapes/test_mixtures.py",
     "compile/check/test_own_weights.py",
     "compile/test_encoder_decoders.py",
 )

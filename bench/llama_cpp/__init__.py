@@ -1,1 +1,1 @@
-"""The comparison with llama.cpp: its build, its files, its programs, and ours beside them."""
+"""In: models for both programs. Out: llama.cpp beside mxspec, on the same cores in the same minutes."""

@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llama_cpp import perplexity
-from llama_cpp.build import PACKAGE
-from llama_cpp.result import OURS, PEER
+from bench.llama_cpp import perplexity
+from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.result import OURS, PEER
 from mxspec.compile.checkpoint.gguf.container import read_container
 from mxspec.evaluate.accuracy.models import BundleModel
-from mxspec.evaluate.bench.harness import Progress
 from mxspec.evaluate.bench.prompts import read_tokens
+from mxspec.evaluate.progress import Progress
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
 from mxspec.formats.bundle import Bundle

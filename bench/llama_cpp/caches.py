@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from llama_cpp import shape
-from llama_cpp.build import PACKAGE
-from llama_cpp.result import ShapeResult
-from llama_cpp.shape import Point
-from mxspec.evaluate.bench.caches.measure import open_model
-from mxspec.evaluate.bench.harness import Progress, seconds_of
+from bench.calls.caches import open_model
+from bench.llama_cpp import shape
+from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.result import ShapeResult
+from bench.llama_cpp.shape import Point
+from bench.shapes.known import RANDOM, Shape
+from bench.shapes.random_bundle import name_of
+from mxspec.evaluate.bench.harness import seconds_of
 from mxspec.evaluate.bench.model.calls import CallBench
-from mxspec.evaluate.bench.shapes.kept import RANDOM
-from mxspec.evaluate.bench.shapes.known import Shape
-from mxspec.evaluate.bench.shapes.random_bundle import name_of
+from mxspec.evaluate.progress import Progress
 from mxspec.formats.caches import CacheKind
 from mxspec.recipes.recipe import TargetRecipe
 from mxspec.runtime import ops
@@ -53,7 +53,7 @@ def our_seconds(bench: CallBench, point: Point) -> float:
 def peer_seconds(binaries: Path, model: Path, threads: int, options: Sequence[str], point: Point) -> float:
     """Seconds of a call with caches by `options`; a prompt is read once."""
     runs = 3 if point.cached else 1
-    return shape.peer_seconds(binaries, model, point, threads, (*options, "--no-warmup"), runs)
+    return shape.peer_seconds(binaries, model, threads, point, (*options, "--no-warmup"), runs)
 
 
 def compare(
@@ -79,12 +79,12 @@ def compare(
         target = TargetRecipe(checkpoint=RANDOM, format=weight_format, activations=activations)
         for kind in KINDS:
             bench = open_model(wide, target, kind, work / f"{name.replace('/', '-')}-{kind}")
-            runners[f"{name}, {kind}"] = lambda point, bench=bench: our_seconds(bench, point)
+            runners[f"{name}, {kind}"] = partial(our_seconds, bench)
     peers = []
-    for (name, file), (build, binaries), (kind, options) in itertools.product(
+    for (name, file), (build, binaries), (peer_kind, options) in itertools.product(
         files.items(), builds.items(), PEER_KINDS.items()
     ):
-        peers.append(f"llama.cpp {name}{build}, {kind}")
+        peers.append(f"llama.cpp {name}{build}, {peer_kind}")
         runners[peers[-1]] = partial(peer_seconds, binaries, file, threads, options)
     trials = shape.measure(runners, points(cached), repetitions, progress)
     rows = tuple(shape.row_of(trials, point, peers) for point in points(cached))

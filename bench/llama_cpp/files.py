@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp.build import source_of
+from bench.llama_cpp.build import source_of
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import Activations
 

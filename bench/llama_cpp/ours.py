@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp.answer import Answer, K
+from bench.llama_cpp.answer import Answer, K
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.request import Request

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_cpp.build import source_of
-from mxspec.evaluate.bench.shapes.known import MixtureShape, Shape
-from mxspec.evaluate.bench.shapes.random_bundle import name_of
-from mxspec.evaluate.bench.shapes.random_weights import (
+from bench.llama_cpp.build import source_of
+from bench.shapes.known import MixtureShape, Shape
+from bench.shapes.random_bundle import name_of
+from bench.shapes.random_weights import (
     MIXTURE_EMBEDDING_SIZE,
     SCALE_BYTE,
     WEIGHT_SIZE,
@@ -133,19 +133,19 @@ def _layer_of_experts(shape: MixtureShape, block: str, kind: str) -> Iterator[Ma
 def write_gguf(path: Path, shape: Shape | MixtureShape, gguf: Any, weights: str) -> None:
     """A gguf file of the given shape with random matrices, one after another. `weights` is one of PEER_FORMATS."""
     rng = np.random.default_rng(0)
-    mixture = isinstance(shape, MixtureShape)
-    writer = gguf.GGUFWriter(path, ARCHITECTURES[shape.model_type] if mixture else "llama")
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[shape.model_type] if isinstance(shape, MixtureShape) else "llama")
     writer.add_block_count(shape.layers)
     writer.add_context_length(shape.context_length)
     writer.add_embedding_length(shape.hidden_size)
-    writer.add_feed_forward_length(shape.expert_width if mixture else shape.intermediate_size)
+    inner = shape.expert_width if isinstance(shape, MixtureShape) else shape.intermediate_size
+    writer.add_feed_forward_length(inner)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_tokenizer_model("no_vocab")
-    if mixture:
+    if isinstance(shape, MixtureShape):
         _add_experts(writer, gguf, shape)
     tensors = list(tensors_of(shape, weights))
     for tensor in tensors:
@@ -153,8 +153,8 @@ def write_gguf(path: Path, shape: Shape | MixtureShape, gguf: Any, weights: str)
             name, size = tensor.split()
             writer.add_tensor_info(name, (int(size),), np.dtype(np.float32), 4 * int(size))
         elif tensor.kind in BLOCKS:
-            in_block, size = BLOCKS[tensor.kind]
-            stored = (*tensor.shape[:-1], tensor.k // in_block * size)
+            in_block, block_bytes = BLOCKS[tensor.kind]
+            stored = (*tensor.shape[:-1], tensor.k // in_block * block_bytes)
             kind = gguf.GGMLQuantizationType[tensor.kind]
             writer.add_tensor_info(tensor.name, stored, np.dtype(np.uint8), int(np.prod(stored)), kind)
         else:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_cpp.answer import Answer
-from llama_cpp.files import CONTEXT
+from bench.llama_cpp.answer import Answer
+from bench.llama_cpp.files import CONTEXT
 from mxspec.evaluate.bench.serve.server import Address, end, wait_ready
 from mxspec.formats.errors import MxspecError
 

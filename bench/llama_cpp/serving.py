@@ -12,15 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llama_cpp.build import PACKAGE
-from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
-from llama_cpp.result import OURS, PEER
-from llama_cpp.server import GREEDY, Server
-from mxspec.evaluate.bench.harness import Progress, trials_of
+from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
+from bench.llama_cpp.result import OURS, PEER
+from bench.llama_cpp.server import GREEDY, Server
+from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
 from mxspec.evaluate.bench.serve.server import specserve
+from mxspec.evaluate.progress import Progress
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
 

@@ -12,14 +12,16 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from llama_cpp.build import PACKAGE
-from llama_cpp.result import PointRow, ShapeResult
+from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.result import PointRow, ShapeResult
 from mxspec.evaluate.bench.batch.bench import BatchBench
-from mxspec.evaluate.bench.harness import Progress, trials_of
+from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.medians import median, median_ratio
 from mxspec.evaluate.bench.model.calls import ModelBench
+from mxspec.evaluate.progress import Progress
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
 
 TOOLS = ("llama-bench", "llama-batched-bench")
@@ -63,7 +65,7 @@ BATCH_TOKENS = 32  # tokens of each text, if there are several
 
 
 def peer_seconds(
-    binaries: Path, model: Path, point: Point, threads: int, options: Sequence[str] = (), runs: int = 3
+    binaries: Path, model: Path, threads: int, point: Point, options: Sequence[str] = (), runs: int = 3
 ) -> float:
     """Seconds of one call of `point.tokens` tokens, as its own bench tools measure it (median of `runs`)."""
     if point.texts > 1:
@@ -127,7 +129,7 @@ def compare(
     peers = []
     for (name, file), (build, binaries) in itertools.product(files.items(), builds.items()):
         peers.append(f"llama.cpp {name}{build}")
-        runners[peers[-1]] = lambda point, file=file, binaries=binaries: peer_seconds(binaries, file, point, threads)
+        runners[peers[-1]] = partial(peer_seconds, binaries, file, threads)
     trials = measure(runners, points, repetitions, progress)
     rows = tuple(row_of(trials, point, peers) for point in points)
     return ShapeResult(shape=model, threads=threads, peer=PACKAGE, points=rows)

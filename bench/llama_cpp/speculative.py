@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llama_cpp import perplexity
-from llama_cpp.answer import Answer, K, Program
-from llama_cpp.build import PACKAGE
-from llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
-from llama_cpp.ours import Bundled
-from llama_cpp.result import OURS, PEER, Row, SpeculativeResult, Trial
-from llama_cpp.server import Server
-from mxspec.evaluate.bench.harness import Progress, trials_of
+from bench.llama_cpp import perplexity
+from bench.llama_cpp.answer import Answer, K, Program
+from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
+from bench.llama_cpp.ours import Bundled
+from bench.llama_cpp.result import OURS, PEER, Row, SpeculativeResult, Trial
+from bench.llama_cpp.server import Server
+from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.prompts import read_tokens
+from mxspec.evaluate.progress import Progress
 from mxspec.formats.errors import MxspecError
 
 TOOLS = ("llama-server", "llama-quantize", "llama-perplexity")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,15 @@ class Record:
         return f"{cpu}, {self.machine['cores']} cores, commit {self.commit}"
 
 
-def read_record(path: Path) -> Record:
-    """Read a record that specbench wrote. Raises MxspecError for another file, or a record of another version."""
+def read_record(path: Path, kinds: Sequence[type[Result]]) -> Record:
+    """Read a record of one of these kinds. Raises MxspecError for another file, or a record of another version."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise MxspecError(f"{path}: cannot be read as a record: {error}") from None
     if not isinstance(found, dict) or not {"command", "commit", "machine", "versions", "result"} <= set(found):
-        raise MxspecError(f"{path}: is not a record; expected a file that specbench wrote with --record")
-    result = result_of(found["result"])
+        raise MxspecError(f"{path}: is not a record; expected a file that --record wrote")
+    result = result_of(found["result"], kinds)
     if result is None:
         raise MxspecError(
             f"{path}: unknown kind of result, written by another mxspec; measure again with: {found['command']}"
@@ -49,18 +50,9 @@ def read_record(path: Path) -> Record:
     return Record(path.name, found["command"], found["commit"], found["machine"], found["versions"], result)
 
 
-def result_of(result: Any) -> Result | None:
-    """The result as the first type that accepts it; None if no type does."""
-    for kind in _kinds(Result):
-        try:
+def result_of(result: Any, kinds: Sequence[type[Result]]) -> Result | None:
+    """The result as the first of these kinds that accepts it; None if none does."""
+    for kind in kinds:
+        with suppress(ValidationError):
             return kind.model_validate(result)
-        except ValidationError:
-            continue
     return None
-
-
-def _kinds(base: type[Result]) -> Iterator[type[Result]]:
-    """All types of results that are imported; the command line imports those of all benchmarks."""
-    for kind in base.__subclasses__():
-        yield kind
-        yield from _kinds(kind)

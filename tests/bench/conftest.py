@@ -1,8 +1,58 @@
-"""What bench/ holds is no package: its folder is where its scripts, and these tests, import from."""
+"""Measurements of small sizes and few repetitions; `python -m bench` and `specbench` through click's runner."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import pytest
+from click.testing import CliRunner, Result
+
+from bench.__main__ import main
+from bench.documents import tables as tables_of_documents
+from bench.kernels import experts as experts_bench
+from bench.kernels import ops as ops_bench
+from mxspec.evaluate.bench.cli import main as specbench_main
+from mxspec.evaluate.bench.model import calls
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def laboratory() -> Run:
+    return lambda *arguments: CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture
+def tables() -> ModuleType:
+    """bench/documents/tables.py."""
+    return tables_of_documents
+
+
+@pytest.fixture
+def specbench() -> Run:
+    return lambda *arguments: CliRunner().invoke(specbench_main, list(arguments))
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 1 << 16)
+    monkeypatch.setattr(ops_bench, "SHAPE", (64, 96))
+    monkeypatch.setattr(ops_bench, "CACHED", (4, 32))
+    monkeypatch.setattr(ops_bench, "PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(
+        experts_bench, "LAYERS", (experts_bench.ExpertsLayer("tiny", 6, 2, 64, 32, 48, "clamped_swiglu"),)
+    )
+    monkeypatch.setattr(calls, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "CACHED", (8, 64))
+
+
+@pytest.fixture
+def in_the_middle_half() -> Callable[..., bool]:
+    """Whether medians lie between their quartiles."""
+
+    def check(row: dict[str, Any], *names: tuple[str, str]) -> bool:
+        return all(row[quartiles][0] <= row[name] <= row[quartiles][1] for name, quartiles in names)
+
+    return check

@@ -1,9 +1,8 @@
-"""A published model and its bundle. What bench/ holds is no package: its folder is where these tests import from."""
+"""A published model and its bundle."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from click.testing import CliRunner
 
 from mxspec.compile.commands.speccompile import main as speccompile
 from tests.once import shared_folder
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "published-model"
 HEAD = Path(__file__).parents[2] / "recipes" / "smollm2" / "draft"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from llama_cpp.perplexity import of_model
-from published_model import TEXT, WINDOWS, digest, texts
 from transformers import AutoTokenizer
 
 import mxspec
+from bench.llama_cpp.perplexity import of_model
+from bench.llama_cpp.published_model import TEXT, WINDOWS, digest, texts
 from mxspec.compile.check.reference import forward, load_reference
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.evaluate.accuracy.models import BundleModel
@@ -26,7 +26,7 @@ from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
-# Of llama.cpp, which rounds activations: python bench/published_model.py build/llama_cpp
+# Of llama.cpp, which rounds activations: python -m bench published-model build/llama_cpp
 PEER_IDS = "d3201f0db1c181842835817a5409e5d88e4baf3d864b8007ec643ee5cc2419ee"
 PEER_PERPLEXITY = 15.9351
 

@@ -14,18 +14,18 @@ from mxspec.evaluate.bench.memory import anonymous_bytes
 
 from .conftest import Serving
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def attack(program: str, bundle: Path, *options: object) -> Any:
-    command = [sys.executable, str(BENCH / program), str(bundle), *map(str, options), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    command = [sys.executable, "-m", "bench", program, str(bundle), *map(str, options), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr or done.stdout
     return json.loads(done.stdout)
 
 
 def test_grammars_that_hurt(bundle: Path) -> None:
-    result = attack("serve_grammars.py", bundle, "--first", 22, "--alone", 0.5, "--tokens", 4)
+    result = attack("serve-grammars", bundle, "--first", 22, "--alone", 0.5, "--tokens", 4)
     assert (result["process_ends"], result["wrong"], result["others"]) == (0, [], [])
     assert sum(family["refused"] + family["written"] for family in result["families"]) == 22
     assert min(family["refused"] + family["written"] for family in result["families"]) == 2  # of all kinds

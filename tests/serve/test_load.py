@@ -1,4 +1,4 @@
-"""bench/serve_load.py, small: clients that leave, make mistakes and read slowly, and not one answer is wrong."""
+"""`serve-load` of bench/, small: clients that leave, make mistakes and read slowly, and not one answer is wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parents[2] / "bench" / "serve_load.py"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_under_load_nothing_is_wrong_stuck_or_lost(bundle: Path) -> None:
@@ -25,8 +25,8 @@ def test_under_load_nothing_is_wrong_stuck_or_lost(bundle: Path) -> None:
         "--longest",
         "90",
     ]
-    command = [sys.executable, str(BENCH), str(bundle), *small, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    command = [sys.executable, "-m", "bench", "serve-load", str(bundle), *small, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr or done.stdout
     result = json.loads(done.stdout)
     assert result["requests"] == 80

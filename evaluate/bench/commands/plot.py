@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.bench.plots.draw import draw_all
+from mxspec.evaluate.bench.plots.draw import DRAWN, draw_all
 from mxspec.evaluate.bench.records import read_record
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import Command
@@ -27,7 +27,7 @@ def bench_plot(records: tuple[Path, ...], output: Path) -> None:
     Speedup over K beside the formula's, acceptance by position, time for 128 tokens, speed over prompt tokens and over
     texts at once, columns as bars, accuracy over size. The same record gives the same SVG.
     """
-    found = [read_record(path) for path in records]
+    found = [read_record(path, DRAWN) for path in records]
     stems = [path.stem for path in records]
     if len(set(stems)) < len(stems):
         raise MxspecError(f"RECORD: got {', '.join(stems)}; expected names that tell their pictures apart")

@@ -8,8 +8,7 @@ import click
 
 from mxspec.evaluate.bench.options import (
     SPEAKING,
-    Choice,
-    choice_options,
+    bundle_argument,
     new_tokens_option,
     parse_ks,
     repetitions_option,
@@ -26,7 +25,7 @@ MOST_K = 8
 
 
 @click.command("speculate", cls=Command)
-@choice_options
+@bundle_argument
 @click.option(
     "--text",
     "text_file",
@@ -65,7 +64,7 @@ MOST_K = 8
 @repetitions_option(3)
 @run_options
 def bench_speculate(
-    choice: Choice,
+    bundle: Path,
     text_file: Path | None,
     prompts: int,
     source_tokens: int,
@@ -83,8 +82,7 @@ def bench_speculate(
     cK + v, for the acceptance a of each answer and the K that each of its rounds drafted.
     """
     with run.progress() as progress:
-        path = choice.path()
-        bench = SpeculateBench(path, read_prompts(path, text_file, prompts, source_tokens), new_tokens, acceptance)
+        bench = SpeculateBench(bundle, read_prompts(bundle, text_file, prompts, source_tokens), new_tokens, acceptance)
         most = bench.engine.bundle.manifest.k_max
         if any(k > most for k in ks if k != "auto"):
             raise MxspecError(

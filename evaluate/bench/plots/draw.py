@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+DRAWN = (SweepResult, SpeculateResult, ColumnsResult, BatchResult, Accuracy)
+
+
 def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
     """The pictures of a result by name; empty if it has none."""
     if isinstance(result, SweepResult):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from llama_cpp.accuracy import AccuracyResult, Row
-
+from bench.llama_cpp.accuracy import AccuracyResult, Row
 from mxspec.evaluate.render import markdown
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from llama_cpp.perplexity import WINDOW, Distance, distance_of_model, distance_of_peer, of_model, of_peer
 from numpy.typing import NDArray
 
+from bench.llama_cpp.perplexity import WINDOW, Distance, distance_of_model, distance_of_peer, of_model, of_peer
 from mxspec.evaluate.accuracy.models import calls
 from mxspec.formats.errors import MxspecError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from llama_cpp.random_gguf import check_format, tensors_of, write_gguf
 
-from mxspec.evaluate.bench.shapes.known import MIXTURES, SHAPES
+from bench.llama_cpp.random_gguf import check_format, tensors_of, write_gguf
+from bench.shapes.known import MIXTURES, SHAPES
 from mxspec.formats.errors import MxspecError
 
 PUBLISHED = {"olmoe-1b-7b": 6_919_161_856, "qwen3-30b-a3b": 30_532_122_624, "gpt-oss-20b": 20_914_757_184}

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import tables
-from llama_cpp.result import Row, SpeculativeResult, Trial
+
+from bench.documents import tables
+from bench.llama_cpp.result import Row, SpeculativeResult, Trial
 
 
 def trials(

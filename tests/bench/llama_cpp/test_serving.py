@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from llama_cpp.serving import Row, ServingResult, measure
+from bench.llama_cpp.serving import Row, ServingResult, measure
 
 
 class Pretended:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from llama_cpp.answer import Answer, K
-from llama_cpp.speculative import Chosen, Entry, Prompts, choose, measure
 
+from bench.llama_cpp.answer import Answer, K
+from bench.llama_cpp.speculative import Chosen, Entry, Prompts, choose, measure
 from mxspec.formats.errors import MxspecError
 
 PROMPTS = Prompts(tuning=[[9]], measured=[[1], [2]], new_tokens=4)

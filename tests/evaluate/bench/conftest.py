@@ -10,8 +10,6 @@ from click.testing import CliRunner, Result
 
 from mxspec.evaluate.bench.cli import main
 from mxspec.evaluate.bench.model import calls
-from mxspec.evaluate.bench.ops import experts as experts_bench
-from mxspec.evaluate.bench.ops import measure as ops_bench
 
 Specbench = Callable[..., Result]
 
@@ -23,13 +21,6 @@ def specbench() -> Specbench:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 1 << 16)
-    monkeypatch.setattr(ops_bench, "SHAPE", (64, 96))
-    monkeypatch.setattr(ops_bench, "CACHED", (4, 32))
-    monkeypatch.setattr(ops_bench, "PIECE_BYTES", 1 << 14)
-    monkeypatch.setattr(
-        experts_bench, "LAYERS", (experts_bench.ExpertsLayer("tiny", 6, 2, 64, 32, 48, "clamped_swiglu"),)
-    )
     monkeypatch.setattr(calls, "CALL_SECONDS", 0.0)
     monkeypatch.setattr(calls, "CACHED", (8, 64))
 

@@ -55,7 +55,7 @@ def test_ctrl_c_during_the_first_imports(bundle: str, name: str) -> None:
         (["speccompile", "list"], "mxspec.compile.start", "main", "pydantic"),
         (["speccompile", "no/where", "-o", "x"], "mxspec.compile.start", "main", "torch"),
         (["speccheck", "accuracy", "x", "--text", "y"], "mxspec.evaluate.start", "speccheck", "numpy"),
-        (["specbench", "ops"], "mxspec.evaluate.start", "specbench", "onnxruntime"),
+        (["specbench", "model", "none"], "mxspec.evaluate.start", "specbench", "onnxruntime"),
         (["specserve", "no.bundle"], "mxspec.serve.start", "specserve", "starlette"),
     ],
 )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from mxspec.evaluate.bench.shapes import random_bundle
-from mxspec.evaluate.bench.shapes.known import ALL_SHAPES, SourceShape, source_draft_shape
+from bench.shapes import random_bundle
+from bench.shapes.known import SourceShape, source_draft_shape
 from mxspec.evaluate.bench.speculate.bench import Run
 from mxspec.evaluate.bench.speculate.measure import measured_at
 from mxspec.evaluate.bench.speculate.result import SpeculateResult
@@ -125,13 +125,12 @@ def test_a_shape_with_an_encoder_is_measured(
     specbench: Specbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small = SourceShape("t5-1.1-xl", 64, 96, layers=1, heads=2, vocab_size=272, context_length=64, source_length=40)
-    monkeypatch.setitem(ALL_SHAPES, "t5-1.1-xl", small)
     monkeypatch.setattr(
         random_bundle, "source_draft_shape", lambda target: replace(source_draft_shape(target), layers=1)
     )
     sizes = ("--prompts=2", "--source-tokens=36", "--new-tokens=40", "--repetitions=1")
     options = (*sizes, "--k=2", "--acceptance=0.75", "--json")
-    result = specbench("speculate", "--shape=t5-1.1-xl", "--work", str(tmp_path), *options)
+    result = specbench("speculate", str(random_bundle.random_bundle(small, tmp_path)), *options)
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)["drafters"]["model"]["rows"]
     assert row["acceptance"] == pytest.approx(0.75, abs=0.2)

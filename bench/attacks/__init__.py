@@ -1,1 +1,0 @@
-"""Attacks on a server: what is sent, and what is measured beside it."""

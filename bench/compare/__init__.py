@@ -1,0 +1,1 @@
+"""In: two records of one measurement. Out: which figures moved beyond noise."""

@@ -1,0 +1,1 @@
+"""In: records. Out: the tables and pictures of the documents."""

@@ -1,1 +1,0 @@
-"""Calls of a model after many tokens, with each kind of key-value caches."""

@@ -1,1 +1,0 @@
-"""What moved between two records of a benchmark."""

@@ -1,1 +1,0 @@
-"""specbench floor: what the smallest steps of a call cost."""

@@ -1,1 +1,0 @@
-"""The steps of a draft whose head has all rows, or few."""

@@ -1,1 +1,0 @@
-"""The packed product, attention and experts alone."""

@@ -1,1 +1,0 @@
-"""Where the time of a call goes, by ONNX Runtime's profiler."""

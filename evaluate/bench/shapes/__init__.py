@@ -1,1 +1,0 @@
-"""Bundles of the shapes of well-known models, made without a checkpoint."""
