@@ -134,7 +134,7 @@ class Engine:
     @property
     def cache_bytes(self) -> int:
         """Bytes that the key-value caches of all slots take."""
-        return self._scheduler.cache_bytes
+        return self._scheduler.slots.cache_bytes
 
     # --- writing ---
 
@@ -243,7 +243,7 @@ class Engine:
 
     def drop_idle(self) -> None:
         """Forget what was read for texts that have ended, and give its memory back to the system."""
-        self._worker.call(self._scheduler.drop_idle)
+        self._worker.call(self._scheduler.slots.drop_idle)
 
     # --- prompts that were read before ---
 
@@ -288,7 +288,7 @@ class Engine:
             return 0
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # they hold what users wrote
         written: list[Path] = []
-        for tokens, cache_key in self._worker.call(self._scheduler.contents):
+        for tokens, cache_key in self._worker.call(self._scheduler.slots.contents):
             kept = self._worker.call(partial(self._scheduler.beginning, tokens, cache_key))
             if kept is not None and len(tokens) >= WORTH_KEEPING:
                 written.append(folder / f"{len(written):04}{KEPT}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mxspec.runtime.models.session import Session
 
 Ids = NDArray[np.int64]
-_TARGET, _DRAFT = 0, 1  # in the order of CacheMemory
+_TARGET, _DRAFT = 0, 1  # in the order of the sessions
 
 
 def _no_ids() -> Ids:
@@ -95,45 +95,16 @@ class Taken:
     again: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CacheMemory:
-    """The caches of the same slots in several models; `limit` is the most bytes that all slots may take, if any."""
-
-    sessions: Sequence[Session]
-    limit: int | None = None
-
-    def bytes_of(self, tokens: int, source: int = 0) -> int:
-        """Bytes of one slot that holds so many tokens, and of what encoders make of a source; whole pages."""
-        return sum(session.slot_bytes(tokens, source) for session in self.sessions)
-
-    def goes_on(self, model: int, slot: int, length: int) -> bool:
-        """Whether a text can go on after its first `length` tokens in a slot of a model, which has read them.
-
-        Models are numbered as `sessions`; one that is not there has nothing to go on with, and loses nothing.
-        """
-        return model >= len(self.sessions) or self.sessions[model].goes_on(slot, length)
-
-    def release(self, slot: int, first: int = 0) -> None:
-        """Give a slot's memory from token number `first` on back to the system."""
-        for session in self.sessions:
-            session.release(slot, first)
-
-    def release_source(self, slot: int) -> None:
-        """Give back what encoders have made of a slot's source."""
-        for session in self.sessions:
-            if session.encoder is not None:
-                session.release_source(slot)
-
-
-UNBOUNDED = CacheMemory(())
-
-
 class Slots:
-    """All slots of an engine."""
+    """All slots of an engine, and the memory that their caches take in all its models: at most `limit` bytes, if any.
 
-    def __init__(self, count: int, memory: CacheMemory = UNBOUNDED) -> None:
+    `sessions` are the target's and, if there is one, the draft's.
+    """
+
+    def __init__(self, count: int, sessions: Sequence[Session] = (), limit: int | None = None) -> None:
         self._slots = [Slot(index) for index in range(count)]
-        self._memory = memory
+        self._sessions = sessions
+        self.limit = limit
         self._takings = 0
 
     @property
@@ -207,32 +178,34 @@ class Slots:
         return all(self._goes_on(model, slot, known) for known in (max(length - 1, 0), length))
 
     def _goes_on(self, model: int, slot: int, length: int) -> bool:
-        return self._memory.goes_on(model, slot, length)
+        """Whether a model that has read a slot's text can go on after `length` tokens; one that is not there can."""
+        return model >= len(self._sessions) or self._sessions[model].goes_on(slot, length)
 
-    def _bytes_of(self, tokens: int, source: tuple[int, ...]) -> int:
-        return self._memory.bytes_of(tokens, len(source))
+    def bytes_of(self, tokens: int, source: Sequence[int] = ()) -> int:
+        """Bytes of one slot that holds so many tokens, and of what encoders make of a source; whole pages."""
+        return sum(session.slot_bytes(tokens, len(source)) for session in self._sessions)
 
     def _held_by(self, slot: Slot) -> int:
-        return self._bytes_of(slot.target_length, slot.source)
+        return self.bytes_of(slot.target_length, slot.source)
 
     def _reserved(self) -> int:
-        return sum(self._bytes_of(slot.reserved, slot.source) for slot in self._slots if slot.running)
+        return sum(self.bytes_of(slot.reserved, slot.source) for slot in self._slots if slot.running)
 
     def _fits(self, most: int, count: int, source: tuple[int, ...], beside: Slot | None = None) -> bool:
         """Whether a text fits into the limit beside those that run, and beside the content of one idle slot."""
-        if self._memory.limit is None:
+        if self.limit is None:
             return True
         kept = 0 if beside is None else self._held_by(beside)
-        return self._reserved() + count * self._bytes_of(most, source) + kept <= self._memory.limit
+        return self._reserved() + count * self.bytes_of(most, source) + kept <= self.limit
 
     def _make_room(self, taken: Sequence[Taken], lender: Slot, most: int, source: tuple[int, ...]) -> None:
         """Drop the content of idle slots, those not used for longest first, until a new text fits; the lender last."""
-        if self._memory.limit is None:
+        if self.limit is None:
             return
         chosen = {each.slot.index for each in taken}
         idle = [slot for slot in self._slots if not slot.running and slot.index not in chosen and self._held_by(slot)]
         idle.sort(key=lambda slot: (slot is lender, slot.last_used))
-        left = self._memory.limit - self._reserved() - len(taken) * self._bytes_of(most, source)
+        left = self.limit - self._reserved() - len(taken) * self.bytes_of(most, source)
         held = sum(map(self._held_by, idle))
         for slot in idle:
             if held <= left:
@@ -243,8 +216,15 @@ class Slots:
     def _drop(self, slot: Slot) -> None:
         """Forget what a slot holds, and give its memory back."""
         self.forget(slot)
-        self._memory.release(slot.index)
-        self._memory.release_source(slot.index)
+        self.release(slot)
+        for session in self._sessions:
+            if session.encoder is not None:
+                session.release_source(slot.index)
+
+    def release(self, slot: Slot) -> None:
+        """Give the memory of a slot's tokens back to the system."""
+        for session in self._sessions:
+            session.release(slot.index)
 
     def borrow(self, count: int, borrower: object) -> list[Slot]:
         """Up to `count` idle slots for a text that runs, until another text is given them.
@@ -264,7 +244,7 @@ class Slots:
         return len(self._free_for(borrower))
 
     def _free_for(self, borrower: object) -> list[Slot]:
-        if self._memory.limit is not None:
+        if self.limit is not None:
             return []  # what a text borrows would not be counted
         return [slot for slot in self._slots if not slot.running and slot.borrower in (None, borrower)]
 

@@ -17,7 +17,7 @@ from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.read_beginning import ReadBeginning
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.slots import CacheMemory, Slots, Taken
+from mxspec.runtime.models.slots import Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
@@ -59,8 +59,7 @@ class Scheduler:
         self.load = KByLoad(k_max, score=Costs(growth))
         self._target, self._draft = target, draft
         self._prefill_seconds = prefill_ms / 1e3
-        self._memory = CacheMemory([target] if draft is None else [target, draft], cache_memory)
-        self._slots = Slots(target.slots, self._memory)
+        self.slots = Slots(target.slots, [target] if draft is None else [target, draft], cache_memory)
         self._beyond = k_max + 1  # rows of a round that are rolled back
         self._encode_costs = Costs()
         self._waiting: deque[ScheduledText] = deque()
@@ -133,7 +132,7 @@ class Scheduler:
             text = self._waiting[0]
             settings = text.settings
             most = self.most_tokens(settings)
-            taken = self._slots.take(settings.prompt, settings.cache_key, settings.source, text.slots_needed, most)
+            taken = self.slots.take(settings.prompt, settings.cache_key, settings.source, text.slots_needed, most)
             if taken is None:
                 return
             self._waiting.popleft()
@@ -151,8 +150,8 @@ class Scheduler:
 
     def check_memory(self, text: ScheduledText) -> None:
         """Raise GenerationError for a text that would not fit into the caches' memory alone."""
-        settings, limit = text.settings, self._memory.limit
-        needed = text.slots_needed * self._memory.bytes_of(self.most_tokens(settings), len(settings.source))
+        settings, limit = text.settings, self.slots.limit
+        needed = text.slots_needed * self.slots.bytes_of(self.most_tokens(settings), settings.source)
         if limit is not None and needed > limit:
             raise GenerationError(
                 f"cache memory: a prompt of {len(settings.prompt):,} tokens and {settings.max_new_tokens:,} new ones "
@@ -161,22 +160,14 @@ class Scheduler:
 
     def beginning(self, tokens: abc.Sequence[int], cache_key: str) -> ReadBeginning | None:
         """What slots hold of a text that begins with these tokens, if they hold all of it."""
-        slot = self._slots.holding(tokens, cache_key)
+        slot = self.slots.holding(tokens, cache_key)
         if slot is None:
             return None
         rows = self._target.rows(slot.index, len(tokens))
-        read = self._slots.draft_length(slot, len(tokens))
+        read = self.slots.draft_length(slot, len(tokens))
         if self._draft is None or self._draft.translation is not None or not read:
             return ReadBeginning(list(tokens), cache_key, rows)
         return ReadBeginning(list(tokens), cache_key, rows, read, self._draft.rows(slot.index, read))
-
-    def drop_idle(self) -> None:
-        """Forget what slots without a text hold, and give their memory back."""
-        self._slots.drop_idle()
-
-    def contents(self) -> list[tuple[list[int], str]]:
-        """The tokens that each slot holds, and the cache key that they are for; what was used last comes first."""
-        return self._slots.contents()
 
     def adopt(self, beginning: ReadBeginning) -> None:
         """Give an idle slot what was read of a beginning. Raises MxspecError where none is idle, or rows do not fit."""
@@ -185,29 +176,24 @@ class Scheduler:
             raise MxspecError(f"{len(tokens):,} tokens, more than the context length of {self._target.capacity:,}")
         if beginning.draft_length > (len(tokens) if self._draft is not None else 0):
             raise MxspecError(f"{beginning.draft_length:,} tokens that a draft has read, of {len(tokens):,}")
-        if self._slots.holding(tokens, beginning.cache_key) is not None:
+        if self.slots.holding(tokens, beginning.cache_key) is not None:
             return
-        taken = self._slots.take(after, beginning.cache_key, most=len(tokens))
+        taken = self.slots.take(after, beginning.cache_key, most=len(tokens))
         if taken is None:
             raise MxspecError("no slot is idle, or the cache memory is too small")
         slot = taken[0].slot
         try:
-            self._memory.release(slot.index)
+            self.slots.release(slot)
             self._target.put_rows(slot.index, beginning.target, len(tokens))
             if self._draft is not None and beginning.draft_length:
                 self._draft.put_rows(slot.index, beginning.draft, beginning.draft_length)
         except Exception:
-            self._slots.forget(slot)
+            self.slots.forget(slot)
             raise
         else:
             slot.tokens, slot.target_length, slot.draft_length = list(tokens), len(tokens), beginning.draft_length
         finally:
-            self._slots.free(slot)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that the key-value caches of all slots take."""
-        return self._slots.cache_bytes
+            self.slots.free(slot)
 
     def _hand_over(self, taken: Taken) -> None:
         """Copy the prefix and the source from other slots, or free the memory of the slot's older text."""
@@ -225,7 +211,7 @@ class Scheduler:
             if length == 0:
                 session.release(slot)
                 continue
-            if self._memory.limit is not None:
+            if self.slots.limit is not None:
                 session.release(slot, length if taken.lender is taken.slot else 0)
             if taken.lender is not taken.slot:
                 session.copy_prefix(taken.lender.index, slot, length)
@@ -243,7 +229,7 @@ class Scheduler:
         self._bring_followers(self._running)
         for text in self._running:
             for slot in text.slots if text.ended else ():
-                self._slots.free(slot)
+                self.slots.free(slot)
         self._running = [text for text in self._running if not text.ended]
 
     def _bring_followers(self, texts: abc.Sequence[ScheduledText]) -> None:
@@ -256,7 +242,7 @@ class Scheduler:
     def _fail_running(self, error: Exception) -> None:
         for text in self._running:
             for slot in text.slots:
-                self._slots.forget(slot)
+                self.slots.forget(slot)
             if not text.ended:
                 text.fail(error)
 
@@ -285,7 +271,7 @@ class Scheduler:
             if error is None:
                 continue
             for text in texts:
-                self._slots.forget(text.slots[0])
+                self.slots.forget(text.slots[0])
                 text.fail(error)
 
     def _encode_together(self, groups: abc.Sequence[abc.Sequence[ScheduledText]]) -> None:
@@ -317,7 +303,7 @@ class Scheduler:
         going_on: list[ScheduledText] = []
         late: list[ScheduledText] = []
         for kind, texts in _by_kind(text for text in self._running if not text.reading).items():
-            planned, waiting = kind.plan(texts, self.load, self._slots)
+            planned, waiting = kind.plan(texts, self.load, self.slots)
             going_on += planned
             late += waiting
         reading = [t for t in self._running if t.reading and not t.ended and not t.slots[0].target_unencoded]

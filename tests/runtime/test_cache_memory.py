@@ -12,7 +12,7 @@ import mxspec
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.slots import CacheMemory, Slots
+from mxspec.runtime.models.slots import Slots
 
 PROMPTS = ["a text", "a text that goes on", "another one", "a text that goes on and on", "the last of them"] * 2
 
@@ -25,7 +25,7 @@ def texts_of(engine: mxspec.Engine, **settings: object) -> list[tuple[int, ...]]
 def one_text(engine: mxspec.Engine) -> int:
     """Bytes of the largest slot."""
     sessions = [engine.target] if engine.draft is None else [engine.target, engine.draft]
-    return CacheMemory(sessions).bytes_of(engine.target.capacity)
+    return Slots(1, sessions).bytes_of(engine.target.capacity)
 
 
 @pytest.mark.parametrize("texts", [1, 2, 3])
@@ -93,11 +93,11 @@ def test_slots_drop_what_was_not_used_for_longest_and_the_lender_last() -> None:
         def goes_on(self, slot: int, length: int) -> bool:
             return True
 
-        def release(self, slot: int, first: int) -> None:
+        def release(self, slot: int, first: int = 0) -> None:
             released.append(slot)
 
     released: list[int] = []
-    slots = Slots(4, CacheMemory([Toy()], limit=100))  # type: ignore[list-item]
+    slots = Slots(4, [Toy()], limit=100)  # type: ignore[list-item]
     for number, length in enumerate((30, 30, 30)):
         (taken,) = slots.take([number] * length, "", most=length) or pytest.fail("there is room")
         taken.slot.target_length = length
