@@ -57,9 +57,7 @@ class Recording:
         """The whole answer."""
         last = self.events[-1][1]
         assert isinstance(last, Finished), "the last event of a text is Finished"
-        tokens = [token for _, token in self.tokens]
-        text = "".join(token.text for token in tokens) + last.tail
-        return Answer(text, [token.id for token in tokens], last.reason, last.statistics)
+        return Answer.of([token for _, token in self.tokens], last)
 
 
 @contextmanager

@@ -31,6 +31,20 @@ class Answer:
     logprobs: list[Logprob] | None = None  # one a token, where they were asked for
     score: float | None = None  # of a beam search, as in Finished
 
+    @classmethod
+    def of(cls, tokens: Sequence[Token], end: Finished) -> Answer:
+        """The answer that the events of a text make."""
+        logprobs = [token.logprob for token in tokens if token.logprob is not None]
+        return cls(
+            text="".join(token.text for token in tokens) + end.tail,
+            token_ids=[token.id for token in tokens],
+            reason=end.reason,
+            statistics=end.statistics,
+            sample=end.sample,
+            logprobs=logprobs if len(logprobs) == len(tokens) else None,
+            score=end.score,
+        )
+
     @property
     def mean_logprob(self) -> float:
         """Mean log-probability of the tokens."""
@@ -101,7 +115,8 @@ class Handle(Iterator[Event]):
         self._streamed = streamed
         self._left = len(self._tallies)
         self._error: BaseException | None = None
-        self._builders = [_Builder() for _ in self._tallies]
+        self._tokens: list[list[Token]] = [[] for _ in self._tallies]  # of each sample
+        self._ends: dict[int, Finished] = {}
         self._turn = threading.Lock()  # held by the thread that reads
         self._pid = os.getpid()
 
@@ -169,7 +184,7 @@ class Handle(Iterator[Event]):
             pass
         if self._error is not None:
             raise self._error
-        answers = [builder.answer() for builder in self._builders]
+        answers = [Answer.of(tokens, self._ends[sample]) for sample, tokens in enumerate(self._tokens)]
         if not self._streamed:
             answers.sort(key=lambda answer: (not answer.token_ids, -answer.mean_logprob))
         return answers[: self._answers]
@@ -187,8 +202,11 @@ class Handle(Iterator[Event]):
             for text in self._texts:
                 text.cancelled = True
             raise event
-        self._left -= isinstance(event, Finished)
-        self._builders[event.sample].add(event)
+        if isinstance(event, Token):
+            self._tokens[event.sample].append(event)
+        elif isinstance(event, Finished):
+            self._left -= 1
+            self._ends[event.sample] = event
         return event
 
     def _require_own_process(self) -> None:
@@ -200,34 +218,3 @@ class Handle(Iterator[Event]):
             raise GenerationError(
                 "best_of: events cannot be streamed, because the best sample is known only at the end; call result()"
             )
-
-
-class _Builder:
-    """Collects the events of one sample."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._tokens: list[Token] = []
-        self._last: Finished | None = None
-
-    def add(self, event: Event) -> None:
-        if isinstance(event, Token):
-            self._tokens.append(event)
-            self._pieces.append(event.text)
-        elif isinstance(event, Finished):
-            self._pieces.append(event.tail)
-            self._last = event
-
-    def answer(self) -> Answer:
-        assert self._last is not None, "the last event of a sample is Finished"
-        logprobs = [token.logprob for token in self._tokens if token.logprob is not None]
-        ids = [token.id for token in self._tokens]
-        return Answer(
-            text="".join(self._pieces),
-            token_ids=ids,
-            reason=self._last.reason,
-            statistics=self._last.statistics,
-            sample=self._last.sample,
-            logprobs=logprobs if len(logprobs) == len(ids) else None,
-            score=self._last.score,
-        )
