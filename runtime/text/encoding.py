@@ -13,7 +13,7 @@ from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.guarded.forks import Forks
 from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
 from mxspec.runtime.guarded.process_quota import ProcessQuota
-from mxspec.runtime.text.expressions import own_expressions
+from mxspec.runtime.text.untrusted_tokenizer import own_expressions
 
 LOAD_SECONDS = 10.0  # of processor time; a tokenizer of 256,000 tokens takes one
 SECONDS, CHARACTER_SECONDS = 0.5, 1e-5  # for any text, and for each character, of which 0.3 to 1 microseconds are usual

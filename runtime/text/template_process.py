@@ -1,7 +1,7 @@
 """Untrusted templates, rendered by a process of their own within limits of time and memory.
 
 A budget of steps inside the interpreter cannot bound what one call of Python's own functions takes. A process can be
-ended, so template_child.py renders in one that is started with the first template and kept.
+ended, so template_sandbox.py renders in one that is started with the first template and kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TemplateProcess:
     """The process, and what it is asked; safe from any number of threads, which take turns."""
 
     def __init__(self) -> None:
-        self._process = GuardedProcess("mxspec.runtime.text.template_child")
+        self._process = GuardedProcess("mxspec.runtime.text.template_sandbox")
 
     def names(self, source: str) -> frozenset[str]:
         """The names of the variables that a template uses.

@@ -3,24 +3,30 @@
 Templates are written for `transformers.utils.chat_template_utils` (5.23): the same options, extensions, filters and
 globals are here. A template can neither reach Python's internals nor change what it is given. It has a budget of steps
 (turns of loops, and calls), and of characters for the operators that make text, so that most errors are reported
-at once. The process that renders bounds the time and memory of filters, methods and comparisons (template_process.py).
+at once. The process that runs this file (template_process.py) bounds the time and memory of filters, methods and
+comparisons. A request is a source, for the names of its variables, or (source, variables, now).
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Any
 
 from jinja2 import Environment, Template, TemplateError, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
+
+from mxspec.runtime.guarded.child import answer_requests, ignore_interrupts, limit_memory
 
 STEPS = 300_000  # steps of a rendering; a chat of 1,000 messages takes about 10,000
 CHARACTERS = 1 << 24  # characters of a text; a context of a million tokens has about a quarter
@@ -178,3 +184,33 @@ def _count_step() -> None:
 def _check_length(length: int) -> None:
     if length > CHARACTERS:
         raise TemplateError(f"a text of more than {CHARACTERS} characters")
+
+
+MEMORY_BYTES = 400 << 20  # of address space, the interpreter's included
+KEPT = 64  # templates
+
+
+class Renderer:
+    """Templates that are compiled when they are first seen."""
+
+    def __init__(self) -> None:
+        self._sandbox = TemplateSandbox()
+        self._templates: dict[str, Template] = {}
+
+    def answer(self, source: str, variables: dict[str, Any] | None = None, now: str | None = None) -> str:
+        """The text of a template; without variables, the names of the variables that it uses, one a line."""
+        if source not in self._templates:
+            if len(self._templates) == KEPT:
+                self._templates.clear()
+            self._templates[source] = self._sandbox.template(source)
+        if variables is None:
+            return "\n".join(find_undeclared_variables(self._sandbox.parse(source)))
+        given = None if now is None else datetime.fromisoformat(now)
+        clock = {"strftime_now": lambda format: (given or datetime.now()).strftime(format)}
+        return self._sandbox.render(self._templates[source], variables | clock)
+
+
+if __name__ == "__main__":
+    ignore_interrupts()
+    limit_memory(MEMORY_BYTES)
+    answer_requests(sys.stdin.buffer, sys.stdout.buffer, Renderer().answer, MEMORY_BYTES)
