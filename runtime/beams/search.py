@@ -24,7 +24,7 @@ from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText, Timing
 from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.scheduling.tally import Tally
-from mxspec.runtime.text.stream import TextStream
+from mxspec.runtime.text.stop import TextStream
 
 Ended = tuple[Node, FinishReason]
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary_of
 from mxspec.runtime.grammars.matcher import Matcher
-from mxspec.runtime.guarded.forks import Forks
+from mxspec.runtime.guarded.fork_server import ForkServer
 from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError, TooSlowError
 from mxspec.runtime.guarded.process_quota import GiveUp, ProcessQuota
 
@@ -34,7 +34,7 @@ KEPT = 1024  # verdicts
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """What a trial found: the grammar's error, empty if it is good, and whether it was slow."""
 
     error: str
@@ -48,11 +48,11 @@ class Trial:
         self._tokenizer = tokenizer
         self._eos = eos
         self._vocab_size = vocab_size
-        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()  # by the grammar's hash
+        self._verdicts: OrderedDict[bytes, TrialVerdict] = OrderedDict()  # by the grammar's hash
         self._lock = threading.Lock()
         self._quotas = ProcessQuota(PROCESSES), ProcessQuota(SLOW_PROCESSES)
         self._compiling = ProcessQuota(COMPILING), ProcessQuota(COMPILING)
-        self._forks: Forks | None = None
+        self._forks: ForkServer | None = None
         self.close = weakref.finalize(self, list)
 
     def warm(self) -> None:
@@ -70,7 +70,7 @@ class Trial:
             matcher.mask(())
         return matcher
 
-    def check(self, grammar: Grammar, give_up: GiveUp = lambda: False) -> Verdict:
+    def check(self, grammar: Grammar, give_up: GiveUp = lambda: False) -> TrialVerdict:
         """The verdict on a good grammar.
 
         Raises GenerationError for one that is invalid, too large, or takes too much to be used.
@@ -91,27 +91,27 @@ class Trial:
             raise GenerationError(f"grammar: {verdict.error}")
         return verdict
 
-    def _try(self, grammar: Grammar, give_up: GiveUp) -> Verdict:
+    def _try(self, grammar: Grammar, give_up: GiveUp) -> TrialVerdict:
         quick, slow = self._quotas
         try:
             with suppress(TooSlowError):
-                return Verdict(self._ask(QUICK_SECONDS, grammar, give_up, quick), slow=False)
-            return Verdict(self._ask(SECONDS, grammar, give_up, slow), slow=True)
+                return TrialVerdict(self._ask(QUICK_SECONDS, grammar, give_up, quick), slow=False)
+            return TrialVerdict(self._ask(SECONDS, grammar, give_up, slow), slow=True)
         except ProcessEndedError as error:  # which says nothing of the grammar
             raise UnavailableError(f"grammar: {error}") from None
         except RefusedError as error:
-            return Verdict(str(error).removeprefix("grammar: "), slow=False)
+            return TrialVerdict(str(error).removeprefix("grammar: "), slow=False)
 
     def _ask(self, seconds: float, grammar: Grammar, give_up: GiveUp, quota: ProcessQuota) -> str:
         return self._processes().ask(seconds, grammar.kind, grammar.text, give_up=give_up, quota=quota)
 
-    def _processes(self) -> Forks:
+    def _processes(self) -> ForkServer:
         self.warm()  # raises here what would end a process
         with self._lock:
             if self._forks is None:
                 parts = VocabularyParts.of(self._tokenizer, self._eos, self._vocab_size)
                 child = "mxspec.runtime.grammars.trial_child"
-                self._forks = Forks(child, parts.tokenizer, parts.size, parts.ends)
+                self._forks = ForkServer(child, parts.tokenizer, parts.size, parts.ends)
                 self.close.detach()
                 self.close = weakref.finalize(self, self._forks.close)
             return self._forks

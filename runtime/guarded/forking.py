@@ -1,4 +1,4 @@
-"""The inside of the process that Forks starts: it forks, watches what it forked, and says how that ended."""
+"""The inside of the process that ForkServer starts: it forks, watches what it forked, and says how that ended."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError, UnavailableError
-from mxspec.runtime.guarded.forks import Forks
+from mxspec.runtime.guarded.fork_server import ForkServer
 from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
 from mxspec.runtime.guarded.process_quota import ProcessQuota
 from mxspec.runtime.text.untrusted_tokenizer import own_expressions
@@ -25,7 +25,7 @@ class GuardedEncoder:
     """Encodes texts by a tokenizer that is not to be trusted with this process's time; from any number of threads."""
 
     def __init__(self, tokenizer_json: str) -> None:
-        forks = Forks("mxspec.runtime.text.encoding_child", tokenizer_json, start_seconds=LOAD_SECONDS)
+        forks = ForkServer("mxspec.runtime.text.encoding_child", tokenizer_json, start_seconds=LOAD_SECONDS)
         self._forks, self._quota = forks, ProcessQuota(PROCESSES)
         self.close = weakref.finalize(self, forks.close)
 

@@ -27,7 +27,7 @@ from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.strategy import TextSettings
 from mxspec.runtime.scheduling.text import Text
-from mxspec.runtime.text.stream import TextStream
+from mxspec.runtime.text.stop import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verifier import Verifier
 

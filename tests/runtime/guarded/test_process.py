@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mxspec.runtime.guarded.forks import Forks
+from mxspec.runtime.guarded.fork_server import ForkServer
 from mxspec.runtime.guarded.process import GuardedProcess, ProcessEndedError, RefusedError, TooSlowError
 from mxspec.runtime.guarded.process_quota import ProcessQuota
 
@@ -44,7 +44,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         yield lambda number: process.ask(9.0, int(number))
         process.close()
     else:
-        forks, quota = Forks("own_child"), ProcessQuota(1)
+        forks, quota = ForkServer("own_child"), ProcessQuota(1)
         yield lambda number: forks.ask(9.0, int(number), give_up=lambda: False, quota=quota)
         forks.close()
 
@@ -77,7 +77,7 @@ def test_a_process_has_so_much_time_to_prepare_itself(tmp_path: Path, monkeypatc
     endless = FORKED.replace("lambda: answer", "lambda: [None for _ in iter(int, 1)]")
     (tmp_path / "slow_child.py").write_text(endless)
     monkeypatch.syspath_prepend(tmp_path)
-    forks = Forks("slow_child", start_seconds=0.1)
+    forks = ForkServer("slow_child", start_seconds=0.1)
     with pytest.raises(TooSlowError, match=r"^more than 0\.1 seconds$"):
         forks.ask(9.0, 0, give_up=lambda: False, quota=ProcessQuota(1))
     forks.close()

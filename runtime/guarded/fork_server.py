@@ -28,7 +28,7 @@ from mxspec.runtime.guarded.wire import read_answer, send_request
 TICK_SECONDS = 0.02  # time after which a given-up request is seen
 
 
-class Forks:
+class ForkServer:
     """A module that forks a process for each request; safe from any number of threads.
 
     `beginning` is what the module is told once, when it starts, and `start_seconds` the processor time that it may take
