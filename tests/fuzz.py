@@ -271,7 +271,7 @@ def pickled(place: Path) -> Target:
 
 def tokenizer(place: Path) -> Target:
     """tokenizer.json, as the compiler and as the runtime read it."""
-    from mxspec.compile.check.pair import Vocabulary
+    from mxspec.compile.planning.pair import TokenIds
     from mxspec.runtime.text.tokenizer import load_tokenizer
 
     found = json.loads((DEMO / "target" / "tokenizer.json").read_bytes())
@@ -287,7 +287,7 @@ def tokenizer(place: Path) -> Target:
 
     def read() -> None:
         with suppress(MxspecError):
-            Vocabulary.read(path)
+            TokenIds.read(path)
         load_tokenizer(path)
 
     return Target(path, read, good)

@@ -12,7 +12,7 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -27,8 +27,8 @@ import mxspec
 if TYPE_CHECKING:  # torch takes seconds to import
     import onnx_ir as ir
 
+    from mxspec.compile.planning.model import Model
     from mxspec.compile.trace.interface import GraphInterface
-    from mxspec.recipes.recipe import Recipe
 
 
 TRACES = Path(__file__).resolve().parents[1] / "build" / "traces"
@@ -85,8 +85,9 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
         )
         return pickle.loads(path.read_bytes())
 
-    def to_nearest(recipe: Recipe, *_: object) -> Recipe:
-        return recipe.with_changes(rounding="nearest") if recipe.rounding == "auto" else recipe
+    def to_nearest(models: Collection[Model], *_: object) -> None:
+        for model in models:
+            model.rounding = "nearest" if model.recipe.rounding == "auto" else model.recipe.rounding
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))

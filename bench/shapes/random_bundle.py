@@ -32,12 +32,13 @@ from bench.shapes.random_weights import (
 )
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import format_name
-from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
+from mxspec.compile.planning.model import ModelPlan
+from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
 from mxspec.formats.bundle_writer import BundleWriter
-from mxspec.formats.manifest import TOKENIZER, ModelName, TensorEntry, TokenizerEntry
+from mxspec.formats.manifest import TOKENIZER, ModelEntry, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter
 from mxspec.formats.weight_format import Activations
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
@@ -79,9 +80,10 @@ def random_bundle(
     wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
     with BundleWriter(path) as writer:
         made = Publication(writer)
+        entries = dict[ModelName, ModelEntry]()
         for name, of in shapes.items():
             plan = plan_without_weights(name, config_of(of), wanted[name], recipe, of.context_length)
-            made.add_model(name, write_random_model(plan, writer.folder))
+            entries[name] = made.add_model(write_random_model(plan, writer.folder))
         write_tokenizer(writer.folder / TOKENIZER, shape.vocab_size)
         made.add_file(TOKENIZER)
         tokenizer = TokenizerEntry(
@@ -89,7 +91,7 @@ def random_bundle(
             vocab_size=shape.vocab_size,
             decoder_start=(DECODER_START,) if isinstance(shape, SourceShape) else (),
         )
-        writer.publish(made.manifest(recipe, tokenizer))
+        writer.publish(made.manifest(recipe.as_dict(), entries, tokenizer))
     return path
 
 

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from transformers import PreTrainedConfig
 
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.check.twin import VOCABULARY, taps_of_twin, write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.planning.model import Model
+from mxspec.compile.planning.plan import plan_model
+from mxspec.compile.trace.trace import Traces
 from mxspec.compile.weights.write_model import write_model
-from mxspec.formats.manifest import ModelEntry
-from mxspec.recipes.recipe import Recipe, TargetRecipe
 
 LARGE_WEIGHTS = 1 << 30  # bytes; reading more than that for each of dozens of calls would take minutes
 
 
-def check_model(plan: ModelPlan, folder: Path, entry: ModelEntry, vocab_size: int) -> bool:
-    """Run the model at all its lengths, or only a single step of a large one; return whether all lengths were run.
+def check_model(model: Model, folder: Path) -> None:
+    """Run a written model of the bundle in `folder` at all its lengths; of a large one a single step, and a twin.
 
     Raises CheckFailed.
     """
-    small = plan.layout.file_bytes <= LARGE_WEIGHTS
-    check_specializations(folder, entry, vocab_size, plan.specializations if small else (1,))
-    return small
+    small = model.plan.layout.file_bytes <= LARGE_WEIGHTS
+    check_specializations(folder, model.entry, model.known, model.plan.specializations if small else (1,))
+    if not small:
+        check_twin(model)
 
 
-def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, recipe: Recipe) -> None:
+def check_twin(model: Model) -> None:
     """Compile a small twin of this model's configuration and run it at all lengths. Raises CheckFailed."""
-    wanted = wanted.model_copy(
+    config, plan, rows = model.checkpoint.config, model.plan, model.rows
+    wanted = model.wanted.model_copy(
         update={
             "format": plan.weight_format,
             "formats": (),
@@ -43,8 +45,14 @@ def check_twin(plan: ModelPlan, config: PreTrainedConfig, wanted: TargetRecipe, 
         folder = Path(place)
         write_twin(config, folder)
         with Checkpoint(folder) as checkpoint:
-            rows = None if plan.rows is None else np.arange(min(VOCABULARY // 2, len(plan.rows)))
-            taps = taps_of_twin(plan.taps, config, checkpoint.config)
-            twin = plan_model(plan.name, checkpoint, wanted, recipe, plan.exported.context_length, rows=rows, taps=taps)
-            entry = write_model(twin, folder, lambda count: None).entry
-        check_specializations(folder, entry, entry.vocab_size, twin.specializations)
+            twin = replace(
+                model,
+                checkpoint=checkpoint,
+                wanted=wanted,
+                rows=None if rows is None else np.arange(min(VOCABULARY // 2, len(rows))),
+                hidden_state_outputs=taps_of_twin(model.hidden_state_outputs, config, checkpoint.config),
+                traces=Traces(),
+            )
+            twin.plan = plan_model(twin)
+            entry = write_model(twin.plan, folder, lambda count: None).entry
+        check_specializations(folder, entry, entry.vocab_size, twin.plan.specializations)

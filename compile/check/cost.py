@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from mxspec.compile.check.blurs import divergences
 from mxspec.compile.check.readings import Logits
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.tensors.tensor import Tensor, as_float32
-from mxspec.compile.planning.plan import ModelPlan
+from mxspec.compile.planning.model import Model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.grid import Grid
@@ -27,9 +26,8 @@ from mxspec.compile.weights.rounding.round_model import mx_formats
 from mxspec.compile.weights.rounding.scale import round_with, rule_exponents
 from mxspec.compile.weights.rounding.speed import seconds_of
 from mxspec.formats.errors import UnsupportedModelError
-from mxspec.formats.manifest import CostEntry, ModelEntry
+from mxspec.formats.manifest import CostEntry
 from mxspec.formats.weight_format import BLOCK
-from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.calibration_text.openings import openings_of
 from mxspec.runtime.calibration_text.write import AT_ONCE, open_writer, text_length, write_texts
 from mxspec.runtime.models.reader import Reader
@@ -42,14 +40,13 @@ SAMPLED_ROWS = 32  # of a matrix, to compare formats
 E3M2, E2M3 = "mxfp6_e3m2", "mxfp6_e2m3"
 
 
-def measure_cost(
-    plan: ModelPlan, checkpoint: Checkpoint, known: int, folder: Path, entry: ModelEntry, recipe: Recipe, stages: Stages
-) -> CostEntry | None:
+def measure_cost(model: Model, folder: Path, stages: Stages) -> CostEntry | None:
     """Have a written model of the bundle in `folder` write text, and compare its logits with the checkpoint's.
 
     None for a model that rounds no matrix, has an encoder, or would take more than a fifth of the recipe's
     `rounding_minutes`.
     """
+    plan, checkpoint, entry, recipe = model.plan, model.checkpoint, model.entry, model.recipe
     formats = mx_formats(plan)
     if not formats or entry.encoder is not None or not recipe.rounding_minutes:
         return None
@@ -62,14 +59,14 @@ def measure_cost(
         )
         return None
     try:
-        model = LayeredModel(checkpoint.config, plan.sources)
+        layered = LayeredModel(checkpoint.config, plan.sources)
     except UnsupportedModelError:
         return None
     with stages.step("measure the cost"):
-        session = open_writer(folder, entry, known, AT_ONCE)
+        session = open_writer(folder, entry, model.known, AT_ONCE)
         openings = openings_of(checkpoint.folder, load_tokenizer(checkpoint.tokenizer))
         windows = write_texts(session, openings, AT_ONCE, length, recipe.seed + OTHER_SEED, lambda count: None)
-        found = _divergence(session, model, windows)
+        found = _divergence(session, layered, windows)
         error = _compare_errors([plan.sources[name] for name, kind in formats.items() if kind == E3M2])
     return CostEntry(tokens=windows.size, divergence=found, e2m3_error=error)
 

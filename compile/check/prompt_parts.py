@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mxspec.compile.checkpoint.settings.generation_config import read_rules
+from mxspec.compile.checkpoint.settings.generation_config import read_rules, read_sampling
 from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.text.chat import TEMPLATE, TOKENIZER_CONFIG, ChatTemplate
@@ -19,6 +19,7 @@ def check_prompt_parts(folder: Path, vocab_size: int, *, is_encoder_decoder: boo
     """
     read_special_tokens(folder, _NO_HASH, vocab_size, is_encoder_decoder=is_encoder_decoder)
     read_rules(folder, vocab_size)
+    read_sampling(folder)
     files = [name for name in (TEMPLATE, TOKENIZER_CONFIG) if (folder / name).is_file()]
     template = ChatTemplate.read(folder, files, str(folder))
     try:

@@ -31,7 +31,8 @@ from mxspec.compile.check.twin import LOUD, QUIET, Scale, taps_of_twin, write_tw
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.architecture import architecture_name, require_plain_decoder
 from mxspec.compile.checkpoint.settings.config import one_line
-from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.planning.model import Model, ModelPlan, RefereeVerdict
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import BundleError, CheckFailed, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import ModelEntry, RefereeEntry
@@ -45,14 +46,6 @@ from mxspec.runtime.models.session import Session
 TOLERANCE = {QUIET: 2e-5, LOUD: 4e-5}
 _PLAIN = TargetRecipe(checkpoint="twin", format=FP16_TILES)
 _RECIPE = Recipe(name="twin", caches="float32", target=_PLAIN, draft=DraftRecipe(checkpoint="twin"))
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of comparing a twin: its errors, and the windows of its graph's layers."""
-
-    entry: RefereeEntry
-    windows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class Twin:
         return max(found, key=lambda difference: difference.error)
 
 
-def judge(config: PreTrainedConfig, context_length: int, taps: Sequence[int] = ()) -> Verdict:
+def judge(config: PreTrainedConfig, context_length: int, taps: Sequence[int] = ()) -> RefereeVerdict:
     """Compare a twin of a model with transformers; if it gives the states at `taps`, also those at all such places.
 
     Raises CheckFailed if it differs, UnsupportedModelError if it cannot be compiled.
@@ -95,7 +88,7 @@ def judge(config: PreTrainedConfig, context_length: int, taps: Sequence[int] = (
                 )
             errors[scale.name] = difference.error
             shutil.rmtree(twin.folder)
-    return Verdict(RefereeEntry(**errors), twin.windows)
+    return RefereeVerdict(RefereeEntry(**errors), twin.windows)
 
 
 def compile_twin(
@@ -109,7 +102,8 @@ def compile_twin(
         write_twin(config, folder, scale)
         with Checkpoint(folder) as checkpoint:
             given = taps_of_twin(taps, config, checkpoint.config)
-            plan = plan or plan_model("target", checkpoint, _PLAIN, _RECIPE, context_length, taps=given)
+            small = Model("target", checkpoint, _PLAIN, _RECIPE, context_length, given)
+            plan = plan or plan_model(small)
             sources = {name: checkpoint.tensors[source.name] for name, source in plan.sources.items()}
             entry = write_model(replace(plan, sources=sources), folder, lambda count: None).entry
         readings = _read(folder, entry, checkpoint.config)

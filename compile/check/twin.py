@@ -139,10 +139,10 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
     return _narrow(small)
 
 
-def taps_of_twin(taps: Sequence[int], config: PreTrainedConfig, twin: PreTrainedConfig) -> list[int]:
+def taps_of_twin(taps: Sequence[int], config: PreTrainedConfig, twin: PreTrainedConfig) -> tuple[int, ...]:
     """The places whose states a twin gives, if its model gives those at `taps`: all layers, and the same after them."""
     after = [twin.num_hidden_layers + tap - config.num_hidden_layers for tap in taps if tap >= config.num_hidden_layers]
-    return [*range(twin.num_hidden_layers), *after] if taps else []
+    return (*range(twin.num_hidden_layers), *after) if taps else ()
 
 
 def _shrink_experts(small: PreTrainedConfig, config: PreTrainedConfig) -> None:

@@ -52,9 +52,9 @@ def explain(recipe: str | None, *, draft: str | None, check: bool, every: bool, 
 def _explain(recipe: Recipe, console: Console, *, check: bool) -> dict[str, Any]:
     """Print the forecast of a recipe; return it as plain values, with the `error` that a check found."""
     with needs("compile", "explaining"):
-        from mxspec.compile.check.pair import check_kinds
         from mxspec.compile.planning.check_forecast import compare, count_graph
         from mxspec.compile.planning.forecast import forecast, models_of, read_configs
+        from mxspec.compile.planning.pair import check_kinds
     configs = read_configs(recipe)
     if "draft" in configs:
         check_kinds(configs["target"], configs["draft"])

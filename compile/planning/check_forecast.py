@@ -9,7 +9,8 @@ from transformers import PreTrainedConfig
 
 from mxspec.compile.heads.mtp import MtpConfig
 from mxspec.compile.planning.forecast import ModelForecast
-from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
+from mxspec.compile.planning.model import ModelPlan
+from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.formats.caches import cache_bytes, kept_tokens
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelName, call_tokens

@@ -9,7 +9,7 @@ import numpy as np
 
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import lay_out
-from mxspec.compile.planning.plan import ModelPlan
+from mxspec.compile.planning.model import ModelPlan
 
 
 def share_tables(plans: Sequence[ModelPlan]) -> list[ModelPlan]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from mxspec.compile.check.pair import Vocabulary, usable_ids
 from mxspec.compile.check.referee import judge
 from mxspec.compile.checkpoint.checkpoint import require_complete
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
@@ -24,6 +23,8 @@ from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.guesses.encode_text import encode_text
 from mxspec.compile.heads.eagle3 import LAYERS, Eagle3Config
 from mxspec.compile.planning.context import choose_contexts
+from mxspec.compile.planning.model import Model
+from mxspec.compile.planning.pair import TokenIds, usable_ids
 from mxspec.compile.progress import Stages
 from mxspec.compile.train.acceptance import Acceptance
 from mxspec.compile.train.examples import Examples, is_held_out, read_examples
@@ -86,7 +87,7 @@ class Target:
             raise PairError(f"{folder} has an encoder, which EAGLE-3 heads do not support")
         require_complete(self.checkpoint)
         self.context = choose_contexts(self.recipe, {"target": config})["target"]
-        vocabulary = Vocabulary.read(self.checkpoint.tokenizer)
+        vocabulary = TokenIds.read(self.checkpoint.tokenizer)
         self.known = usable_ids("target", vocabulary, len(self.checkpoint.named.get_output_embeddings().weight))
         _, self.ends = read_ends(folder, self.known)
         self.tokenizer = load_tokenizer(self.checkpoint.tokenizer)
@@ -213,7 +214,8 @@ def _collect(
     with stages.step("referee target"):
         judge(checkpoint.config, target.context, taps)
     folder, recipe = place / "writer", target.recipe
-    entry = pack_writer("target", checkpoint, recipe.target, recipe, target.context, folder, stages, taps=taps)
+    model = Model("target", checkpoint, recipe.target, recipe, target.context, tuple(taps))
+    entry = pack_writer(model, folder, stages)
     session = open_writer(folder, entry, target.known, AT_ONCE, target.length)
     source = given(
         Writer(session, target.tokenizer, checkpoint.folder, frozenset(target.ends), target.length, wanted.seed)

@@ -11,22 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fit_head import target_ids
 from mxspec.compile.checkpoint.settings.special_tokens import read_ends
 from mxspec.compile.guesses.encode_text import encode_text
 from mxspec.compile.heads.eagle3 import Eagle3Config
+from mxspec.compile.planning.model import Model
+from mxspec.compile.planning.pair import check_pair
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side, writing_arrays
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
-from mxspec.compile.weights.calibration_text import OwnText
+from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.speed import seconds_of
 from mxspec.formats.array_file import write_arrays
 from mxspec.formats.errors import PairError, RecipeError
-from mxspec.formats.manifest import ModelName, VocabularyEntry
-from mxspec.recipes.recipe import DraftRecipe, Recipe
+from mxspec.formats.manifest import ModelEntry, VocabularyEntry
+from mxspec.recipes.recipe import DraftRecipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
 from mxspec.runtime.text.encoding import encoder_of
 from mxspec.runtime.text.tokenizer import load_tokenizer
@@ -49,32 +50,24 @@ class DraftVocabulary:
     arrays: Mapping[str, NDArray[Any]]
     entry: VocabularyEntry
 
-    def write(self, made: Publication) -> None:
-        """Write the file of tokens, and name it in the draft's entry."""
+    def write(self, draft: ModelEntry, made: Publication) -> ModelEntry:
+        """Write the file of tokens, and return the draft's entry with it."""
         made.add_file(FILE, write_arrays(made.writer.folder / FILE, self.arrays))
-        made.models["draft"] = made.models["draft"].model_copy(update={"vocabulary": self.entry})
+        return draft.model_copy(update={"vocabulary": self.entry})
 
 
-def choose_vocabulary(
-    recipe: Recipe,
-    checkpoints: Mapping[ModelName, Checkpoint],
-    vocabularies: Mapping[ModelName, Vocabulary],
-    contexts: Mapping[ModelName, int],
-    place: Path,
-    stages: Stages,
-) -> DraftVocabulary | None:
+def choose_vocabulary(target: Model, of_draft: Model, place: Path, stages: Stages) -> DraftVocabulary | None:
     """The draft's tokens, or None if they are the target's. Raises MxspecError if no token can be proposed.
 
     `vocabulary` in the draft's recipe is the number of tokens to keep. Without a text the target writes one, which is
     kept below `place`.
     """
-    if recipe.draft is None:
-        return None
-    draft = recipe.draft
-    if isinstance(checkpoints["draft"].config, Eagle3Config):
-        return _of_head(draft, checkpoints["draft"], _known("target", checkpoints["target"], vocabularies["target"]))
+    draft = of_draft.recipe.draft
+    assert draft is not None
+    if isinstance(of_draft.checkpoint.config, Eagle3Config):
+        return _of_head(draft, of_draft.checkpoint, target.known)
     try:
-        note, different = check_pair(vocabularies["target"], vocabularies["draft"]), None
+        note, different = check_pair(target.tokens, of_draft.tokens), None
     except PairError as error:
         note, different = None, error
     if note is not None:
@@ -87,22 +80,19 @@ def choose_vocabulary(
                 "draft.text: the draft keeps all tokens, the target's own; set draft.vocabulary, or leave it out"
             )
         return None
-    if different is not None and checkpoints["target"].config.is_encoder_decoder:
+    if different is not None and target.checkpoint.config.is_encoder_decoder:
         raise different
-    _check_support(draft, checkpoints["target"], trimmed=different is None)
-    names: tuple[ModelName, ...] = ("target", "draft")
-    known = {name: _known(name, checkpoints[name], vocabularies[name]) for name in names}
+    _check_support(draft, target.checkpoint, trimmed=different is None)
     if different is None:
-        shared = np.arange(min(known.values()))
+        shared = np.arange(min(target.known, of_draft.known))
         pair = _Pair(shared, shared)
     else:
-        pair = _match(checkpoints, known, different)
+        pair = _match(target, of_draft, different)
     if draft.vocabulary is not None:
-        _require_possible(pair.target, _ends(checkpoints["target"], known["target"]), draft.vocabulary)
-    own = OwnText("target", checkpoints["target"], known["target"], contexts["target"], recipe)
-    text = _frequency_text(recipe, own, place, stages)
+        _require_possible(pair.target, _ends(target), draft.vocabulary)
+    text = _frequency_text(draft, target, place, stages)
     with stages.step("choose the draft's tokens"):
-        chosen = _choose(draft, pair, text, checkpoints, known)
+        chosen = _choose(draft, pair, text, target, of_draft)
     if different is not None:
         stages.note(_way_note(chosen, pair, given=bool(draft.tokens or draft.vocabulary)))
     return chosen
@@ -164,15 +154,10 @@ def _check_support(draft: DraftRecipe, target: Checkpoint, *, trimmed: bool) -> 
         raise RecipeError(f"{what}: does not go with draft.budget or draft.max_ratio; give draft.format")
 
 
-def _known(name: ModelName, checkpoint: Checkpoint, vocabulary: Vocabulary) -> int:
-    """The number of ids that a model has logits for."""
-    return usable_ids(name, vocabulary, len(checkpoint.named.get_output_embeddings().weight))
-
-
-def _match(checkpoints: Mapping[ModelName, Checkpoint], known: Mapping[ModelName, int], different: PairError) -> _Pair:
+def _match(of_target: Model, of_draft: Model, different: PairError) -> _Pair:
     """The tokens that two tokenizers share. Raises PairError if there are none, or if tokens are not bytes."""
     try:
-        target, draft = (_side(name, checkpoints[name], known[name]) for name in ("target", "draft"))
+        target, draft = _side(of_target), _side(of_draft)
         matched = MatchedTokens.of(target, draft)
         if not matched.shared:
             raise PairError("no token of the draft has the bytes of a token of the target")
@@ -180,17 +165,17 @@ def _match(checkpoints: Mapping[ModelName, Checkpoint], known: Mapping[ModelName
         raise PairError(f"{different}; nor can they be mapped: {error}") from None
     ids = np.array(sorted(matched.draft_of), np.int64)
     reading = Reading(target, draft, matched)
-    start = load_tokenizer(checkpoints["draft"].tokenizer).encode("").ids
+    start = load_tokenizer(of_draft.checkpoint.tokenizer).encode("").ids
     begin = [draft.begin] if draft.begin is not None and start[:1] == [draft.begin] else []
-    arrays = reading.arrays(known["target"]) | {"start": np.array(begin, np.int32)}
-    of_draft = np.array([matched.draft_of[int(token)] for token in ids], np.int64)
-    writing = writing_arrays(target, draft, matched, known["draft"])
-    return _Pair(ids, of_draft, arrays, writing, matched.shared / len(draft.tokens.ordinary))
+    arrays = reading.arrays(of_target.known) | {"start": np.array(begin, np.int32)}
+    in_draft = np.array([matched.draft_of[int(token)] for token in ids], np.int64)
+    writing = writing_arrays(target, draft, matched, of_draft.known)
+    return _Pair(ids, in_draft, arrays, writing, matched.shared / len(draft.tokens.ordinary))
 
 
-def _side(name: ModelName, checkpoint: Checkpoint, known: int) -> Side:
-    begin, ends = read_ends(checkpoint.folder, known)
-    return Side(TokenBytes.read(checkpoint.tokenizer, name, known), ends, begin)
+def _side(model: Model) -> Side:
+    begin, ends = read_ends(model.checkpoint.folder, model.known)
+    return Side(TokenBytes.read(model.checkpoint.tokenizer, model.name, model.known), ends, begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +191,21 @@ class _FrequencyText:
         return len(self.ids) - len(self.ids) // HELD_OUT
 
 
-def _frequency_text(recipe: Recipe, own: OwnText, place: Path, stages: Stages) -> _FrequencyText | None:
+def _frequency_text(draft: DraftRecipe, target: Model, place: Path, stages: Stages) -> _FrequencyText | None:
     """The text that says which tokens are frequent: the user's, or the target's own if tokens are to be chosen.
 
     The target writes none that would take longer than `rounding_minutes`: None, and a note says so.
     """
-    assert recipe.draft is not None
+    recipe = target.recipe
     if (path := recipe.draft_text()) is not None:
         file = read_recipe_text("draft.text", path)
-        ids = encode_text(load_tokenizer(own.checkpoint.tokenizer), file.text, own.known)
+        ids = encode_text(load_tokenizer(target.checkpoint.tokenizer), file.text, target.known)
         if len(ids) < HELD_OUT:
             raise RecipeError(f"draft.text: got {len(ids)} tokens, expected some pages of text")
         return _FrequencyText(ids, file)
-    if recipe.draft.vocabulary is None:
+    if draft.vocabulary is None:
         return None
-    weights = sum(math.prod(tensor.shape) for tensor in own.checkpoint.tensors.values())
+    weights = sum(math.prod(tensor.shape) for tensor in target.checkpoint.tensors.values())
     minutes = seconds_of(recipe.calibration_tokens * weights) / 60
     if minutes > recipe.rounding_minutes:
         stages.note(
@@ -230,24 +215,19 @@ def _frequency_text(recipe: Recipe, own: OwnText, place: Path, stages: Stages) -
         )
         return None
     stages.note("the target writes a text, whose most frequent tokens the draft proposes; --draft-text takes yours")
-    return _FrequencyText(own.write(place, stages).reshape(-1), None)
+    return _FrequencyText(write_calibration_text(target, place, stages).reshape(-1), None)
 
 
 def _choose(
-    draft: DraftRecipe,
-    pair: _Pair,
-    text: _FrequencyText | None,
-    checkpoints: Mapping[ModelName, Checkpoint],
-    known: Mapping[ModelName, int],
+    draft: DraftRecipe, pair: _Pair, text: _FrequencyText | None, target: Model, of_draft: Model
 ) -> DraftVocabulary:
-    target = checkpoints["target"]
     kept = np.arange(len(pair.target))
     if draft.vocabulary is not None:
-        counts = np.bincount(() if text is None else text.ids[: text.split], minlength=known["target"])
-        kept = most_frequent(pair.target, counts, _ends(target, known["target"]), draft.vocabulary)
-    entry = VocabularyEntry(file=FILE, reads=known["draft"], foreign=pair.reading is not None, shared=pair.shared)
+        counts = np.bincount(() if text is None else text.ids[: text.split], minlength=target.known)
+        kept = most_frequent(pair.target, counts, _ends(target), draft.vocabulary)
+    entry = VocabularyEntry(file=FILE, reads=of_draft.known, foreign=pair.reading is not None, shared=pair.shared)
     if text is not None and text.file is not None and pair.writing is not None:
-        own = encode_text(load_tokenizer(checkpoints["draft"].tokenizer), text.file.text, known["draft"])
+        own = encode_text(load_tokenizer(of_draft.checkpoint.tokenizer), text.file.text, of_draft.known)
         shared = (pair.writing["head_ids"] >= 0)[own[-max(len(own) // HELD_OUT, 1) :]]
         entry = entry.model_copy(update={"text_shared": float(shared.mean())})
     if text is not None:
@@ -261,7 +241,7 @@ def _choose(
                 "lengthened": None if lengths is None else float(lengths.mean()),
             }
         )
-    if pair.reading is not None and pair.writing is not None and _writes_text(draft, entry, target):
+    if pair.reading is not None and pair.writing is not None and _writes_text(draft, entry, target.checkpoint):
         entry = entry.model_copy(update={"writes_text": True, "covered": None})
         return DraftVocabulary(None, {**pair.reading, **pair.writing}, entry)
     arrays = {"head_ids": pair.target[kept].astype(np.int32), **(pair.reading or {})}
@@ -305,5 +285,5 @@ def _require_possible(ids: Ids, always: tuple[int, ...], wanted: int) -> None:
         )
 
 
-def _ends(target: Checkpoint, known: int) -> tuple[int, ...]:
-    return read_ends(target.folder, known)[1]
+def _ends(target: Model) -> tuple[int, ...]:
+    return read_ends(target.checkpoint.folder, target.known)[1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from mxspec.compile.check.pair import Vocabulary
+from mxspec.compile.planning.pair import TokenIds
 from mxspec.formats.errors import CheckpointError, PairError
 from mxspec.formats.validation import parse_json
 from mxspec.runtime.text.detokenize import BYTE_OF_LETTER
@@ -44,7 +44,7 @@ class TokenBytes:
         literal = {int(token["id"]) for token in added}
         ordinary: dict[int, bytes] = {}
         spare: set[int] = set()
-        for token, number in Vocabulary.read(path).ids.items():
+        for token, number in TokenIds.read(path).ids.items():
             if number in special or number >= known:
                 continue
             if number in literal:

@@ -7,38 +7,22 @@ format of fewer bits.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.progress import Stages
-from mxspec.compile.trace.trace import Traces
 from mxspec.compile.weights.write_model import write_model
-from mxspec.formats.manifest import ModelEntry, ModelName
-from mxspec.recipes.recipe import Recipe, TargetRecipe
+from mxspec.formats.manifest import ModelEntry
 
 WRITER = {"format": "mxint8", "formats": (), "keep_fp16": (), "budget": None, "max_ratio": None, "activations": "int8"}
 
 
-def pack_writer(
-    name: ModelName,
-    checkpoint: Checkpoint,
-    wanted: TargetRecipe,
-    recipe: Recipe,
-    context_length: int,
-    folder: Path,
-    stages: Stages,
-    traces: Traces | None = None,
-    taps: Sequence[int] = (),
-) -> ModelEntry:
-    """Make `folder`, whatever was there, with a model that writes; with `taps` it gives the states that enter them.
-
-    Raises MxspecError for a damaged checkpoint.
-    """
+def pack_writer(model: Model, folder: Path, stages: Stages) -> ModelEntry:
+    """Make `folder`, whatever was there, with a form of the model that writes. Raises MxspecError if it is damaged."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    wanted = wanted.model_copy(update=WRITER)
-    writer = plan_model(name, checkpoint, wanted, recipe, context_length, traces, taps=taps)
-    with stages.bytes(f"pack {name} to write", writer.read_bytes) as advance:
-        return write_model(writer, folder, advance).entry
+    plan = plan_model(replace(model, wanted=model.wanted.model_copy(update=WRITER)))
+    with stages.bytes(f"pack {model.name} to write", plan.read_bytes) as advance:
+        return write_model(plan, folder, advance).entry

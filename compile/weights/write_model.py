@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from mxspec.compile.planning.plan import ModelPlan
+from mxspec.compile.planning.model import ModelPlan
 from mxspec.compile.weights.pack import Advance, PackedWeights, pack_weights
 from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
 from mxspec.formats.manifest import LENDER, EncoderEntry, ModelEntry, ModelName
@@ -84,7 +84,6 @@ def write_graph(
         ignored=plan.ignored,
         rounding=rounded.entry,
         notes=exported.notes,
-        budget=plan.budget,
     )
     return WrittenModel(entry, packed.sha256, packed.taken_over)
 

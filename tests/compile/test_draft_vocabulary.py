@@ -14,7 +14,9 @@ from safetensors.numpy import load_file as load_numpy
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from mxspec.compile.weights.calibration_text import OwnText
+from mxspec.compile.vocabulary import draft_vocabulary
+from mxspec.compile.weights.calibration_text import write_calibration_text
+from mxspec.compile.weights.rounding import round_model
 from mxspec.evaluate.logits import measure_logits
 from mxspec.evaluate.lossless.certificate import certify
 from mxspec.formats.bundle import Bundle
@@ -140,13 +142,13 @@ def head_ids(bundle: Bundle) -> list[int]:
 
 def test_without_a_text_the_target_writes_one(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    wrapped = OwnText.write
 
-    def write(self: OwnText, *arguments: Any) -> Any:
-        written.append(wrapped(self, *arguments))
+    def write(*arguments: Any) -> Any:
+        written.append(write_calibration_text(*arguments))
         return written[-1]
 
-    monkeypatch.setattr(OwnText, "write", write)
+    for module in (draft_vocabulary, round_model):
+        monkeypatch.setattr(module, "write_calibration_text", write)
     bundle = compiled(pair, tmp_path / "own.bundle", "--draft-vocabulary", KEPT, "--calibration-tokens", 2000)
     (first, *others) = (windows.reshape(-1) for windows in written)
     assert all(np.array_equal(first, other) for other in others)  # that calibrates rounding

@@ -15,13 +15,14 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from mxspec.compile.check.own_weights import check_own_weights
-from mxspec.compile.check.pair import check_kinds
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning.forecast import forecast
-from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.planning.model import Model, ModelPlan
+from mxspec.compile.planning.pair import check_kinds
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.trace.distances import distance_bias
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, CheckpointError, PairError
@@ -59,7 +60,7 @@ def compiled(tiny_checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFact
         lengths = {"context_length": CONTEXT, "source_length": SOURCE, "k_max": 4, "prefill_chunk": 12}
         recipe = Recipe.model_validate({"name": "x", "target": target, "caches": "float32"} | lengths)
         with Checkpoint(path) as checkpoint:
-            plan = plan_model("target", checkpoint, target, recipe, CONTEXT)
+            plan = plan_model(Model("target", checkpoint, target, recipe, CONTEXT))
             entry = write_model(plan, folder, lambda _: None).entry
             found = check_own_weights(folder, entry, checkpoint)
         assert found is not None

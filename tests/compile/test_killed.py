@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from mxspec.compile import pipeline
-from mxspec.compile.check.referee import Verdict
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.planning.model import RefereeVerdict
 from mxspec.compile.publish import Publication
 from mxspec.compile.weights import write_model as write_model_module
 from mxspec.formats.bundle import Bundle
@@ -48,7 +48,7 @@ main(sys.argv[3:])
 
 def leave_out_the_referee(setattr: Callable[[object, str, object], None]) -> None:
     """It takes most of the time, and is tested elsewhere."""
-    setattr(pipeline, "judge", lambda *arguments: Verdict(RefereeEntry(quiet=0, loud=0), ()))
+    setattr(pipeline, "judge", lambda *arguments: RefereeVerdict(RefereeEntry(quiet=0, loud=0), ()))
     setattr(pipeline, "check_windows", lambda *arguments: None)
     setattr(pipeline, "check_own_weights", lambda *arguments: None)
 
@@ -146,7 +146,7 @@ def test_a_disk_that_has_no_room_for_the_tokenizer(recipe: Path, tmp_path: Path)
             BundleWriter(tmp_path / "x.bundle") as writer,
             largest_file(100),
         ):
-            pipeline.copy_tokenizer(checkpoint, Publication(writer))
+            Publication(writer).copy_tokenizer(checkpoint)
 
     with pytest.raises(BundleError, match=r"bundle/tokenizer\.json: File too large; nothing was written"):
         copy()

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.compile.planning.formats import choose_formats, own_formats
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.rounding.round_model import mx_formats
 from mxspec.compile.weights.write_model import write_model
@@ -98,7 +99,7 @@ def compile_in(folder: Path, **wanted: Any) -> ModelEntry:
     target, draft = TargetRecipe(checkpoint="x", **wanted), DraftRecipe(checkpoint="x")
     recipe = Recipe(name="x", k_max=3, prefill_chunk=8, caches="float32", target=target, draft=draft)
     with Checkpoint(folder) as checkpoint:
-        plan = plan_model("target", checkpoint, target, recipe, 64)
+        plan = plan_model(Model("target", checkpoint, target, recipe, 64))
         assert not any("_proj" in name for name in mx_formats(plan))  # gptq and scale leave codes alone
         read: list[int] = []
         entry = write_model(plan, folder, read.append).entry

@@ -24,7 +24,8 @@ from mxspec.compile.commands.speccompile import main
 from mxspec.compile.interchange import standard
 from mxspec.compile.planning.forecast import forecast
 from mxspec.compile.planning.formats import choose_formats, choose_tables
-from mxspec.compile.planning.plan import ModelPlan, plan_model, plan_without_weights
+from mxspec.compile.planning.model import Model, ModelPlan
+from mxspec.compile.planning.plan import plan_model, plan_without_weights
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
@@ -68,7 +69,7 @@ def compiled(checkpoint: Path, folder: Path, **wanted: object) -> Compiled:
     target = TargetRecipe.model_validate({"checkpoint": str(checkpoint), **wanted})
     recipe = Recipe(name="x", caches="float32", target=target)
     with Checkpoint(checkpoint) as opened:
-        plan = plan_model("target", opened, target, recipe, CONTEXT)
+        plan = plan_model(Model("target", opened, target, recipe, CONTEXT))
         return Compiled(folder, plan, write_model(plan, folder, lambda count: None).entry)
 
 

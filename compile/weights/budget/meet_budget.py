@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.experts import router_matrices
 from mxspec.compile.planning.formats import choose_formats, own_formats
-from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.planning.model import Model, ModelPlan
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.choose import Options, within_bytes, within_loss
 from mxspec.compile.weights.budget.experts import Losses
@@ -24,7 +24,7 @@ from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
 from mxspec.formats.errors import RecipeError
-from mxspec.formats.manifest import BudgetEntry, ModelName
+from mxspec.formats.manifest import BudgetEntry
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
@@ -33,43 +33,32 @@ SCORED_TOKENS = 8192  # on which losses are measured: a matrix has many rows, so
 _TRIAL_SHARE = 4  # with gptq, one window in four is scored, and the others make the trial rounding
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The model that gets formats: its name and recipe, its checkpoint, and a folder for files."""
-
-    name: ModelName
-    checkpoint: Checkpoint
-    wanted: TargetRecipe
-    recipe: Recipe
-    place: Path
-
-
 def meet_budget(
-    model: Model, context_length: int, require_space: Callable[[int], None], stages: Stages
+    model: Model, place: Path, require_space: Callable[[int], None], stages: Stages
 ) -> tuple[TargetRecipe, BudgetEntry]:
-    """The model's recipe with a format for every matrix, and the manifest's account of the choice.
+    """The model's recipe with a format for every matrix, and the manifest's account of the choice; files in `place`.
 
     Raises RecipeError for a budget that cannot be met, MxspecError for a bad text, a damaged checkpoint or a model
     that is not a list of decoder layers.
     """
     with stages.step(f"outline {model.name}"):
-        plan = _outline(model, context_length)
+        plan = _outline(model)
     products = list_products(plan, model.wanted.choices, _fixed_formats(model))
     most = _most_bytes(products, model.wanted)
-    text = _read_text(model, context_length)
+    text = _read_text(model)
     require_space(_scratch_bytes(model, plan, products, text))
-    losses = _measure(model, plan, products, text, stages)
+    losses = _measure(model, plan, products, text, place, stages)
     options = [product.options(losses) for product in products]
     chosen = _choose(options, model.wanted, most)
     return _with_formats(model.wanted, products, chosen), _describe(model, products, options, chosen, text)
 
 
-def _outline(model: Model, context_length: int) -> ModelPlan:
+def _outline(model: Model) -> ModelPlan:
     """A plan with all products in one format that no pattern names, to find the model's products."""
     asked = {kind for _, kind in model.wanted.formats}
     uniform = next((kind for kind in model.wanted.choices if kind not in asked), model.wanted.choices[0])
     wanted = model.wanted.model_copy(update={"format": uniform})
-    return plan_model(model.name, model.checkpoint, wanted, model.recipe, context_length)
+    return plan_model(replace(model, wanted=wanted))
 
 
 def _fixed_formats(model: Model) -> Callable[[str], str]:
@@ -100,17 +89,17 @@ def _most_bytes(products: Sequence[Product], wanted: TargetRecipe) -> int | None
     return int(wanted.budget_bits * weights / 8)
 
 
-def _read_text(model: Model, context_length: int) -> CalibrationText:
+def _read_text(model: Model) -> CalibrationText:
     tokenizer = load_tokenizer(model.checkpoint.tokenizer)
     recipe = model.recipe
     tokens = recipe.calibration_tokens if recipe.rounding == "gptq" else min(SCORED_TOKENS, recipe.calibration_tokens)
-    return read_calibration(recipe.calibration_file(), tokenizer, tokens, context_length, recipe.seed)
+    return read_calibration(recipe.calibration_file(), tokenizer, tokens, model.context_length, recipe.seed)
 
 
 def _measure(
-    model: Model, plan: ModelPlan, products: Sequence[Product], text: CalibrationText, stages: Stages
+    model: Model, plan: ModelPlan, products: Sequence[Product], text: CalibrationText, place: Path, stages: Stages
 ) -> Losses:
-    store = RoundingStore(model.place / f"{model.name}-budget")
+    store = RoundingStore(place / f"{model.name}-budget")
     sensitivity = Sensitivity(
         model=LayeredModel(model.checkpoint.config, plan.sources),
         sources=plan.sources,

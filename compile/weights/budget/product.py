@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mxspec.compile.graph.exported_graph import WeightSpec
-from mxspec.compile.planning.plan import ModelPlan
+from mxspec.compile.planning.model import ModelPlan
 from mxspec.compile.weights.budget.choose import Option, Options
 from mxspec.formats.manifest import ProductEntry
 from mxspec.formats.weight_format import packed_shape, weight_format

@@ -6,12 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import own_codes
-from mxspec.compile.planning.plan import ModelPlan
+from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.progress import Stages
-from mxspec.compile.weights.calibration_text import OwnText
+from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING
@@ -21,44 +20,39 @@ from mxspec.compile.weights.rounding.text import CalibrationText, read_calibrati
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import RoundingEntry
 from mxspec.formats.weight_format import FP16_TILES
-from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 WAY = "two streams, inputs of length one, best of three exponents"
 """How gptq rounds: what a run that was killed left of another way is not taken up."""
 
 
-def round_model(
-    plan: ModelPlan, checkpoint: Checkpoint, known: int, recipe: Recipe, place: Path, stages: Stages
-) -> RoundedModel:
+def round_model(model: Model, place: Path, stages: Stages) -> RoundedModel:
     """What the packer needs; with `gptq` the matrices themselves, in a folder below `place`.
 
-    A run that was killed goes on there at its layer. A model that writes its own text uses ids below `known`. Raises
-    MxspecError for a bad text or a damaged checkpoint.
+    A run that was killed goes on there at its layer. Raises MxspecError for a bad text or a damaged checkpoint.
     """
+    plan, checkpoint, recipe = model.plan, model.checkpoint, model.recipe
     formats = mx_formats(plan)
-    if recipe.rounding == "nearest" or not formats:
+    if model.rounding == "nearest" or not formats:
         return TO_NEAREST
-    if recipe.rounding == "scale":
+    if model.rounding == "scale":
         return RoundedModel(RoundingEntry(method="scale"), search=True)
-    if plan.rows is not None:
+    if model.rows is not None:
         states, rows = "the draft reads hidden states", "the draft's head has other rows than the checkpoint's"
         reason = states if plan.reads_states else rows
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, reason)))
     try:
-        model = LayeredModel(checkpoint.config, plan.sources)
+        layered = LayeredModel(checkpoint.config, plan.sources)
     except UnsupportedModelError as error:
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, str(error))))
     if recipe.calibrate is None:
-        context = plan.exported.context_length
-        own = OwnText(plan.name, checkpoint, known, context, recipe, plan.traces, plan.taps)
-        text = CalibrationText(own.write(place, stages), None)
+        text = CalibrationText(write_calibration_text(model, place, stages), None)
     else:
-        tokenizer, length = load_tokenizer(checkpoint.tokenizer), plan.exported.context_length
+        tokenizer, length = load_tokenizer(checkpoint.tokenizer), model.context_length
         text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
-    store = RoundingStore(place / f"{plan.name}-{_key(plan, formats, text)}")
-    rounder = ModelRounder(model, plan.sources, formats, store)
-    with stages.work(f"round {plan.name}", rounder.work(text.tokens)) as advance:
+    store = RoundingStore(place / f"{model.name}-{_key(plan, formats, text)}")
+    rounder = ModelRounder(layered, plan.sources, formats, store)
+    with stages.work(f"round {model.name}", rounder.work(text.tokens)) as advance:
         matrices = rounder.run(text, advance)
     nearest = {name: "it is not part of a decoder layer" for name in formats if name not in matrices}
     nearest |= {name: matrix.fallback for name, matrix in matrices.items() if matrix.fallback is not None}
@@ -74,14 +68,15 @@ def round_model(
     return RoundedModel(entry, matrices=matrices)
 
 
-def scratch_bytes(plan: ModelPlan, recipe: Recipe) -> int:
+def scratch_bytes(model: Model) -> int:
     """What `round_model` keeps on disk until the bundle is whole.
 
     That is the rounded matrices, what goes into a layer and comes out of it in two streams, what its matrices read, and
     the drift of one group's inputs.
     """
+    plan, recipe = model.plan, model.recipe
     matrices = _mx_matrices(plan)
-    if recipe.rounding != "gptq" or not matrices:
+    if model.rounding != "gptq" or not matrices:
         return 0
     widths = [spec.shape[1] for spec in matrices]
     floats = 4 * min(widths) + sum(widths) // plan.exported.layers

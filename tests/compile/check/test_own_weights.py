@@ -19,7 +19,8 @@ from mxspec.compile.check import own_weights
 from mxspec.compile.check.own_weights import check_own_weights, compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.planning.plan import ModelPlan, plan_model
+from mxspec.compile.planning.model import Model, ModelPlan
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import ModelEntry
@@ -66,7 +67,7 @@ def compile_checkpoint(
 ) -> ModelEntry:
     wanted = TargetRecipe(checkpoint="x") if kind is None else TargetRecipe(checkpoint="x", format=kind)
     recipe = Recipe(name="x", target=wanted, draft=DraftRecipe(checkpoint="x"))
-    plan = change(plan_model("target", checkpoint, wanted, recipe, 96))
+    plan = change(plan_model(Model("target", checkpoint, wanted, recipe, 96)))
     folder.mkdir(exist_ok=True)
     return write_model(plan, folder, lambda count: None).entry
 

@@ -17,6 +17,7 @@ from mxspec.compile.check.check_model import check_twin
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.check.twin import LOUD, QUIET, layers_of_each_kind, shrink, write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.planning.model import Model
 from mxspec.formats.manifest import ModelEntry
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 
@@ -114,15 +115,11 @@ def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None
     wanted = TargetRecipe(checkpoint="x", keep_fp16=("*.h.2.*",))  # a layer that the twin does not have
     recipe = Recipe(name="x", k_max=3, prefill_chunk=8, target=wanted, draft=DraftRecipe(checkpoint="x"))
     for shares_table in (False, True):
-        plan: Any = SimpleNamespace(
-            name="target",
-            weight_format="mxfp4_e2m1",
-            exported=SimpleNamespace(context_length=32),
-            shares_table=shares_table,
-            rows=None,
-            taps=(1,) if shares_table else (),
-        )
-        check_twin(plan, large, wanted, recipe)
+        checkpoint: Any = SimpleNamespace(config=large)
+        model = Model("target", checkpoint, wanted, recipe, 32, (1,) if shares_table else ())
+        plan: Any = SimpleNamespace(weight_format="mxfp4_e2m1", shares_table=shares_table)
+        model.plan = plan
+        check_twin(model)
     assert ran == [(1, 4, 8)] * 2
     assert formats == ["mxfp4_e2m1"] * 2  # the plan's, which is the checkpoint's own where that is MX
     assert looked_up == [False, True]

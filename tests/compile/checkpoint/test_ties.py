@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from mxspec.compile.checkpoint import ties
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 
@@ -38,7 +39,7 @@ def head_of(folder: Path) -> tuple[str, list[str]]:
     """The tensor that the packed head is made from, and what the checkpoint says of it."""
     target = TargetRecipe(checkpoint=str(folder))
     with Checkpoint(folder) as checkpoint:
-        plan = plan_model("target", checkpoint, target, Recipe(name="x", target=target), 32)
+        plan = plan_model(Model("target", checkpoint, target, Recipe(name="x", target=target), 32))
         matrices = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
         heads = {plan.sources[str(spec.source)].name for spec in matrices if spec.shape[0] == 64}
         (name,) = heads & {EMBEDDING, HEAD}

@@ -23,6 +23,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from mxspec.compile import pipeline
 from mxspec.compile.checkpoint import fetch
 from mxspec.compile.commands.speccompile import main
+from mxspec.compile.planning.model import Model
+from mxspec.compile.planning.pair import usable_ids
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.generation import NO_RULES
@@ -375,22 +377,18 @@ def test_an_interrupt_leaves_nothing(
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
-def fake_plans(monkeypatch: pytest.MonkeyPatch, draft_logits: int = 128) -> None:
-    """Nothing is exported; nobody looks at windows or budgets."""
-    monkeypatch.setattr(
-        pipeline, "plan_model", lambda name, *_: fake_plan(name, draft_logits if name == "draft" else 128)
-    )
-    monkeypatch.setattr(pipeline, "replace", lambda plan, **_: plan)
+def fake_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is exported; nobody looks at windows."""
+    monkeypatch.setattr(pipeline, "plan_model", fake_plan)
     monkeypatch.setattr(pipeline, "check_windows", lambda *_: None)
 
 
-def fake_plan(name: str, logits: int = 128) -> Any:
+def fake_plan(model: Model) -> Any:
     return SimpleNamespace(
-        name=name,
-        exported=SimpleNamespace(vocab_size=logits, weights=(), windows=()),
+        name=model.name,
+        exported=SimpleNamespace(weights=(), windows=()),
         layout=SimpleNamespace(file_bytes=1 << 20),
         read_bytes=1,
-        rows=None,
     )
 
 
@@ -401,8 +399,11 @@ def test_a_full_disk(recipes: Callable[[str], Path], place: Path, monkeypatch: p
     assert nothing_left(place)
 
 
+LOGITS = {"target": 128, "draft": 119}
+
+
 def test_fewer_logits_than_ids(recipes: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_plans(monkeypatch, draft_logits=119)
+    monkeypatch.setattr(pipeline, "usable_ids", lambda name, *given: usable_ids(name, given[0], LOGITS[name]))
     assert "the draft has 119 logits for a tokenizer of 120 ids" in failed(speccompile(recipes("llama"), "-o", place))
     assert nothing_left(place)
 

@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fit_head import fit_head, target_ids
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.recipes.recipe import Recipe
@@ -52,7 +53,7 @@ def compiled(head: Checkpoint, folder: Path) -> Session:
     assert recipe.draft is not None
     ids = target_ids(head)
     rows = np.argsort(ids)
-    plan = plan_model("draft", head, recipe.draft, recipe, 96, rows=rows)
+    plan = plan_model(Model("draft", head, recipe.draft, recipe, 96, rows=rows))
     entry = write_model(plan, folder, lambda count: None).entry
     return Session(folder, entry, len(rows), slots=3)
 

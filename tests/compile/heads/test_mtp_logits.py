@@ -18,6 +18,7 @@ from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, PreTrainedModel, Qwe
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fit_head import fit_mtp
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelName
@@ -41,7 +42,7 @@ def compiled(name: ModelName, checkpoint: Checkpoint, folder: Path, taps: list[i
     folder.mkdir()
     recipe = Recipe.of_checkpoints("x", "y").with_changes(caches="float32", target={"format": "fp16"})
     assert recipe.draft is not None
-    plan = plan_model(name, checkpoint, recipe.draft, recipe, 96, taps=taps)
+    plan = plan_model(Model(name, checkpoint, recipe.draft, recipe, 96, hidden_state_outputs=tuple(taps)))
     return Session(folder, write_model(plan, folder, lambda count: None).entry, LOGITS, slots=3)
 
 

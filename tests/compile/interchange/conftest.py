@@ -17,7 +17,7 @@ from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.interchange import standard
 from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
 from mxspec.compile.planning.layout import plan_weights
-from mxspec.compile.planning.plan import ModelPlan
+from mxspec.compile.planning.model import ModelPlan
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelEntry
 

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
 from mxspec.compile.commands.speccompile import main
-from mxspec.compile.planning.plan import ModelPlan, plan_without_weights
+from mxspec.compile.planning.model import ModelPlan
+from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.compile.planning.share_tables import share_tables
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName

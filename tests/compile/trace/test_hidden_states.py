@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from mxspec.compile.check import referee
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning import export_graph
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.trace.decoder import HiddenStates
 from mxspec.compile.trace.trace import trace
@@ -31,7 +32,7 @@ TEXT = [int(token) for token in np.random.default_rng(3).integers(3, 118, 40)]
 def compiled(checkpoint: Checkpoint, folder: Path, taps: tuple[int, ...]) -> Session:
     folder.mkdir()
     recipe = Recipe.of_checkpoints("x").with_changes(caches="float32", target={"format": "fp16"})
-    plan = plan_model("target", checkpoint, recipe.target, recipe, 64, taps=taps)
+    plan = plan_model(Model("target", checkpoint, recipe.target, recipe, 64, hidden_state_outputs=tuple(taps)))
     entry = write_model(plan, folder, lambda count: None).entry
     return Session(folder, entry, entry.vocab_size, slots=4)
 

@@ -91,7 +91,7 @@ def test_ctrl_c_amid_a_compile_leaves_nothing(tmp_path: Path) -> None:
         "def stop(*_):\n"
         "    assert os.listdir('.') == ['x.bundle.partial']\n"
         "    signal.raise_signal(signal.SIGINT)\n"
-        "pipeline.open_pair = stop\n"
+        "pipeline.open_models = stop\n"
         "sys.argv = ['speccompile', 'smollm2', '-o', 'x.bundle']\n"
         "from mxspec.compile.start import main\n"
         "main()"

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.commands.speccompile import main
+from mxspec.compile.planning.model import Model
 from mxspec.compile.progress import Stages
-from mxspec.compile.weights.budget.meet_budget import Model, meet_budget
+from mxspec.compile.weights.budget.meet_budget import meet_budget
 from mxspec.evaluate.accuracy.ranks import rank_tensors
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import BudgetEntry, ProductEntry
@@ -236,8 +237,8 @@ def test_a_head_that_tokens_are_looked_up_in_loses_there_as_well(tmp_path: Path)
     with Checkpoint(tmp_path / "target") as checkpoint:
         for tied in ("twice", "once"):
             wanted = recipe.target.model_copy(update={"budget": "5.2bpw", "tied": tied})
-            model = Model("target", checkpoint, wanted, recipe, tmp_path)
-            chosen, budget = meet_budget(model, 64, lambda count: None, Stages(Console(quiet=True)))
+            model = Model("target", checkpoint, wanted, recipe, 64)
+            chosen, budget = meet_budget(model, tmp_path, lambda count: None, Stages(Console(quiet=True)))
             assert chosen.tied == tied
             losses.append({product.name: product.losses for product in budget.products})
     twice, once = losses

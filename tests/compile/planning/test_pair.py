@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mxspec.compile.check.pair import Vocabulary, check_pair, usable_ids
 from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
+from mxspec.compile.planning.pair import TokenIds, check_pair, usable_ids
 from mxspec.formats.errors import CheckpointError, PairError
 
 
-def read(folder: Path, vocab: Any, added: list[dict[str, Any]] | None = None) -> Vocabulary:
+def read(folder: Path, vocab: Any, added: list[dict[str, Any]] | None = None) -> TokenIds:
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": added or []}))
-    return Vocabulary.read(folder / "tokenizer.json")
+    return TokenIds.read(folder / "tokenizer.json")
 
 
 def test_added_tokens_belong_to_the_map(tmp_path: Path) -> None:
@@ -57,21 +57,21 @@ def words(count: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("more", ["target", "draft"])
 def test_a_token_that_one_model_lacks_is_reported(more: str) -> None:
-    both = {"target": Vocabulary(words(20)), "draft": Vocabulary(words(20))}
-    both[more] = Vocabulary({**words(20), "<extra>": 20})
+    both = {"target": TokenIds(words(20)), "draft": TokenIds(words(20))}
+    both[more] = TokenIds({**words(20), "<extra>": 20})
     said = check_pair(both["target"], both["draft"])
     assert said is not None
     assert "1 tokens, such as '<extra>', are in one tokenizer of the pair alone" in said
-    assert check_pair(Vocabulary(words(20)), Vocabulary(words(20))) is None
+    assert check_pair(TokenIds(words(20)), TokenIds(words(20))) is None
 
 
 def test_one_id_may_not_be_two_tokens() -> None:
     with pytest.raises(PairError, match="2 tokens differ, such as '<a>'"):
-        check_pair(Vocabulary({**words(20), "<a>": 20}), Vocabulary({**words(20), "<b>": 20}))
+        check_pair(TokenIds({**words(20), "<a>": 20}), TokenIds({**words(20), "<b>": 20}))
 
 
 def test_padded_logits_are_fine_and_added_tokens_without_one() -> None:
-    vocabulary = Vocabulary({"a": 0, "b": 9, "<pad>": 10}, frozenset({10}))
+    vocabulary = TokenIds({"a": 0, "b": 9, "<pad>": 10}, frozenset({10}))
     assert usable_ids("target", vocabulary, 64) == usable_ids("target", vocabulary, 11) == 11
     assert usable_ids("draft", vocabulary, 10) == 10
     with pytest.raises(PairError, match="the draft has 9 logits for a tokenizer of 11 ids, of which 'b' is no added"):
@@ -94,7 +94,7 @@ NO_TOKENIZERS = [
 def test_invalid_tokenizers(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
-        Vocabulary.read(tmp_path / "tokenizer.json")
+        TokenIds.read(tmp_path / "tokenizer.json")
 
 
 def test_the_generation_config_decides_about_the_end(tmp_path: Path) -> None:

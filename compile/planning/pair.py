@@ -16,7 +16,7 @@ MOST_ALONE = 0.1  # of the target's tokens may be missing from one tokenizer: fa
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class TokenIds:
     """Token → id, with added tokens; `size` is the largest id plus one, `added` the ids of added tokens."""
 
     ids: dict[str, int]
@@ -28,7 +28,7 @@ class Vocabulary:
         return max(self.ids.values()) + 1
 
     @classmethod
-    def read(cls, path: Path) -> Vocabulary:
+    def read(cls, path: Path) -> TokenIds:
         """Read a tokenizer.json. Raises CheckpointError if it is invalid."""
         found = parse_json(path.read_bytes(), str(path), CheckpointError)
         try:
@@ -48,7 +48,7 @@ def _model_ids(vocab: Any) -> dict[str, int]:
     return {str(token): int(index) for token, index in vocab.items()}
 
 
-def check_pair(target: Vocabulary, draft: Vocabulary) -> str | None:
+def check_pair(target: TokenIds, draft: TokenIds) -> str | None:
     """Raise PairError unless shared tokens have the same id in both; return a note on tokens that one model lacks.
 
     Such a token is never proposed or, if the draft lacks it, never guessed, so no text changes. But only few tokens may
@@ -82,7 +82,7 @@ def check_kinds(target: PreTrainedConfig, draft: PreTrainedConfig) -> None:
         )
 
 
-def usable_ids(model: str, vocabulary: Vocabulary, logits: int) -> int:
+def usable_ids(model: str, vocabulary: TokenIds, logits: int) -> int:
     """The number of the tokenizer's ids that a model knows: all except added tokens without logits.
 
     Logits beyond the tokenizer's ids are padding, which the runtime masks. Raises PairError if an ordinary token has no
