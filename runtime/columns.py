@@ -19,7 +19,7 @@ from mxspec.runtime.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ComparedEngine:
     """The engine that writes, and whether it drafts."""
 
     title: str
@@ -61,7 +61,7 @@ class Recording:
 
 
 @contextmanager
-def open_columns(bundle: Path, threads: int | None = None) -> Iterator[list[Column]]:
+def open_columns(bundle: Path, threads: int | None = None) -> Iterator[list[ComparedEngine]]:
     """The columns that the bundle allows: without a baseline the packed target alone, with and without speculation.
 
     Raises BundleError.
@@ -70,14 +70,17 @@ def open_columns(bundle: Path, threads: int | None = None) -> Iterator[list[Colu
         packed = engines.enter_context(Engine(bundle, slots=1, threads=threads))
         models = packed.bundle.manifest.models
         name = models["target"].format
-        columns = [Column(name, packed, speculates=False), Column(f"{name}, speculating", packed, speculates=True)]
+        columns = [
+            ComparedEngine(name, packed, speculates=False),
+            ComparedEngine(f"{name}, speculating", packed, speculates=True),
+        ]
         if "baseline" in models:
             fp16 = engines.enter_context(Engine(bundle, slots=1, model="baseline"))
-            columns.insert(0, Column("fp16", fp16, speculates=False))
+            columns.insert(0, ComparedEngine("fp16", fp16, speculates=False))
         yield columns
 
 
-def write_column(column: Column, wanted: Request) -> Recording:
+def write_column(column: ComparedEngine, wanted: Request) -> Recording:
     """The answer of one column, with its times."""
     asked = time.perf_counter()
     handle = column.engine.submit(column.request(wanted))

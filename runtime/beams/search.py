@@ -22,7 +22,7 @@ from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText, Timing
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.text.stop import TextStream
 
@@ -40,7 +40,7 @@ class Search:
 
     def __init__(
         self,
-        settings: TextSettings,
+        settings: ChosenSettings,
         beams: Beams,
         shaper: Shaper,
         stream: Callable[[], TextStream],

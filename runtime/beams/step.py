@@ -22,7 +22,6 @@ from mxspec.runtime.sampling.shape import Logits, check_peaks
 from mxspec.runtime.sampling.truncate import largest
 
 Scores = NDArray[np.float32]
-Text = TypeVar("Text")
 End = TypeVar("End")
 
 
@@ -98,17 +97,17 @@ def normalised(score: np.float32, length: int, penalty: float) -> float:
 
 
 @dataclass(slots=True)
-class Hypotheses(Generic[Text]):
+class Hypotheses(Generic[End]):
     """The best texts that have ended, best first; of equal scores, the one that ended first."""
 
     beams: Beams
-    found: list[tuple[float, Text]] = field(default_factory=list)
+    found: list[tuple[float, End]] = field(default_factory=list)
 
     @property
     def full(self) -> bool:
         return len(self.found) == self.beams.count
 
-    def add(self, score: float, text: Text) -> None:
+    def add(self, score: float, text: End) -> None:
         """Add a text that has ended, with its normalised score."""
         place = sum(other >= score for other, _ in self.found)
         self.found.insert(place, (score, text))

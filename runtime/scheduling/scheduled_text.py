@@ -13,7 +13,7 @@ from mxspec.runtime.models.slots import Slot, Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally
 
 
@@ -40,7 +40,7 @@ class Outbox(Protocol):
 class ScheduledText(Protocol):
     """A text from its admission to its end, in one or several slots; each kind of text is a class."""
 
-    settings: TextSettings
+    settings: ChosenSettings
     followers: list[ScheduledText]  # samples of the same prompt, which wait until it has been read
     cancelled: bool
     tally: Tally

@@ -23,7 +23,7 @@ from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, ScheduledText, Timing, draft_piece
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 
 KIB = 1 << 10
 FIRST_CHUNK = 16  # tokens of a prompt in a step that other texts wait for, while costs are unknown
@@ -144,7 +144,7 @@ class Scheduler:
             if text.ended:
                 self._retire()
 
-    def most_tokens(self, settings: TextSettings) -> int:
+    def most_tokens(self, settings: ChosenSettings) -> int:
         """Most tokens that a text with these settings will have in its slot."""
         return min(len(settings.prompt) + settings.max_new_tokens + self._beyond, self._target.capacity)
 

@@ -21,7 +21,7 @@ DEFAULT_K = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextSettings:
+class ChosenSettings:
     """How to write a text, decided and checked: the prompt is not empty and fits, and k is at most k_max.
 
     If an encoder reads a `source`, the prompt holds the decoder's first tokens.
@@ -59,11 +59,11 @@ def choose_settings(
     prompt: list[int],
     source: tuple[int, ...] = (),
     eos: frozenset[int] = frozenset(),
-) -> TextSettings:
+) -> ChosenSettings:
     """Take the request's choices, and the best default for the others. Raises GenerationError."""
     _check(request)
     drafter, k, verifier, proposal = _strategy(request, sampling, drafters, k_max, measured)
-    return TextSettings(
+    return ChosenSettings(
         prompt=prompt,
         source=source,
         sampling=sampling,

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mxspec.runtime.events import Round, Statistics
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 
 
 @dataclass(slots=True)
 class Tally:
     """The rounds of one text so far, and the times of its request, start, first token and end (perf_counter)."""
 
-    settings: TextSettings
+    settings: ChosenSettings
     asked: float = field(default_factory=time.perf_counter)
     began: float | None = None
     first_token: float | None = None

@@ -28,7 +28,7 @@ from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText, Timing
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
 from mxspec.runtime.text.stop import TextStream
@@ -44,7 +44,13 @@ class Text:
     """A text with one continuation; after its first round, the target has read all its tokens but the last."""
 
     def __init__(
-        self, settings: TextSettings, shaper: Shaper, stream: TextStream, outbox: Outbox, capacity: int, sample: int = 0
+        self,
+        settings: ChosenSettings,
+        shaper: Shaper,
+        stream: TextStream,
+        outbox: Outbox,
+        capacity: int,
+        sample: int = 0,
     ) -> None:
         self.settings = settings
         self.sample = sample

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import Proposal
 from mxspec.runtime.round_trace import Decision, DraftedToken, Next, NextKind, RoundTrace, Why
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.verifiers.verdict import Verdict
 
 
-def why_k(settings: TextSettings, k: int, room: int, forced: int, *, waits: bool) -> Why:
+def why_k(settings: ChosenSettings, k: int, room: int, forced: int, *, waits: bool) -> Why:
     """Why a round drafts `k` tokens, or the `forced` tokens of a grammar, with room for `room`."""
     if forced and forced >= k:
         return "grammar"

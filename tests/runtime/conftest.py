@@ -25,7 +25,7 @@ from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.text.stop import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
@@ -215,7 +215,7 @@ def make_text(
     rules, limit = settings.pop("rules", NO_RULES), min(max_new_tokens, target.capacity + 1 - len(prompt))
     sampling, rule = Sampling(**settings).seeded(), VERIFIERS[verifier] if isinstance(verifier, str) else verifier
     return Text(
-        TextSettings(
+        ChosenSettings(
             prompt=list(prompt),
             sampling=sampling,
             drafter=drafter or (NoDrafter() if draft is None else draft.drafter),
@@ -271,7 +271,7 @@ def make_search(
     """A beam search of the toys."""
     sampling = Sampling(**settings).seeded()
     return Search(
-        TextSettings(
+        ChosenSettings(
             prompt=list(prompt),
             sampling=sampling,
             drafter=NoDrafter() if draft is None else draft.drafter,

@@ -21,7 +21,7 @@ from mxspec.evaluate.bench.read_ceiling import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
-from mxspec.runtime.columns import Column, Recording, write_column
+from mxspec.runtime.columns import ComparedEngine, Recording, write_column
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.weight_reads import read_bytes
 from mxspec.runtime.request import Request
@@ -39,7 +39,7 @@ class Trial:
 
 
 def measure(
-    columns: Sequence[Column],
+    columns: Sequence[ComparedEngine],
     prompts: Sequence[Sequence[int]],
     settings: dict[str, Any],
     repetitions: int,
@@ -48,7 +48,7 @@ def measure(
     """Have all columns answer all prompts, alternating. `settings` are fields of a Request, with max_new_tokens."""
     ceilings = [ReadCeiling(pieces_of_file(_weights_file(column))) for column in columns]
 
-    def variant(column: Column, ceiling: ReadCeiling) -> Callable[[Sequence[int], int], Trial]:
+    def variant(column: ComparedEngine, ceiling: ReadCeiling) -> Callable[[Sequence[int], int], Trial]:
         def write(prompt: Sequence[int], repetition: int) -> Trial:
             meter = EnergyMeter()
             recording = write_column(column, Request(prompt=prompt, cache_key=str(repetition), **settings))
@@ -79,7 +79,7 @@ def measure(
 
 
 def _describe(
-    column: Column, trials: Sequence[Trial], first: Sequence[Trial], places: Sequence[tuple[int, int]]
+    column: ComparedEngine, trials: Sequence[Trial], first: Sequence[Trial], places: Sequence[tuple[int, int]]
 ) -> ColumnResult:
     rounds = [r for trial in trials for r in trial.recording.rounds]
     counted = [_counted(column, trial, *place) for trial, place in zip(trials, places, strict=True)]
@@ -105,7 +105,7 @@ def _describe(
     )
 
 
-def _counted(column: Column, trial: Trial, prompt: int, repetition: int) -> ColumnTrial:
+def _counted(column: ComparedEngine, trial: Trial, prompt: int, repetition: int) -> ColumnTrial:
     rounds = trial.recording.rounds
     drafted = sum(r.drafted for r in rounds)
     read = sum(_read_bytes(column.engine.target, r.drafted + 1) for r in rounds)
@@ -136,7 +136,7 @@ def _mean_joules(joules: Sequence[float | None], tokens: Sequence[int]) -> float
     return sum(known) / sum(tokens) if len(known) == len(joules) else None
 
 
-def _weights_file(column: Column) -> Path:
+def _weights_file(column: ComparedEngine) -> Path:
     return column.engine.bundle.path / column.engine.target.entry.weights
 
 

@@ -26,7 +26,7 @@ from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.strategy import TextSettings
+from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.verifiers.known import VERIFIERS
@@ -115,7 +115,7 @@ def lenience_left_on(patch: MonkeyPatch) -> None:
 
 def greedy_lenience_left_on(patch: MonkeyPatch) -> None:
     """A drafted token is kept where it is half as likely as the best."""
-    patch.setattr(TextSettings, "lossless", property(lambda strategy: False))
+    patch.setattr(ChosenSettings, "lossless", property(lambda strategy: False))
 
     def lenient(text: Any, logits: Logits, drafted: list[int], place: int, token: int) -> bool:
         row = text.shaper.process(logits[place], drafted[:place])

@@ -14,7 +14,7 @@ from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.scheduling.strategy import TextSettings, choose_settings
+from mxspec.runtime.scheduling.strategy import ChosenSettings, choose_settings
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.measured import ENOUGH, Measured
 
@@ -27,7 +27,7 @@ class Model(RandomDrafter):
     name = "model"
 
 
-def choose(measured: Measured | None = None, *, draft: bool = True, **settings: Any) -> TextSettings:
+def choose(measured: Measured | None = None, *, draft: bool = True, **settings: Any) -> ChosenSettings:
     request = Request(prompt="x", **settings)
     drafters = make_drafters(5, None) | ({"model": Model(5)} if draft else {})
     sampling = Sampling(settings.get("temperature", 0))
