@@ -21,9 +21,9 @@ from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText, Timing
+from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText
 from mxspec.runtime.scheduling.strategy import ChosenSettings
-from mxspec.runtime.scheduling.tally import Tally
+from mxspec.runtime.scheduling.tally import Tally, Timing
 from mxspec.runtime.text.stop import TextStream
 
 Ended = tuple[Node, FinishReason]
@@ -245,20 +245,8 @@ class Search:
     def emit(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
         """Note the figures of the steps; answer if the search is over."""
         steps = self.steps - self._steps_before
-        if self.tally.first_token is None:
-            self.tally.first_token = time.perf_counter()
-        self.tally.rounds.append(
-            Round(
-                drafted=self._drafted,
-                evaluated=min(steps - self.over, self._drafted),  # not counting the first step
-                accepted=steps - 1,
-                emitted=steps,
-                draft_seconds=timing.drafted - timing.encoded,
-                target_seconds=timing.scored - timing.drafted,
-                seconds=time.perf_counter() - timing.began,
-                experts=timing.experts,
-            )
-        )
+        evaluated = min(steps - self.over, self._drafted)  # not counting the first step
+        self.tally.add(timing.round(self._drafted, evaluated, steps - 1, steps))
         if self.over:
             self._answer(self._found())
 
@@ -266,9 +254,7 @@ class Search:
 
     def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
         self._slots = [each.slot for each in taken]
-        self.tally.began = began
-        self.tally.reread_tokens = taken[0].again
-        self.tally.reused_tokens = len(self.settings.source) - taken[0].slot.target_unencoded + taken[0].target
+        self.tally.begin(began, taken[0])
 
     def finish(self, reason: FinishReason) -> None:
         """End early, with the best texts so far."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -14,21 +13,7 @@ from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.strategy import ChosenSettings
-from mxspec.runtime.scheduling.tally import Tally
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Times of a step (perf_counter): when it began, and when its sources, drafts and scores were done.
-
-    `experts` is the mean number of a layer's experts that scoring touched, None without experts.
-    """
-
-    began: float
-    encoded: float
-    drafted: float
-    scored: float
-    experts: float | None = None
+from mxspec.runtime.scheduling.tally import Tally, Timing
 
 
 class Outbox(Protocol):

@@ -8,7 +8,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mxspec.runtime.events import Round, Statistics
+from mxspec.runtime.models.slots import Taken
+from mxspec.runtime.round_trace import RoundTrace
 from mxspec.runtime.scheduling.strategy import ChosenSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of a step (perf_counter): when it began, and when its sources, drafts and scores were done.
+
+    `experts` is the mean number of a layer's experts that scoring touched, None without experts.
+    """
+
+    began: float
+    encoded: float
+    drafted: float
+    scored: float
+    experts: float | None = None
+
+    def round(
+        self,
+        drafted: int,
+        evaluated: int,
+        accepted: int,
+        emitted: int,
+        *,
+        sample: int = 0,
+        stopped: bool = False,
+        trace: RoundTrace | None = None,
+    ) -> Round:
+        """The round of a text in the step, which ends now."""
+        return Round(
+            drafted,
+            evaluated,
+            accepted,
+            emitted,
+            draft_seconds=self.drafted - self.encoded,
+            target_seconds=self.scored - self.drafted,
+            seconds=time.perf_counter() - self.began,
+            sample=sample,
+            stopped=stopped,
+            experts=self.experts,
+            trace=trace,
+        )
 
 
 @dataclass(slots=True)
@@ -26,6 +68,18 @@ class Tally:
     encode_seconds: float = 0.0
     rounds: list[Round] = field(default_factory=list)
     origins: Counter[str] = field(default_factory=Counter)
+
+    def begin(self, began: float, place: Taken) -> None:
+        """The text has a slot, which holds some of its source and prompt."""
+        self.began = began
+        self.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
+        self.reread_tokens = place.again
+
+    def add(self, done: Round) -> None:
+        """Count a round that has just ended."""
+        if self.first_token is None:
+            self.first_token = time.perf_counter()
+        self.rounds.append(done)
 
     def statistics(self) -> Statistics:
         """The statistics of the rounds so far."""

@@ -16,7 +16,7 @@ import numpy as np
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters.drafter import Proposal, Wanted
 from mxspec.runtime.drafters.isolated import IsolatedDrafter
-from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
+from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Token
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.slots import Slot, Slots, Taken
 from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
@@ -27,9 +27,9 @@ from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logpro
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText, Timing
+from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText
 from mxspec.runtime.scheduling.strategy import ChosenSettings
-from mxspec.runtime.scheduling.tally import Tally
+from mxspec.runtime.scheduling.tally import Tally, Timing
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
 from mxspec.runtime.text.stop import TextStream
 from mxspec.runtime.verifiers.greedy import verify_greedy
@@ -285,24 +285,17 @@ class Text:
             if (reason := self._end_after(token)) is not None:
                 break
         self.slot.rollback(len(self.tokens) - 1)
-        now = time.perf_counter()
-        done = Round(
-            drafted=len(proposal.tokens),
-            evaluated=min(verdict.evaluated, len(events)),
-            accepted=min(verdict.accepted, len(events)),
-            emitted=len(events),
-            draft_seconds=timing.drafted - timing.encoded,
-            target_seconds=timing.scored - timing.drafted,
-            seconds=now - timing.began,
-            experts=timing.experts,
+        done = timing.round(
+            len(proposal.tokens),
+            min(verdict.evaluated, len(events)),
+            min(verdict.accepted, len(events)),
+            len(events),
             sample=self.sample,
             stopped=not self.drafter.cheap and len(proposal.tokens) - self._forced < self._k,
             trace=None if self._tracer is None else self._tracer.round(len(events)),
         )
         first = not self.tally.rounds
-        if first:
-            self.tally.first_token = now
-        self.tally.rounds.append(done)
+        self.tally.add(done)
         self._outbox.put(*events, done)
         if not first:
             self.acceptance.observe_round(done)
@@ -320,9 +313,7 @@ class Text:
         self.acceptance = Share.like(load.pair[self.drafter.name])
         self._slot = place.slot
         self._slot.tokens = self.tokens
-        self.tally.began = began
-        self.tally.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
-        self.tally.reread_tokens = place.again
+        self.tally.begin(began, place)
         self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
         self._begun = True
 
