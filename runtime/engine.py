@@ -40,7 +40,7 @@ from mxspec.runtime.scheduling.strategy import choose_settings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate, Message, characters
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer, longest_text
 from mxspec.runtime.verifiers.measured import Measured
 

@@ -11,7 +11,7 @@ from mxspec.formats.sampling import SamplingParameters
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.sampling.beam_settings import Beams, EarlyStopping
-from mxspec.runtime.text.stop import check_stops
+from mxspec.runtime.text.stream import check_stops
 
 K = int | Literal["auto"]
 Message = Mapping[str, Any]

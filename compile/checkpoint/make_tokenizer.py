@@ -12,7 +12,7 @@ from mxspec.compile.quiet import quiet_transformers
 from mxspec.formats.errors import CheckpointError, MxspecError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import parse_json
-from mxspec.runtime.text.panics import guarded
+from mxspec.runtime.text.untrusted_tokenizer import guarded
 
 PIECES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")  # the latter are T5's and mBART's names
 VOCABULARY, MERGES = "vocab.json", "merges.txt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 
 
 class Node:

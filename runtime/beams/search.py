@@ -24,7 +24,7 @@ from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText
 from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally, Timing
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 
 Ended = tuple[Node, FinishReason]
 

@@ -13,7 +13,7 @@ from mxspec.runtime.events import FinishReason
 from mxspec.runtime.sampling.logprobs import raw_logprob
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 
 
 class Shaping:

@@ -194,3 +194,15 @@ class ByText:
 
     def end(self, memory: Any, tokens: Sequence[int]) -> None:
         """Nothing is kept."""
+
+
+class NoDrafter(ByText):
+    """Proposes nothing."""
+
+    name = "none"
+
+    def limit(self, length: int, source: int = 0) -> int:
+        return 0
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        return []

@@ -6,14 +6,13 @@ from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.drafters.draft import Draft, StatesDraft
-from mxspec.runtime.drafters.drafter import Drafter
+from mxspec.runtime.drafters.drafter import Drafter, NoDrafter
 from mxspec.runtime.drafters.guess import SaysChances
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.ngram import NgramDrafter, NgramTables
-from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.grammars.matcher import Matcher, one_line
-from mxspec.runtime.text.panics import guarded
+from mxspec.runtime.text.untrusted_tokenizer import guarded
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

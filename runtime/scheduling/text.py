@@ -31,7 +31,7 @@ from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, Schedul
 from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally, Timing
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.greedy import verify_greedy
 from mxspec.runtime.verifiers.verdict import Verdict
 from mxspec.runtime.verifiers.verifier import Scored

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 
 from tokenizers import Tokenizer
 
-from mxspec.runtime.text.panics import guarded
+from mxspec.runtime.text.untrusted_tokenizer import guarded
 
 LOST = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for invalid UTF-8
 CHARACTER_BYTES = 4  # bytes of a character in UTF-8, at most

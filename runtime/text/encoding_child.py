@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.guarded.child import Answer
 from mxspec.runtime.guarded.forking import Bounds, fork_for_each
-from mxspec.runtime.text.panics import guarded
+from mxspec.runtime.text.untrusted_tokenizer import guarded
 
 BOUNDS = Bounds(memory_bytes=512 << 20, stack_bytes=8 << 20)
 

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import shorten
 from mxspec.runtime.text.encoding import check_expressions, encoder_of
-from mxspec.runtime.text.panics import guarded
-from mxspec.runtime.text.untrusted_tokenizer import check_growth
+from mxspec.runtime.text.untrusted_tokenizer import check_growth, guarded
 
 LOSSY = 16  # factor for tokenizers that can make one token of many characters, such as <unk>
 LONG = 1 << 14  # characters that take about 10 milliseconds

@@ -1,4 +1,4 @@
-"""What a stranger's tokenizer.json could do to a process: expressions that take any time, and texts of any length.
+"""What a tokenizer.json could do to a process: expressions that take any time, texts of any length, panics.
 
 The engine that searches for expressions (Oniguruma) tries one way to match after another: `\\w*\\w*\\d` takes a time
 that grows with the cube of a text's length, minutes for a page, and no other thread of Python runs meanwhile. It gives
@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from mxspec.formats.errors import BundleError, MxspecError
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -94,3 +97,23 @@ def _growth_of(step: dict[str, Any]) -> float:
 def _longest_entry(table: bytes) -> int:
     """Bytes of the longest text in sentencepiece's table: the size of an index in 4 bytes, that, and texts with NUL."""
     return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")))
+
+
+@contextmanager
+def guarded(what: str, error: type[MxspecError] = BundleError) -> Iterator[None]:
+    """Raise `error` for what the library raises, and BundleError for its panics: only a broken file makes it panic.
+
+    It raises plain Exception; its panics are BaseExceptions.
+    """
+    try:
+        yield
+    except Exception as problem:
+        raise error(f"{what}: {_line(problem)}") from None
+    except BaseException as problem:
+        if type(problem).__name__ != "PanicException":  # pyo3's; it can be imported from nowhere
+            raise
+        raise BundleError(f"{what}: {_line(problem)}; the tokenizer.json is damaged") from None
+
+
+def _line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())

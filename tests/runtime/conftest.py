@@ -15,9 +15,8 @@ from tokenizers import Tokenizer
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.drafters.draft import Draft
-from mxspec.runtime.drafters.drafter import Choice
+from mxspec.runtime.drafters.drafter import Choice, NoDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.events import Event
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.part import Part
@@ -27,7 +26,7 @@ from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.text import Text
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.verifier import Verifier
 

@@ -15,8 +15,7 @@ from transformers.convert_slow_tokenizer import generate_merges
 
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.validation import shorten
-from mxspec.runtime.text.panics import guarded
-from mxspec.runtime.text.untrusted_tokenizer import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
+from mxspec.runtime.text.untrusted_tokenizer import GPT_4O, LLAMA_3, QWEN_2, TEKKEN, guarded
 
 PREFIX = "tokenizer.ggml."
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of tokens; 1 is a normal one, 6 a byte

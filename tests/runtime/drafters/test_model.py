@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mxspec.runtime.drafters.draft import Draft
-from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Choice, NoDrafter, Proposal, Wanted
 from mxspec.runtime.drafters.known import make_drafters
-from mxspec.runtime.drafters.none import NoDrafter
 from mxspec.runtime.drafters.stopping import level_of, peak_probability, shares_by_level
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.draft_tokens import DraftTokens

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.text.chat import ChatTemplate
 from mxspec.runtime.text.conversation import Conversation
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.text.tokenizer import encode_rendered
 
 from .chat_templates import SPECIAL, TEMPLATES, bundle_of

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from mxspec.runtime.text.detokenize import Pieces, Whole, detokenizer
-from mxspec.runtime.text.stop import TextStream
+from mxspec.runtime.text.stream import TextStream
 
 LOST = "\N{REPLACEMENT CHARACTER}"
 BYTES = [

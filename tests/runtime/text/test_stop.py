@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.text.stop import StopSearch, TextStream, check_stops
+from mxspec.runtime.text.stream import StopSearch, TextStream, check_stops
 
 
 def first_stop(text: str, stops: list[str]) -> tuple[str, str | None]:

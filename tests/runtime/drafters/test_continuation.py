@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mxspec.formats.errors import BundleError
-from mxspec.runtime.text.continuation import Continuation
+from mxspec.runtime.drafters.text_draft import Continuation
 
 TEXT = "the other child was born in a summer – été – and the cat 猫 sat on 12345 mats 🐈, there.\n\n  Then they left."
 
