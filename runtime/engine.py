@@ -34,9 +34,9 @@ from mxspec.runtime.request import Request, TypedControlTokens, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.chosen_settings import choose_settings
 from mxspec.runtime.scheduling.scheduled_text import ScheduledText
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.strategy import choose_settings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
 from mxspec.runtime.text.chat import ChatTemplate, Message, characters

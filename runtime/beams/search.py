@@ -21,8 +21,8 @@ from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText
-from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally, Timing
 from mxspec.runtime.text.stream import TextStream
 

@@ -12,7 +12,7 @@ from mxspec.runtime.models.slots import Slot, Slots, Taken
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.strategy import ChosenSettings
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally, Timing
 
 

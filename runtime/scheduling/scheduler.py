@@ -22,8 +22,8 @@ from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, ScheduledText, draft_piece
-from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Timing
 
 KIB = 1 << 10

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mxspec.runtime.events import Round, Statistics
 from mxspec.runtime.models.slots import Taken
 from mxspec.runtime.round_trace import RoundTrace
-from mxspec.runtime.scheduling.strategy import ChosenSettings
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob, shaped_logpro
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText
-from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.tally import Tally, Timing
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
 from mxspec.runtime.text.stream import TextStream

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.drafter import Proposal
 from mxspec.runtime.round_trace import Decision, DraftedToken, Next, NextKind, RoundTrace, Why
-from mxspec.runtime.scheduling.strategy import ChosenSettings
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.verifiers.verdict import Verdict
 
 

@@ -23,8 +23,8 @@ from mxspec.runtime.models.part import Part
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduler import Scheduler
-from mxspec.runtime.scheduling.strategy import ChosenSettings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.known import VERIFIERS

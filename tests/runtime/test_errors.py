@@ -16,14 +16,26 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.drafters import drafter
 from mxspec.runtime.models import caches, encoder, graph, reader, session
 from mxspec.runtime.sampling import settings
-from mxspec.runtime.scheduling import strategy, worker
+from mxspec.runtime.scheduling import chosen_settings, worker
 from mxspec.runtime.text import chat, tokenizer
 
 
 def public_modules() -> set[ModuleType]:
     """Those that public names come from, and those that they call."""
     homes = {sys.modules[getattr(mxspec, name).__module__] for name in mxspec.__all__ if name != "__version__"}
-    return homes | {caches, chat, drafter, encoder, graph, reader, session, settings, strategy, tokenizer, worker}
+    return homes | {
+        caches,
+        chat,
+        chosen_settings,
+        drafter,
+        encoder,
+        graph,
+        reader,
+        session,
+        settings,
+        tokenizer,
+        worker,
+    }
 
 
 def named_errors(module: ModuleType) -> Iterator[str]:

@@ -26,7 +26,7 @@ from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shaper import Shaper
-from mxspec.runtime.scheduling.strategy import ChosenSettings
+from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.verifiers import mrs
 from mxspec.runtime.verifiers.known import VERIFIERS
