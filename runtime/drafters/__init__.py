@@ -4,9 +4,7 @@ NAMES = (
     "model",
     "suffix",
     "ngram",
-    "lookup",
     "hierarchical",
-    "mix",
     "random",
     "none",
 )  # under which users ask for them

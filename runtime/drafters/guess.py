@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mxspec.runtime.drafters.drafter import ByText, Drafter, Wanted
+from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.policy.shares import Shares
 from mxspec.runtime.sampling.distribution import Distribution
@@ -77,14 +77,6 @@ def copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -
         beyond.append(token)
 
 
-class SaysChances(Drafter, Protocol):
-    """A drafter that knows beforehand how likely its guesses are to be kept."""
-
-    def chances(self, want: Wanted) -> list[float]:
-        """For each token that is worth its row the chance that it and all before it are kept."""
-        ...
-
-
 class Guesser(Protocol):
     """What is remembered of a text, and guesses how it goes on."""
 
@@ -96,16 +88,11 @@ class Guesser(Protocol):
 class GuessingDrafter(ByText):
     """A drafter whose memory of a text is a guesser: a guess is a distribution of one token."""
 
-    def chances(self, want: Wanted) -> list[float]:
-        return self._guess(want).chances(want.break_even.row)
-
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
-            for token in self._guess(want).worthwhile(want.break_even):
+            guesser: Guesser = want.memory
+            guess = guesser.guess(want.tokens, want.proposal.tokens, want.k)
+            for token in guess.worthwhile(want.break_even):
                 if not want.add(token, Distribution.point(token), self.name):
                     break
         return []
-
-    def _guess(self, want: Wanted) -> Guess:
-        guesser: Guesser = want.memory
-        return guesser.guess(want.tokens, want.proposal.tokens, want.k)

@@ -7,10 +7,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.runtime.drafters.draft import Draft, StatesDraft
 from mxspec.runtime.drafters.drafter import Drafter, NoDrafter
-from mxspec.runtime.drafters.guess import SaysChances
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
-from mxspec.runtime.drafters.lookup import LookupDrafter
-from mxspec.runtime.drafters.mix import MixDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.ngram import NgramDrafter, NgramTables
 from mxspec.runtime.drafters.random import RandomDrafter
@@ -39,22 +36,14 @@ def make_drafters(
     ngrams: NgramTables | None = None,
 ) -> dict[str, Drafter]:
     """The drafters that are possible: guessing by a model needs a draft, guessing by tables needs the tables."""
-    suffix = SuffixDrafter(shared_suffixes, corpus)
-    mixed: list[SaysChances] = [SuffixDrafter(0, corpus)]
-    drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size), suffix, LookupDrafter()]
+    drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size), SuffixDrafter(shared_suffixes, corpus)]
     if ngrams is not None:
-        mixed.append(NgramDrafter(ngrams))
-        drafters.append(mixed[-1])
+        drafters.append(NgramDrafter(ngrams))
     if draft is not None:
-        drafters.append(_of_model(draft))
+        drafters.append(TextDrafter(draft) if isinstance(draft, TextDraft) else ModelDrafter(draft))
         if not isinstance(draft, StatesDraft | TextDraft):
             drafters.append(HierarchicalDrafter(draft))
-    drafters.append(MixDrafter(mixed, None if draft is None else _of_model(draft)))
     return {drafter.name: drafter for drafter in drafters}
-
-
-def _of_model(draft: Draft) -> ModelDrafter:
-    return TextDrafter(draft) if isinstance(draft, TextDraft) else ModelDrafter(draft)
 
 
 def why_missing(name: str, *, has_draft: bool) -> GenerationError:

@@ -67,10 +67,6 @@ class NgramDrafter(ByText):
     def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> NgramText:
         return NgramText(self._tables)
 
-    def chances(self, want: Wanted) -> list[float]:
-        memory: NgramText = want.memory
-        return memory.chances(want.tokens, want.proposal.tokens, want.k, want.break_even.row)
-
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         for want in wanted:
             self._propose(want)
@@ -78,7 +74,8 @@ class NgramDrafter(ByText):
 
     def _propose(self, want: Wanted) -> None:
         """The number of tokens depends on the likeliest ones, not on those that are drawn."""
-        chances = self.chances(want)
+        memory: NgramText = want.memory
+        chances = memory.chances(want.tokens, want.proposal.tokens, want.k, want.break_even.row)
         if gain(chances, want.break_even) < 0:
             return
         last = [*want.tokens[-2:], *want.proposal.tokens]

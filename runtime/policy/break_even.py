@@ -28,10 +28,6 @@ class BreakEven:
         """Whether all requested tokens are proposed, however unlikely they are."""
         return self.row == 0
 
-    def with_calls(self, call: float) -> BreakEven:
-        """The cost for a drafter that takes a call of this cost for each token."""
-        return BreakEven(row=self.row + call, start=self.start + call, call=self.row + call)
-
 
 ALL_WANTED = BreakEven()
 

@@ -20,7 +20,7 @@ REFUSALS: dict[str, tuple[tuple[Any, ...], str]] = {
     "store": ((False,), "is not supported: nothing is kept after the answer"),
     "modalities": ((["text"],), _NO_HEARING),
     "audio": ((), _NO_HEARING),
-    "prediction": ((), "is not supported; mxspec.drafter: lookup guesses by the prompt"),
+    "prediction": ((), "is not supported; mxspec.drafter: suffix guesses by the prompt"),
     "moderation": ((), "is not supported"),
     "web_search_options": ((), "is not supported: nothing is looked up"),
     "service_tier": (("auto", "default"), "is not supported: there is one"),

@@ -97,7 +97,7 @@ def test_drafters_and_batches_change_nothing(engine: mxspec.Engine) -> None:
     plain = [request(question, k=0) for question in QUESTIONS[:5]]
     together = ids_of(engine, plain)
     assert [ids_of(engine, [alone])[0] for alone in plain] == together
-    for drafter in ("model", "suffix", "lookup", "mix"):
+    for drafter in ("model", "suffix"):
         drafted = [request(question, k=4, drafter=drafter) for question in QUESTIONS[:5]]
         assert ids_of(engine, drafted) == together, drafter
 

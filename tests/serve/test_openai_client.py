@@ -248,14 +248,14 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     assert own["k_max"] == 8
     assert own["draft"] is True
     assert own["baseline"] is None
-    assert {"model", "suffix", "lookup", "none"} <= set(own["drafters"])
+    assert {"model", "suffix", "hierarchical", "none"} <= set(own["drafters"])
     with pytest.raises(openai.NotFoundError) as error:
         client.completions.create(model="huge", prompt="x")
     assert error.value.code == "model_not_found"
     assert error.value.param == "model"
 
 
-@pytest.mark.parametrize("settings", [{"k": 0}, {"k": 3}, {"drafter": "suffix"}, {"drafter": "lookup", "k": 8}])
+@pytest.mark.parametrize("settings", [{"k": 0}, {"k": 3}, {"drafter": "suffix"}, {"drafter": "hierarchical", "k": 8}])
 def test_no_way_of_drafting_changes_a_greedy_text(client: openai.OpenAI, settings: dict[str, Any]) -> None:
     asked: Any = {"model": "tiny", "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
     plain = client.completions.create(**asked)

@@ -125,7 +125,7 @@ def test_other_ways_to_write_give_the_same_text(bundle: Bundle, model: Any) -> N
         pytest.skip("compiled without a baseline")
     with Engine(bundle.path, slots=4, model=model) as engine:
         plain = engine.submit(asked(PROMPTS[0], k=0)).result().token_ids
-        assert engine.submit(asked(PROMPTS[0], k=3, drafter="mix")).result().token_ids == plain
+        assert engine.submit(asked(PROMPTS[0], k=3, drafter="suffix")).result().token_ids == plain
         traced = engine.submit(asked(PROMPTS[0], k=3, trace=True)).result()
         assert traced.token_ids == plain
         beams = [engine.submit(asked(PROMPTS[1], beams=2, k=k, max_new_tokens=8)).result() for k in (0, 2)]

@@ -38,7 +38,7 @@ def many(tmp_path: Path) -> str:
 
 def test_a_right_engine_passes(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
     record = tmp_path / "record.json"
-    options = ("--drafter", "model", "--drafter", "lookup", "--run-code", "--json", "--record", record)
+    options = ("--drafter", "model", "--drafter", "suffix", "--run-code", "--json", "--record", record)
     result = run(tiny_bundles["near"], "--task", SUMMARIES, "--task", CODE, *options)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -1,9 +1,8 @@
-"""Suffix decoding and prompt lookup: what they propose, how far, and what they learn from whom."""
+"""Suffix decoding: what it proposes, how far, and what it learns from whom."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from mxspec.formats.errors import BundleError
 from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
-from mxspec.runtime.drafters.lookup import LookupDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN, PastAnswers
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
@@ -57,9 +55,9 @@ class Text:
         self.drafter.end(self.memory, self.tokens)
 
 
-@pytest.fixture(params=[SuffixDrafter, LookupDrafter])
-def drafter(request: pytest.FixtureRequest) -> Any:
-    return request.param()
+@pytest.fixture
+def drafter() -> SuffixDrafter:
+    return SuffixDrafter()
 
 
 def test_the_tokens_that_followed_before_are_proposed(drafter: Drafter) -> None:

@@ -11,6 +11,7 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime import verifiers
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.random import RandomDrafter
+from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
@@ -106,7 +107,11 @@ def test_greedy_text_drafts_by_cost() -> None:
         ({"drafter": "model", "draft": False}, "the bundle holds no draft"),
         ({"drafter": "hierarchical", "draft": False}, "the bundle holds no draft"),
         ({"drafter": "ngram"}, "the bundle holds no n-gram tables; compile it with --ngram TEXT"),
-        ({"temperature": 1, "seed": 3, "k": 3, "drafter": "mix", "verifier": "mrs"}, "drafter: got mix with a seed"),
+        (
+            {"temperature": 1, "seed": 3, "k": 3, "drafter": SuffixDrafter(1 << 16), "verifier": "mrs"},
+            "drafter: got suffix with a seed",
+        ),
+        ({"drafter": "mix"}, "drafter: got 'mix', expected one of model, suffix, ngram, hierarchical"),
         ({"drafter": "none", "k": 3}, "k: got 3, but no drafter proposes"),
         ({"k": 7}, "k: got 7, expected auto, or 0 to 6"),
     ],

@@ -94,7 +94,7 @@ def drafter_of(name: str, draft: Any) -> Drafter:
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@pytest.mark.parametrize("name", ["suffix", "ngram", "lookup", "hierarchical", "mix", "random"])
+@pytest.mark.parametrize("name", ["suffix", "ngram", "hierarchical", "random"])
 def test_so_they_have_by_every_drafter_and_verifier(surprise: Surprise, name: str, verifier: str) -> None:
     assert surprise(3, 500, partial(drafter_of, name), verifier=verifier) > FALSE_ALARM
 
