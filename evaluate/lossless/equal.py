@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mxspec.evaluate.lossless.alone import Alone
+from mxspec.evaluate.lossless.drafters import RehearsedDrafter
 from mxspec.evaluate.lossless.effort import Effort, Speed
 from mxspec.evaluate.lossless.finding import Equality, Part
 from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
 from mxspec.evaluate.lossless.prompts import Prompt
-from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
 from mxspec.evaluate.lossless.write import write_all
 from mxspec.evaluate.progress import Progress
 from mxspec.formats.errors import GenerationError

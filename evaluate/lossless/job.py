@@ -6,6 +6,7 @@ import importlib.util
 import re
 from dataclasses import dataclass, replace
 
+from mxspec.evaluate.lossless.drafters import RandomDrafter
 from mxspec.evaluate.lossless.prompts import Prompt
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import DRAWN, PARAMETERS
@@ -93,8 +94,9 @@ class Way:
 
 
 def guessing(engine: Engine) -> list[Drafter]:
-    """The drafters of a bundle, its draft model first, without `none`."""
-    drafters = (drafter for name, drafter in engine.drafters.items() if name != "none")
+    """The drafters of a bundle, its draft model first, without `none`; and one that guesses at random."""
+    own = [drafter for name, drafter in engine.drafters.items() if name != "none"]
+    drafters = [RandomDrafter(engine.bundle.manifest.tokenizer.vocab_size), *own]
     return sorted(drafters, key=lambda drafter: drafter.name != "model")
 
 

@@ -5,6 +5,5 @@ NAMES = (
     "suffix",
     "ngram",
     "hierarchical",
-    "random",
     "none",
 )  # under which users ask for them

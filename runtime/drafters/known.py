@@ -10,7 +10,6 @@ from mxspec.runtime.drafters.drafter import Drafter, NoDrafter
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.ngram import NgramDrafter, NgramTables
-from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.text_draft import TextDraft, TextDrafter
@@ -36,7 +35,7 @@ def make_drafters(
     ngrams: NgramTables | None = None,
 ) -> dict[str, Drafter]:
     """The drafters that are possible: guessing by a model needs a draft, guessing by tables needs the tables."""
-    drafters: list[Drafter] = [NoDrafter(), RandomDrafter(vocab_size), SuffixDrafter(shared_suffixes, corpus)]
+    drafters: list[Drafter] = [NoDrafter(), SuffixDrafter(shared_suffixes, corpus)]
     if ngrams is not None:
         drafters.append(NgramDrafter(ngrams))
     if draft is not None:

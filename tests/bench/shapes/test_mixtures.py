@@ -16,6 +16,7 @@ from bench.shapes.known import ALL_SHAPES, MIXTURES, MixtureShape
 from bench.shapes.random_bundle import config_of, random_bundle
 from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.evaluate.bench.model import calls
+from mxspec.evaluate.lossless.drafters import RandomDrafter
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS
@@ -138,7 +139,7 @@ def test_an_answer_says_how_many_experts_a_step_touched(tmp_path: Path) -> None:
             next(event.statistics for event in engine.generate([3, 4, 5], **settings) if isinstance(event, Finished))
             for settings in (
                 {"max_new_tokens": 12, "k": 0, "ignore_eos": True},
-                {"max_new_tokens": 12, "k": 4, "ignore_eos": True, "drafter": "random"},
+                {"max_new_tokens": 12, "k": 4, "ignore_eos": True, "drafter": RandomDrafter(SMALL["vocab_size"])},
             )
         )
     assert alone.experts_a_step == 2.0

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 from scipy import stats
 
+from mxspec.evaluate.lossless.drafters import RehearsedDrafter
 from mxspec.evaluate.lossless.effort import EFFORTS, Effort
 from mxspec.evaluate.lossless.evidence import FAULTS, Evidence
 from mxspec.evaluate.lossless.finding import Equality
-from mxspec.evaluate.lossless.rehearsed import RehearsedDrafter
 from mxspec.evaluate.speccheck import main
 
 SMALL = Effort(5, equal_tokens=16, sampled_tokens=120)

@@ -172,7 +172,7 @@ def test_a_seed_that_was_drawn_is_reported_and_repeats_the_text(bundle: str, run
 def test_a_seed_means_one_text_whatever_is_drafted(bundle: str, run: Any) -> None:
     options = [bundle, "hello", "--temperature", "2", "--max-new-tokens", "20", "--seed", "7"]
     plain = ids_of(run, *options, "--drafter", "none")
-    for more in (["--k", "5", "--verifier", "match"], ["--drafter", "random"], []):
+    for more in (["--k", "5", "--verifier", "match"], ["--drafter", "suffix"], []):
         assert ids_of(run, *options, *more) == plain
     closing = run(*options).stderr
     assert "verifier match, sampled · seed 7 ·" in closing

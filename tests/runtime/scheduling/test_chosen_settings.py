@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxspec.evaluate.lossless.drafters import RandomDrafter
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime import verifiers
 from mxspec.runtime.drafters.known import make_drafters
-from mxspec.runtime.drafters.random import RandomDrafter
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
@@ -54,7 +54,7 @@ def chosen(**settings: Any) -> tuple[str, Any, str, str]:
         ({"temperature": 1, "lenience": 0.5}, ("model", 4, "mrs", "sampled")),
         ({"temperature": 1, "drafter": "none"}, ("none", 0, "match", "sampled")),
         ({"temperature": 1, "draft": False, "seed": 3}, ("suffix", "auto", "match", "sampled")),
-        ({"temperature": 1, "drafter": "random", "k": 3}, ("random", 3, "block", "sampled")),
+        ({"temperature": 1, "drafter": RandomDrafter(5), "k": 3}, ("random", 3, "block", "sampled")),
     ],
 )
 def test_the_strategy_for_sampled_text(settings: dict[str, Any], expected: tuple[str, Any, str, str]) -> None:

@@ -19,6 +19,7 @@ import pytest
 from scipy.stats import chi2
 
 from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.evaluate.lossless.drafters import RandomDrafter
 from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
@@ -90,7 +91,8 @@ def drafter_of(name: str, draft: Any) -> Drafter:
     text = np.random.default_rng(1).integers(0, VOCAB, 60).astype(np.int32)
     corpus = SuffixCorpus.of({"tokens": text, "ends": suffix_order(text)}, VOCAB)
     ngrams = NgramTables(count_ngrams(text, VOCAB), VOCAB)
-    return make_drafters(VOCAB, Draft(draft), 1 << 16, corpus, ngrams)[name]
+    known = make_drafters(VOCAB, Draft(draft), 1 << 16, corpus, ngrams)
+    return (known | {"random": RandomDrafter(VOCAB)})[name]
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)

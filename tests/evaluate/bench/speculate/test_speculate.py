@@ -23,17 +23,17 @@ Specbench = Callable[..., Result]
 
 
 def test_speculation_is_compared_with_the_formula(tiny_bundles: dict[str, Path], specbench: Specbench) -> None:
-    options = ("--prompts=2", "--new-tokens=12", "--repetitions=1", "--drafter=model", "--drafter=random")
+    options = ("--prompts=2", "--new-tokens=12", "--repetitions=1", "--drafter=model", "--drafter=suffix")
     result = specbench("speculate", str(tiny_bundles["near"]), *options, "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert set(SpeculateResult.model_validate(report).drafters) == {"model", "random"}
+    assert set(SpeculateResult.model_validate(report).drafters) == {"model", "suffix"}
     found = report["drafters"]["model"]
     rows = found["rows"]
     assert [row["k"] for row in rows] == list(range(1, 9))
     assert 0 <= found["auto"]["drafted_per_round"] <= 8
     assert len(found["auto"]["trials_speedup"]) == 2
-    assert max(row["acceptance"] for row in report["drafters"]["random"]["rows"]) < 0.5
+    assert max(row["acceptance"] for row in report["drafters"]["suffix"]["rows"]) < 0.5
     for row in rows:
         assert row["speedup"] / row["predicted"] == pytest.approx(row["measured_over_predicted"], rel=0.5)
         assert 1 <= row["tokens_per_round"] <= row["k"] + 1

@@ -1,8 +1,10 @@
-"""A drafter that knows the texts in advance and makes some errors, so that every number of accepted tokens occurs."""
+"""Drafters of the checks: one that guesses at random, and one that knows the texts and makes some errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import numpy as np
 
 from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.sampling.distribution import Distribution
@@ -10,8 +12,29 @@ from mxspec.runtime.sampling.distribution import Distribution
 _ERRS = (3, 11, 12, 20)  # of every 23 positions, those with a wrong guess
 
 
+class RandomDrafter(ByText):
+    """Every token of the vocabulary is as likely as any other, also where the text is greedy.
+
+    The case with the least acceptance in theory (Leviathan et al. 2023, section 3.6): nearly every token is rejected.
+    """
+
+    name = "random"
+    cheap = False  # by cost it would propose nothing
+
+    def __init__(self, vocab_size: int) -> None:
+        self._any = Distribution.of(np.ones(vocab_size, np.float32))
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
+        for want in wanted:
+            for _ in range(want.k):
+                token = want.choice.draw(self._any, want.draws, len(want.proposal.tokens))
+                if not want.add(token, self._any, self.name):
+                    break
+        return []
+
+
 class RehearsedDrafter(ByText):
-    """Guesses the texts that it was given; its acceptance does not depend on the pair's draft."""
+    """Guesses the texts that it was given, so that every number of accepted tokens occurs with any draft."""
 
     name = "rehearsed"
     cheap = False  # it only drafts with a fixed K
