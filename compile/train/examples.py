@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxspec.compile.train.texts import Text
+from mxspec.compile.train.texts import TrainingText
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
 
@@ -87,7 +87,7 @@ def is_held_out(number: int) -> bool:
     return number % HELD_OUT == HELD_OUT - 1
 
 
-def read_examples(session: Session, texts: Sequence[Text]) -> list[Example]:
+def read_examples(session: Session, texts: Sequence[TrainingText]) -> list[Example]:
     """Have the target read texts, as many at a time as it has slots."""
     found = []
     for first in range(0, len(texts), session.slots):
@@ -95,7 +95,7 @@ def read_examples(session: Session, texts: Sequence[Text]) -> list[Example]:
     return found
 
 
-def _read(session: Session, texts: Sequence[Text]) -> list[Example]:
+def _read(session: Session, texts: Sequence[TrainingText]) -> list[Example]:
     assert session.given_states is not None
     count = min(LIKELIEST, session.real_vocab)
     likeliest = [np.empty((len(text.ids), count), np.int32) for text in texts]

@@ -28,14 +28,14 @@ _QUESTIONS, _ANSWERS = 0, 1  # of the random numbers for a text
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TrainingText:
     """Token ids; those from number `begin` on are what the target wrote."""
 
     ids: list[int]
     begin: int = 0
 
 
-Source = Callable[[Sequence[int]], list[Text]]
+Source = Callable[[Sequence[int]], list[TrainingText]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Writer:
     length: int
     seed: int
 
-    def answer(self, numbers: Sequence[int], prompts: Sequence[Sequence[int]]) -> list[Text]:
+    def answer(self, numbers: Sequence[int], prompts: Sequence[Sequence[int]]) -> list[TrainingText]:
         """Answers, half of them greedy: those with numbers 0, 1, 4, 5, 8, 9 ..."""
         kept = [list(prompt[-self.length // 2 :]) for prompt in prompts]
         choices: list[Choose] = [
@@ -57,7 +57,7 @@ class Writer:
             for number in numbers
         ]
         texts = continue_texts(self.session, kept, choices, self.length, _untold, self.ends)
-        return [Text(ids, len(prompt)) for ids, prompt in zip(texts, kept, strict=True)]
+        return [TrainingText(ids, len(prompt)) for ids, prompt in zip(texts, kept, strict=True)]
 
     def ask(self, numbers: Sequence[int], turn: Sequence[int], words: Sequence[Sequence[int]]) -> list[str]:
         """Questions that the target invents where a user's turn begins (Xu et al. 2024).
@@ -80,7 +80,7 @@ def file_texts(ids: NDArray[np.int32], length: int) -> Source:
     """A file's text in pieces of `length` tokens; the last one is left out if it is shorter."""
     count = len(ids) // length
     return lambda numbers: [
-        Text(ids[number * length : (number + 1) * length].tolist()) for number in numbers if number < count
+        TrainingText(ids[number * length : (number + 1) * length].tolist()) for number in numbers if number < count
     ]
 
 
@@ -88,7 +88,7 @@ def answered(prompts: Sequence[str], writer: Writer) -> Source:
     """The target's answers to prompts; without a chat template it continues them. Raises GenerationError."""
     template = chat_template(writer.folder)
 
-    def texts(numbers: Sequence[int]) -> list[Text]:
+    def texts(numbers: Sequence[int]) -> list[TrainingText]:
         known = [number for number in numbers if number < len(prompts)]
         return writer.answer(known, [_prompt(prompts[number], template, writer.tokenizer) for number in known])
 
