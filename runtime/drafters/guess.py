@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from mxspec.runtime.drafters.drafter import ByText, Wanted
 from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.policy.shares import Shares
-from mxspec.runtime.sampling.distribution import Distribution
 
 # By the bit length of the number of tokens that matched: 0, 1, 2 to 3, 4 to 7, … 32 and more. About what comes true in
 # source code; a text's own figures replace it within some 16 guesses.
@@ -66,33 +63,3 @@ def gain(chances: Sequence[float], break_even: BreakEven) -> float:
     """Tokens that a proposal promises, less those that its time would have given, with a margin for uncertainty."""
     cost = max(break_even.start, break_even.row) + break_even.row * (len(chances) - 1)
     return sum(chances) - MARGIN * cost if chances else 0.0
-
-
-def copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -> Iterator[int]:
-    """Up to `most` tokens from a place of a text on; beyond its end `ahead` goes on, and then what was copied."""
-    beyond = list(ahead)
-    for at in range(place, place + most):
-        token = tokens[at] if at < len(tokens) else beyond[at - len(tokens)]
-        yield token
-        beyond.append(token)
-
-
-class Guesser(Protocol):
-    """What is remembered of a text, and guesses how it goes on."""
-
-    def guess(self, tokens: Sequence[int], ahead: Sequence[int], most: int) -> Guess:
-        """Up to `most` tokens after the text and `ahead`, which is not certain to become part of it."""
-        ...
-
-
-class GuessingDrafter(ByText):
-    """A drafter whose memory of a text is a guesser: a guess is a distribution of one token."""
-
-    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        for want in wanted:
-            guesser: Guesser = want.memory
-            guess = guesser.guess(want.tokens, want.proposal.tokens, want.k)
-            for token in guess.worthwhile(want.break_even):
-                if not want.add(token, Distribution.point(token), self.name):
-                    break
-        return []

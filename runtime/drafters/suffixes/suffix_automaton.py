@@ -9,11 +9,9 @@ text  a b c a b  the state of the whole links to that of "ab", which ended befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-
-from mxspec.runtime.drafters.guess import copied
 
 ROOT = 0
 DEEPEST = 32  # endings of a text whose latest place is kept up to date; only texts like "aaaa…" have more
@@ -87,7 +85,7 @@ class SuffixAutomaton:
         """Up to `most` tokens that followed the match; beyond the text's end `ahead` follows, and then these tokens."""
         if match.length == 0:
             return []
-        return list(takewhile(lambda token: token != BREAK, copied(self.tokens, self.end(match), ahead, most)))
+        return list(takewhile(lambda token: token != BREAK, _copied(self.tokens, self.end(match), ahead, most)))
 
     def _note(self, end: int) -> None:
         """Note that the text's endings have ended at `end`, before another token comes."""
@@ -124,6 +122,15 @@ class SuffixAutomaton:
         while match.length and match.length <= self._length[self._link[state]]:
             state = self._link[state]
         return state
+
+
+def _copied(tokens: Sequence[int], place: int, ahead: Sequence[int], most: int) -> Iterator[int]:
+    """Up to `most` tokens from a place of a text on; beyond its end `ahead` goes on, and then what was copied."""
+    beyond = list(ahead)
+    for at in range(place, place + most):
+        token = tokens[at] if at < len(tokens) else beyond[at - len(tokens)]
+        yield token
+        beyond.append(token)
 
 
 class PastAnswers:
