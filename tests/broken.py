@@ -13,9 +13,7 @@ from mxspec.runtime.sampling.randomness import Purpose
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
 from mxspec.runtime.sampling.truncate import Indices
-from mxspec.runtime.verifiers.mrs import verify_mrs
-from mxspec.runtime.verifiers.verdict import Verdict
-from mxspec.runtime.verifiers.verifier import Scored
+from mxspec.runtime.verifiers.verify import Scored, Verdict, verify_mrs
 
 
 def verify_with_a_late_bonus(scored: Scored) -> Verdict:

@@ -27,7 +27,7 @@ from mxspec.formats.manifest import ModelEntry, ModelName
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import NoTokenError
-from mxspec.runtime.verifiers.known import MRS, VERIFIERS
+from mxspec.runtime.verifiers.verify import MRS, VERIFIERS
 
 SHARE = 0.45  # of the models' time
 LENGTHS = 24, 64  # tokens of a text, at least and at most

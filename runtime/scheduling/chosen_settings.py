@@ -13,9 +13,8 @@ from mxspec.runtime.drafters.known import why_missing
 from mxspec.runtime.drafters.text_draft import TextDrafter
 from mxspec.runtime.request import K, Request
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.verifiers.known import MATCH, MRS, VERIFIERS
 from mxspec.runtime.verifiers.measured import Measured
-from mxspec.runtime.verifiers.verifier import Verifier
+from mxspec.runtime.verifiers.verify import MATCH, MRS, VERIFIERS, Verifier
 
 DEFAULT_K = 4
 

@@ -32,9 +32,7 @@ from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, Schedul
 from mxspec.runtime.scheduling.tally import Tally, Timing
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
 from mxspec.runtime.text.stream import TextStream
-from mxspec.runtime.verifiers.greedy import verify_greedy
-from mxspec.runtime.verifiers.verdict import Verdict
-from mxspec.runtime.verifiers.verifier import Scored
+from mxspec.runtime.verifiers.verify import Scored, Verdict, verify_greedy
 
 READY_LAG = 16  # tokens that the draft may read in the first call of a round; more are read beforehand
 MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one

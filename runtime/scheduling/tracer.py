@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mxspec.runtime.drafters.drafter import Proposal
 from mxspec.runtime.round_trace import Decision, DraftedToken, Next, NextKind, RoundTrace, Why
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
-from mxspec.runtime.verifiers.verdict import Verdict
+from mxspec.runtime.verifiers.verify import Verdict
 
 
 def why_k(settings: ChosenSettings, k: int, room: int, forced: int, *, waits: bool) -> Why:

@@ -8,8 +8,7 @@ import numpy as np
 
 from mxspec.runtime.drafters.drafter import ProposalKind
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.verifiers.known import BLOCK, MRS
-from mxspec.runtime.verifiers.verifier import Verifier
+from mxspec.runtime.verifiers.verify import BLOCK, MRS, Verifier
 
 FORGET = 0.99  # weight that earlier tokens keep when another is seen
 ENOUGH = 50.0  # tokens from which the figures decide

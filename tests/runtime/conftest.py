@@ -27,8 +27,7 @@ from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.text.stream import TextStream
-from mxspec.runtime.verifiers.known import VERIFIERS
-from mxspec.runtime.verifiers.verifier import Verifier
+from mxspec.runtime.verifiers.verify import VERIFIERS, Verifier
 
 Logits = NDArray[np.float32]
 STALE = -1

@@ -28,10 +28,8 @@ from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.text import Text
-from mxspec.runtime.verifiers import mrs
-from mxspec.runtime.verifiers.known import VERIFIERS
-from mxspec.runtime.verifiers.verdict import Verdict
-from mxspec.runtime.verifiers.verifier import Scored
+from mxspec.runtime.verifiers import verify
+from mxspec.runtime.verifiers.verify import VERIFIERS, Scored, Verdict, verify_mrs
 from tests.broken import unprocessed_draft
 
 Logits = NDArray[np.float32]
@@ -109,8 +107,8 @@ def beginning_copied_short(patch: MonkeyPatch) -> None:
 
 
 def lenience_left_on(patch: MonkeyPatch) -> None:
-    keeps = mrs.keeps
-    patch.setattr(mrs, "keeps", lambda target, draft, token, uniform: keeps(target, draft, token, 0.5 * uniform))
+    keeps = verify.keeps
+    patch.setattr(verify, "keeps", lambda target, draft, token, uniform: keeps(target, draft, token, 0.5 * uniform))
 
 
 def greedy_lenience_left_on(patch: MonkeyPatch) -> None:
@@ -125,18 +123,18 @@ def greedy_lenience_left_on(patch: MonkeyPatch) -> None:
 
 
 def everything_accepted(patch: MonkeyPatch) -> None:
-    patch.setattr(mrs, "keeps", lambda target, draft, token, uniform: True)
+    patch.setattr(verify, "keeps", lambda target, draft, token, uniform: True)
 
 
 def residual_without_subtraction(patch: MonkeyPatch) -> None:
-    patch.setattr(mrs, "residual", lambda target, draft: target)
+    patch.setattr(verify, "residual", lambda target, draft: target)
 
 
 def wrong_tokens_probability(patch: MonkeyPatch) -> None:
     def keeps(target: Distribution, draft: Distribution, token: int, uniform: float) -> bool:
         return uniform * draft.probability(token) < target.probability(token + 1)
 
-    patch.setattr(mrs, "keeps", keeps)
+    patch.setattr(verify, "keeps", keeps)
 
 
 def distributions_of_the_round_before(patch: MonkeyPatch) -> None:
@@ -147,7 +145,7 @@ def distributions_of_the_round_before(patch: MonkeyPatch) -> None:
         drafts, count = list(scored.drafts), len(scored.drafted)
         before = last.get(scored.draws.seed, drafts)
         last[scored.draws.seed] = drafts
-        return mrs.verify_mrs(replace(scored, drafts=before if len(before) == count else drafts))
+        return verify_mrs(replace(scored, drafts=before if len(before) == count else drafts))
 
     _verify(patch, "mrs", verify)
 

@@ -22,8 +22,7 @@ from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper, prepare
-from mxspec.runtime.verifiers.mrs import verify_mrs
-from mxspec.runtime.verifiers.verifier import Scored
+from mxspec.runtime.verifiers.verify import Scored, verify_mrs
 
 EOS = 0
 WORDS = ['{"', '":', ' "', '",', '"}', "name", "age", "true", "12", "on", " the", "()", "((", "))", "ab", "é", "日本"]

@@ -16,8 +16,8 @@ from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings, choose_settings
-from mxspec.runtime.verifiers.known import VERIFIERS
 from mxspec.runtime.verifiers.measured import ENOUGH, Measured
+from mxspec.runtime.verifiers.verify import VERIFIERS
 
 K_MAX = 6
 

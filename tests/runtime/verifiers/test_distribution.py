@@ -29,9 +29,8 @@ from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.verifiers import mrs
-from mxspec.runtime.verifiers.known import BLOCK, MRS, VERIFIERS
-from mxspec.runtime.verifiers.verifier import Scored, Verifier
+from mxspec.runtime.verifiers import verify
+from mxspec.runtime.verifiers.verify import BLOCK, MRS, VERIFIERS, Scored, Verifier
 from tests.broken import unprocessed_draft, verify_with_a_late_bonus
 from tests.runtime.verifiers import exact
 from tests.runtime.verifiers.conftest import CountTexts
@@ -155,7 +154,7 @@ def test_a_block_needs_fresh_random_numbers() -> None:
 
 
 def test_residual_without_subtraction_is_caught(surprise: Surprise, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(mrs, "residual", lambda target, draft: target)
+    monkeypatch.setattr(verify, "residual", lambda target, draft: target)
     assert surprise(2) < FALSE_ALARM
 
 
@@ -163,7 +162,7 @@ def test_acceptance_with_the_wrong_tokens_probability_is_caught(surprise: Surpri
     def keeps(target: Distribution, draft: Distribution, token: int, uniform: float) -> bool:
         return uniform * draft.probability(token) < target.probability((token + 1) % VOCAB)
 
-    monkeypatch.setattr(mrs, "keeps", keeps)
+    monkeypatch.setattr(verify, "keeps", keeps)
     assert surprise(2) < FALSE_ALARM
 
 

@@ -10,11 +10,7 @@ import pytest
 
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
-from mxspec.runtime.verifiers.greedy import verify_greedy
-from mxspec.runtime.verifiers.known import BLOCK, MATCH, MRS
-from mxspec.runtime.verifiers.mrs import keeps, residual
-from mxspec.runtime.verifiers.verdict import Verdict
-from mxspec.runtime.verifiers.verifier import Scored, Verifier
+from mxspec.runtime.verifiers.verify import BLOCK, MATCH, MRS, Scored, Verdict, Verifier, keeps, residual, verify_greedy
 
 
 def of(*weights: float) -> Distribution:

@@ -26,7 +26,7 @@ from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.verifiers.known import VERIFIERS
+from mxspec.runtime.verifiers.verify import VERIFIERS
 from tests.broken import verify_with_a_late_bonus
 from tests.runtime.verifiers.conftest import CountTexts
 from tests.runtime.verifiers.exact import Logits, Probs, number_of, surprise, text_probabilities
