@@ -35,7 +35,18 @@ class UnsupportedModelError(MxspecError):
 
 
 class GenerationError(MxspecError):
-    """A request that the bundle cannot serve: an empty or too long prompt, K above k_max, bad sampling settings."""
+    """A request that the bundle cannot serve: an empty or too long prompt, K above k_max, bad sampling settings.
+
+    `field` is the field of the request that is wrong, or the option or part of the engine; empty if none is.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)  # both, so that the error can be pickled
+        self.field = field
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}" if self.field else self.problem
 
 
 class UnavailableError(GenerationError):

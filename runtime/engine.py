@@ -81,7 +81,7 @@ class Engine:
         if cache_memory is not None:
             require_integer("cache_memory", cache_memory, 1)
         if not isinstance(prefill_ms, int | float) or not prefill_ms > 0:
-            raise GenerationError(f"prefill_ms: got {prefill_ms!r}, expected a positive number of milliseconds")
+            raise GenerationError("prefill_ms", f"got {prefill_ms!r}, expected a positive number of milliseconds")
         self.bundle = Bundle.open(path)
         self.tokenizer = load_tokenizer(self.bundle.tokenizer_path)
         self.template = ChatTemplate.of(self.bundle)
@@ -145,7 +145,7 @@ class Engine:
         """
         known = [field.name for field in fields(Request)]
         if unknown := next((name for name in settings if name not in known), None):
-            raise GenerationError(f"{unknown}: unknown request setting{did_you_mean(unknown, known)}")
+            raise GenerationError(unknown, f"unknown request setting{did_you_mean(unknown, known)}")
         return self.submit(Request(prompt=prompt, **settings))
 
     def submit(self, request: Request) -> Handle:
@@ -220,8 +220,9 @@ class Engine:
     def _check_bytes(self, size: int) -> None:
         if size > self._prompt_bytes:
             raise ContextLengthError(
-                f"prompt: got {size:,} bytes, expected at most {self._prompt_bytes:,}: "
-                f"the context holds {self.prompt_capacity:,} tokens"
+                "prompt",
+                f"got {size:,} bytes, expected at most {self._prompt_bytes:,}: "
+                f"the context holds {self.prompt_capacity:,} tokens",
             )
 
     def task(self, name: str) -> str:
@@ -229,7 +230,7 @@ class Engine:
         tasks = self.bundle.manifest.tasks
         if name not in tasks:
             known = ", ".join(tasks) if tasks else f"none, for bundle {self.bundle.path} has no tasks"
-            raise GenerationError(f"task: got {name!r}, expected {known}{did_you_mean(name, tasks)}")
+            raise GenerationError("task", f"got {name!r}, expected {known}{did_you_mean(name, tasks)}")
         return tasks[name]
 
     def check(self, token_ids: Sequence[int]) -> list[int]:
@@ -261,7 +262,7 @@ class Engine:
             self.generate(ids, max_new_tokens=1, temperature=0, cache_key=cache_key).result()
             kept = self._worker.call(lambda: self._scheduler.beginning(ids, cache_key))
         if kept is None:
-            raise UnavailableError("prompt cache: another text took the slot before the prompt was kept")
+            raise UnavailableError("prompt cache", "another text took the slot before the prompt was kept")
         write_beginning(Path(path), kept, self.bundle, self.model)
         return len(ids)
 
@@ -323,7 +324,7 @@ class Engine:
         ids = self._checked(token_ids, self.bundle.manifest.models[model].context_length)
         if (source is not None) != (self.target.encoder is not None):
             what = "got none, expected what the encoder reads" if source is None else "got one without an encoder"
-            raise GenerationError(f"source: {what}")
+            raise GenerationError("source", f"{what}")
         read = [] if source is None else self._checked(source, self.prompt_capacity)
         idle = self._idle_readers.setdefault(model, [])
         try:
@@ -333,8 +334,9 @@ class Engine:
         if not reader.session.fits(0, 0, ids):
             idle.append(reader)
             raise ContextLengthError(
-                f"prompt: got {len(ids)} tokens, which the {model} reads as more than {reader.session.capacity} tokens "
-                "of its own tokenizer, its context length; give a shorter prompt"
+                "prompt",
+                f"got {len(ids)} tokens, which the {model} reads as more than {reader.session.capacity} tokens "
+                "of its own tokenizer, its context length; give a shorter prompt",
             )
         return _score(reader, ids, read, idle)
 
@@ -408,8 +410,9 @@ class Engine:
     def _check_slots(self, request: Request) -> None:
         if request.beams > self.target.slots:
             raise GenerationError(
-                f"beams: got {request.beams}, expected at most {self.target.slots}, the slots of the engine: each beam "
-                "needs a slot"
+                "beams",
+                f"got {request.beams}, expected at most {self.target.slots}, the slots of the engine: each beam "
+                "needs a slot",
             )
 
     def _source_and_prompt(self, request: Request) -> tuple[tuple[int, ...], list[int]]:
@@ -418,7 +421,7 @@ class Engine:
         given = request.decoder_prompt
         if self.target.encoder is None:
             if given is not None:
-                raise GenerationError("decoder_prompt: given, but no model of the bundle has an encoder; give prompt")
+                raise GenerationError("decoder_prompt", "given, but no model of the bundle has an encoder; give prompt")
             return (), read
         start = list(self.bundle.manifest.tokenizer.decoder_start)
         beginning = self.encode_within(given, rendered=True) if isinstance(given, str) else list(given or ())
@@ -442,17 +445,14 @@ class Engine:
         return self.encode_within(request.prompt) if isinstance(request.prompt, str) else request.prompt
 
     def _checked_stops(self, tokens: Sequence[int]) -> frozenset[int]:
-        try:
-            return frozenset(check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size))
-        except GenerationError as error:
-            raise GenerationError(str(error).replace("prompt:", "stop_token_ids:", 1)) from None
+        return frozenset(check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size, "stop_token_ids"))
 
-    def _checked(self, tokens: Sequence[int], limit: int, name: str = "prompt") -> list[int]:
-        ids = check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size)
+    def _checked(self, tokens: Sequence[int], limit: int, field: str = "prompt") -> list[int]:
+        ids = check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size, field)
         if not 0 < len(ids) <= limit:
-            whose = "encoder's context" if name == "prompt" and self.target.encoder is not None else "context"
+            whose = "encoder's context" if field == "prompt" and self.target.encoder is not None else "context"
             kind = ContextLengthError if ids else GenerationError
-            raise kind(f"{name}: got {len(ids)} tokens, expected 1 to {limit}, the {whose} length")
+            raise kind(field, f"got {len(ids)} tokens, expected 1 to {limit}, the {whose} length")
         return ids
 
     def _sampling(self, request: Request) -> Sampling:
@@ -462,17 +462,19 @@ class Engine:
         asked = Sampling(**{"temperature": defaults["temperature"], **given})
         if asked.unused:
             raise GenerationError(
-                f"{asked.unused[0]}: given at temperature 0, which is greedy and takes the likeliest token; "
-                "give a temperature above 0, or leave it out"
+                asked.unused[0],
+                "given at temperature 0, which is greedy and takes the likeliest token; "
+                "give a temperature above 0, or leave it out",
             )
         if request.beams > 1 and not asked.greedy:
             raise GenerationError(
-                f"beams: got {request.beams} at temperature {asked.temperature:g}; a beam search finds the likeliest "
-                "texts; ask for temperature 0 with beams"
+                "beams",
+                f"got {request.beams} at temperature {asked.temperature:g}; a beam search finds the likeliest "
+                "texts; ask for temperature 0 with beams",
             )
         if request.beams == 1 and asked.greedy and request.samples > 1:
             name = "n" if request.n > 1 else "best_of"
-            raise GenerationError(f"{name}: got {request.samples} at temperature 0, where all samples are the same")
+            raise GenerationError(name, f"got {request.samples} at temperature 0, where all samples are the same")
         return Sampling(**{**defaults, **given}).seeded()
 
 

@@ -211,10 +211,10 @@ class Handle(Iterator[Event]):
 
     def _require_own_process(self) -> None:
         if self._left and os.getpid() != self._pid:
-            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
+            raise GenerationError("engine", "belongs to the process that made it; make another after the fork")
 
     def _require_stream(self) -> None:
         if not self._streamed:
             raise GenerationError(
-                "best_of: events cannot be streamed, because the best sample is known only at the end; call result()"
+                "best_of", "events cannot be streamed, because the best sample is known only at the end; call result()"
             )

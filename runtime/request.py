@@ -65,19 +65,22 @@ class Request(SamplingParameters[None]):
 
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):
-            raise GenerationError("prompt: expected either a prompt or messages")
+            raise GenerationError("prompt", "expected either a prompt or messages")
         if self.tools is not None and self.messages is None:
-            raise GenerationError("tools: given with a prompt; tools need messages, whose template describes them")
+            raise GenerationError("tools", "given with a prompt; tools need messages, whose template describes them")
         for name, given in (("template_variables", self.template_variables is not None), ("continued", self.continued)):
             if given and self.messages is None:
-                raise GenerationError(f"{name}: given with a prompt; it needs messages")
+                raise GenerationError(name, "given with a prompt; it needs messages")
         if self.typed_control_tokens not in get_args(TypedControlTokens):
-            raise GenerationError(f"typed_control_tokens: got {self.typed_control_tokens!r}, expected control or text")
+            raise GenerationError(
+                "typed_control_tokens", f"got {self.typed_control_tokens!r}, expected control or text"
+            )
         require_integer("max_new_tokens", self.max_new_tokens, 1)
         require_integer("min_new_tokens", self.min_new_tokens, 0)
         if self.min_new_tokens > self.max_new_tokens:
             raise GenerationError(
-                f"min_new_tokens: got {self.min_new_tokens}, expected at most max_new_tokens, {self.max_new_tokens}"
+                "min_new_tokens",
+                f"got {self.min_new_tokens}, expected at most {self.max_new_tokens}, the maximum number of new tokens",
             )
         require_integer("n", self.n, 1)
         if self.best_of is not None:
@@ -85,9 +88,9 @@ class Request(SamplingParameters[None]):
         if self.logprobs is not None:
             require_integer("logprobs", self.logprobs, 0)
         if self.logprobs_of not in ("raw", "shaped"):
-            raise GenerationError(f"logprobs_of: got {self.logprobs_of!r}, expected raw or shaped")
+            raise GenerationError("logprobs_of", f"got {self.logprobs_of!r}, expected raw or shaped")
         if not isinstance(self.cache_key, str):
-            raise GenerationError(f"cache_key: got {self.cache_key!r}, expected a string")
+            raise GenerationError("cache_key", f"got {self.cache_key!r}, expected a string")
         self._check_grammar()
         self._check_beams()
 
@@ -123,19 +126,20 @@ class Request(SamplingParameters[None]):
             ("stop_token_ids", bool(self.stop_token_ids)),
         ):
             if given:
-                raise GenerationError(f"{name}: given with a grammar, which alone says where the text may end")
+                raise GenerationError(name, "given with a grammar, which alone says where the text may end")
 
     def _check_beams(self) -> None:
         require_integer("beams", self.beams, 1)
         penalty = self.length_penalty
         if not isinstance(penalty, int | float) or isinstance(penalty, bool) or not abs(penalty) <= MAX_LENGTH_PENALTY:
             raise GenerationError(
-                f"length_penalty: got {penalty!r}, expected a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}"
+                "length_penalty",
+                f"got {penalty!r}, expected a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
             )
         if self.early_stopping not in (True, False, "never") or isinstance(self.early_stopping, int | float) != (
             isinstance(self.early_stopping, bool)
         ):
-            raise GenerationError(f"early_stopping: got {self.early_stopping!r}, expected true, false or never")
+            raise GenerationError("early_stopping", f"got {self.early_stopping!r}, expected true, false or never")
         if self.draft_beams is not None:
             require_integer("draft_beams", self.draft_beams, self.beams)
         if self.beams == 1:
@@ -145,7 +149,7 @@ class Request(SamplingParameters[None]):
                 ("draft_beams", self.draft_beams is not None),
             ):
                 if given:
-                    raise GenerationError(f"{name}: given without a beam search; ask for beams, or leave it out")
+                    raise GenerationError(name, "given without a beam search; ask for beams, or leave it out")
             return
         for name, given in (
             ("best_of", self.best_of is not None),
@@ -153,14 +157,14 @@ class Request(SamplingParameters[None]):
             ("trace", self.trace),
         ):
             if given:
-                raise GenerationError(f"{name}: given with beams, expected one of them")
+                raise GenerationError(name, "given with beams, expected one of them")
         if self.n > self.beams:
-            raise GenerationError(f"n: got {self.n}, expected at most {self.beams}, the number of beams")
+            raise GenerationError("n", f"got {self.n}, expected at most {self.beams}, the number of beams")
         if self.draft_beams is not None and (not isinstance(self.k, int) or self.k == 0):
-            raise GenerationError(f"draft_beams: given with k {self.k}, expected a number of steps to guess")
+            raise GenerationError("draft_beams", f"given with k {self.k}, expected a number of steps to guess")
 
 
 def require_integer(name: str, value: object, least: int) -> None:
     """Raise GenerationError where a setting is not a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise GenerationError(f"{name}: got {value!r}, expected a whole number of at least {least}")
+        raise GenerationError(name, f"got {value!r}, expected a whole number of at least {least}")

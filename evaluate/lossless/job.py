@@ -111,12 +111,12 @@ def own_grammar(engine: Engine) -> Grammar:
     Raises GenerationError if llguidance is not installed or does not know the tokenizer.
     """
     if importlib.util.find_spec("llguidance") is None:
-        raise GenerationError("llguidance is not installed (pip install 'mxspec[grammar]')")
+        raise GenerationError("grammar", "llguidance is not installed (pip install 'mxspec[grammar]')")
     entry = engine.bundle.manifest.tokenizer
     texts = dict.fromkeys(engine.tokenizer.decode([token]) for token in range(entry.vocab_size))
     words = [text for text in texts if text.strip() and text.isascii() and text.isprintable()]
     if len(words) < 2:
-        raise GenerationError("the vocabulary has no words to make one of")
+        raise GenerationError("grammar", "the vocabulary has no words to make one of")
     some = words[:: max(len(words) // WORDS, 1)][:WORDS]
     grammar = Grammar.regex(f"({'|'.join(re.escape(word) for word in some)}){{4,{MOST_LENGTH}}}")
     grammar.compile(engine.tokenizer, entry.eos_token_ids, entry.vocab_size)

@@ -81,7 +81,7 @@ def fit(engine: Engine, text: str, max_new_tokens: int) -> tuple[list[int], bool
     room = engine.target.capacity - max_new_tokens
     if room < 1:
         raise GenerationError(
-            f"--max-new-tokens: got {max_new_tokens}, expected fewer than {engine.target.capacity}, the context"
+            "--max-new-tokens", f"got {max_new_tokens}, expected fewer than {engine.target.capacity}, the context"
         )
     ids = engine.encode(text)
     if engine.target.encoder is not None:  # a source loses its end, except the tokenizer's last token

@@ -301,8 +301,9 @@ class Search:
         found = self.hypotheses.found[: self.answers]
         if len(found) < self.answers:
             raise GenerationError(
-                f"n: got {self.answers}, but only {len(found)} texts are possible under the request's settings; "
-                "ask for fewer, or allow more"
+                "n",
+                f"got {self.answers}, but only {len(found)} texts are possible under the request's settings; "
+                "ask for fewer, or allow more",
             )
         return found
 

@@ -59,7 +59,7 @@ def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of Request that were given as options; the others are left to the bundle's defaults."""
     given = {name: value for name, value in sorted(options.items()) if value not in (None, (), {})}
     if "logprobs_of" in given and "logprobs" not in given and "best_of" not in given:
-        raise GenerationError("--logprobs-of: given without --logprobs or --best-of, where it changes nothing")
+        raise GenerationError("--logprobs-of", "given without --logprobs or --best-of, where it changes nothing")
     texts = {name: given.pop(name) for name in GRAMMARS if name in given}
     if "lark" in texts:
         texts["lark"] = read_text(Path(texts["lark"]), "--lark")
@@ -75,7 +75,7 @@ def grammar_of(texts: Mapping[str, Any]) -> Grammar:
     from mxspec.runtime.grammars.grammar import Grammar
 
     if len(texts) > 1:
-        raise GenerationError(f"grammar: got {' and '.join(texts)}, expected one of them")
+        raise GenerationError("grammar", f"got {' and '.join(texts)}, expected one of them")
     ((kind, text),) = texts.items()
     makers = {"json_schema": Grammar.json_schema, "regex": Grammar.regex, "lark": Grammar.lark}
     return makers[kind](text)
@@ -101,6 +101,6 @@ def request_for(
     if raw or (engine.template is None and system is None):
         return Request(prompt=prompt, **settings)
     if engine.template is None:
-        raise GenerationError(f"system: bundle {engine.bundle.path} has no chat template to put it in; leave it out")
+        raise GenerationError("system", f"bundle {engine.bundle.path} has no chat template to put it in; leave it out")
     instructions: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     return Request(messages=[*instructions, {"role": "user", "content": prompt}], **settings)

@@ -62,9 +62,9 @@ def key_of(entry: Mapping[str, Any]) -> Any:
 
 def parse_line(line: Line) -> dict[str, Any]:
     """The JSON object of a line; raises GenerationError if it is not one."""
-    entry = parse_json(line.data, "the line", GenerationError)
+    entry = parse_json(line.data, "the line", MxspecError)
     if not isinstance(entry, dict):
-        raise GenerationError(f"the line: got a {type(entry).__name__}, expected an object with a prompt")
+        raise GenerationError("the line", f"got a {type(entry).__name__}, expected an object with a prompt")
     return entry
 
 
@@ -72,9 +72,9 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
     """What a line asks for; its own settings go before the command's. Raises GenerationError."""
     for name in entry:
         if name not in KNOWN:
-            raise GenerationError(f"unknown key {name!r}{did_you_mean(name, KNOWN)}")
+            raise GenerationError("", f"unknown key {name!r}{did_you_mean(name, KNOWN)}")
     if all(name in entry for name in KEYS):
-        raise GenerationError("id: got id and key, expected one of them")
+        raise GenerationError("id", "got id and key, expected one of them")
     own = {name: value for name, value in entry.items() if name not in KEYS and value is not None}
     _check_kinds(own)
     grammars = {name: own.pop(name) for name in GRAMMARS if name in own}
@@ -86,19 +86,19 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
         del settings["prompt"]
         return request_for(engine, prompt, settings, system=defaults.system, raw=defaults.raw, task=defaults.task)
     if defaults.task is not None:
-        raise GenerationError("task: given with a prompt that is not text, so it cannot be put before the prompt")
+        raise GenerationError("task", "given with a prompt that is not text, so it cannot be put before the prompt")
     return Request(**settings)
 
 
 def _check_kinds(own: dict[str, Any]) -> None:
     """Check the types that Request trusts its callers with; in JSON the token ids of logit_bias are text."""
     if not isinstance(own.get("ignore_eos", False), bool):
-        raise GenerationError(f"ignore_eos: got {own['ignore_eos']!r}, expected true or false")
+        raise GenerationError("ignore_eos", f"got {own['ignore_eos']!r}, expected true or false")
     if not isinstance(own.get("drafter", "model"), str):
-        raise GenerationError(f"drafter: got {own['drafter']!r}, expected one of {', '.join(NAMES)}")
+        raise GenerationError("drafter", f"got {own['drafter']!r}, expected one of {', '.join(NAMES)}")
     bias = own.get("logit_bias")
     if isinstance(bias, dict):
         for token in bias:
             if not token.isdecimal():
-                raise GenerationError(f"logit_bias: got the token id {token!r}, expected a whole number")
+                raise GenerationError("logit_bias", f"got the token id {token!r}, expected a whole number")
         own["logit_bias"] = {int(token): value for token, value in bias.items()}

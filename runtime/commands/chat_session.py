@@ -99,12 +99,12 @@ class ChatSession:
                 self._save(rest.strip())
             case _:
                 known = [name.split()[0] for name in COMMANDS]
-                raise GenerationError(f"{command}: unknown command{did_you_mean(command, known)}; /help names them")
+                raise GenerationError(command, f"unknown command{did_you_mean(command, known)}; /help names them")
         return True
 
     def _save(self, name: str) -> None:
         if not name:
-            raise GenerationError("/save: expected the name of a file after it")
+            raise GenerationError("/save", "expected the name of a file after it")
         path = Path(name).expanduser()
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -112,7 +112,7 @@ class ChatSession:
             beside.replace(path)  # the old file stays whole until the new one is complete
         except (OSError, ValueError) as error:
             beside.unlink(missing_ok=True)
-            raise GenerationError(f"/save: {path} cannot be written: {error}") from None
+            raise GenerationError("/save", f"{path} cannot be written: {error}") from None
         _note(f"Saved in {path}.")
 
 

@@ -41,7 +41,7 @@ class Invocation:
         invocation = cls(**{name: given[name] for name in own}, options=others)
         for name, mistaken, beside in _MISTAKES:
             if mistaken(invocation):
-                raise GenerationError(f"{name}: given {beside}")
+                raise GenerationError(name, f"given {beside}")
         return invocation
 
     @property

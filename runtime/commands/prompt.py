@@ -18,7 +18,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     Raises GenerationError where the prompt is empty, not UTF-8, or given twice.
     """
     if prompt is not None and prompt_file is not None:
-        raise GenerationError("prompt: got both PROMPT and --prompt-file, expected one of them")
+        raise GenerationError("prompt", "got both PROMPT and --prompt-file, expected one of them")
     if prompt_file is not None:
         text = _without_newline(read_text(prompt_file, "--prompt-file"))
     elif prompt is None or prompt == "-":
@@ -27,24 +27,24 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
         text = _checked_argument(prompt)
     if not text:
         raise GenerationError(
-            "prompt: got an empty text, expected at least one character; give PROMPT or --prompt-file"
+            "prompt", "got an empty text, expected at least one character; give PROMPT or --prompt-file"
         )
     return text
 
 
 def _read_standard_input() -> str:
     if sys.stdin is None:
-        raise GenerationError("prompt: standard input is closed; give PROMPT or --prompt-file")
+        raise GenerationError("prompt", "standard input is closed; give PROMPT or --prompt-file")
     if sys.stdin.isatty():
         click.echo("Type the prompt; end it with Ctrl-D on a line of its own.", err=True)
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise GenerationError(
-            f"prompt: standard input is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
+            "prompt", f"standard input is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
         ) from None
     except OSError as error:
-        raise GenerationError(f"prompt: standard input cannot be read: {error.strerror}") from None
+        raise GenerationError("prompt", f"standard input cannot be read: {error.strerror}") from None
 
 
 def _checked_argument(text: str) -> str:
@@ -52,7 +52,7 @@ def _checked_argument(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise GenerationError(f"prompt: the argument is not UTF-8 at character {error.start}") from None
+        raise GenerationError("prompt", f"the argument is not UTF-8 at character {error.start}") from None
     return text
 
 

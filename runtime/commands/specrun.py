@@ -112,7 +112,7 @@ def specrun(**given: Any) -> int:
             return _answer_file(engine, call, settings)
         if call.chat and engine.template is None:
             raise GenerationError(
-                f"--chat: bundle {call.bundle} has no chat template; without --chat it continues a prompt"
+                "--chat", f"bundle {call.bundle} has no chat template; without --chat it continues a prompt"
             )
         if call.talks:
             from mxspec.runtime.commands.chat_session import ChatSession

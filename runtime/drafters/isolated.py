@@ -50,7 +50,7 @@ class IsolatedDrafter:
         )
         for want, count in zip(wanted, before, strict=True):
             if not want.proposal.errors and (mistake := _mistake(want, count)):
-                want.proposal.errors.append(GenerationError(f"drafter {self.name}: {mistake}"))
+                want.proposal.errors.append(GenerationError(f"drafter {self.name}", f"{mistake}"))
         return calls
 
     def observe(self, memory: Any, done: Round) -> None:
@@ -66,7 +66,7 @@ class IsolatedDrafter:
             raise
         except Exception as error:
             text = " ".join(str(error).split())
-            raise GenerationError(f"drafter {self.name}: {what} raised {type(error).__name__}: {text}") from error
+            raise GenerationError(f"drafter {self.name}", f"{what} raised {type(error).__name__}: {text}") from error
 
 
 def _mistake(want: Wanted, before: int) -> str | None:

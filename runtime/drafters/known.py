@@ -49,8 +49,9 @@ def why_missing(name: str, *, has_draft: bool) -> GenerationError:
     """The error for a drafter that users can ask for and this bundle does not have."""
     if has_draft and name == "hierarchical":
         return GenerationError(
-            f"drafter: got {name!r}, but the bundle's draft reads hidden states or writes text, one token after the "
-            "other; take model"
+            "drafter",
+            f"got {name!r}, but the bundle's draft reads hidden states or writes text, one token after the "
+            "other; take model",
         )
     needed = "no n-gram tables; compile it with --ngram TEXT" if name == "ngram" else "no draft; compile it with one"
-    return GenerationError(f"drafter: got {name!r}, but the bundle holds {needed}")
+    return GenerationError("drafter", f"got {name!r}, but the bundle holds {needed}")

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from math import prod
 
@@ -239,7 +239,7 @@ class Continuation:
         """None where no token ends with `before`."""
         whole = _characters(before + text)
         try:
-            with guarded("tokenizer: cannot encode", GenerationError):
+            with guarded("cannot encode", partial(GenerationError, "tokenizer")):
                 ids = self._tokenizer.encode(whole.decode(), add_special_tokens=False).ids
         except GenerationError:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tokenizers import Tokenizer
@@ -32,9 +32,9 @@ class Grammar:
             value = json.loads(schema) if isinstance(schema, str) else schema
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise GenerationError(f"grammar: got a JSON schema that is not JSON: {one_line(str(error))}") from error
+            raise GenerationError("grammar", f"got a JSON schema that is not JSON: {one_line(str(error))}") from error
         if not isinstance(value, Mapping):
-            raise GenerationError(f"grammar: got {text[:60]} as JSON schema, expected an object such as {{}}")
+            raise GenerationError("grammar", f"got {text[:60]} as JSON schema, expected an object such as {{}}")
         return cls("json_schema", text)
 
     @classmethod
@@ -73,17 +73,17 @@ class Grammar:
                     source = LLMatcher.grammar_from_lark(self.text)
             machine = LLMatcher(vocabulary, source, log_level=0)
         except UnicodeEncodeError as error:
-            raise GenerationError("grammar: got half a surrogate pair, expected text") from error
+            raise GenerationError("grammar", "got half a surrogate pair, expected text") from error
         except ValueError as error:
-            raise GenerationError(f"grammar: {one_line(str(error))}") from error
+            raise GenerationError("grammar", f"{one_line(str(error))}") from error
         if machine.is_error():
-            raise GenerationError(f"grammar: {one_line(machine.get_error())}")
+            raise GenerationError("grammar", f"{one_line(machine.get_error())}")
         return machine
 
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise GenerationError(f"grammar: got {value!r}, expected {what} as a string")
+        raise GenerationError("grammar", f"got {value!r}, expected {what} as a string")
     return value
 
 
@@ -107,9 +107,9 @@ class VocabularyParts:
             from llguidance import LLTokenizer
         except ImportError as error:
             raise GenerationError(
-                "grammar: needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
+                "grammar", "needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
             ) from error
-        with guarded("grammar: this tokenizer is not supported", GenerationError):
+        with guarded("this tokenizer is not supported", partial(GenerationError, "grammar")):
             return LLTokenizer(self.tokenizer, n_vocab=self.size, eos_token=self.ends or None)
 
 

@@ -168,7 +168,7 @@ def _fill(lacking: Sequence[tuple[Matcher, LLMatcher]], length: int) -> None:
 
 def _check(machine: LLMatcher) -> None:
     if machine.is_error():
-        raise GenerationError(f"grammar: {one_line(machine.get_error())}")
+        raise GenerationError("grammar", f"{one_line(machine.get_error())}")
 
 
 @cache

@@ -77,7 +77,7 @@ class Trial:
         """
         text = grammar.text.encode("utf-8", "surrogatepass")
         if len(text) > LONGEST:
-            raise GenerationError(f"grammar: got {len(text):,} bytes, expected at most {LONGEST:,}")
+            raise GenerationError("grammar", f"got {len(text):,} bytes, expected at most {LONGEST:,}")
         key = hashlib.sha256(grammar.kind.encode() + b"\0" + text).digest()
         with self._lock:
             verdict = self._verdicts.get(key)
@@ -88,7 +88,7 @@ class Trial:
                 while len(self._verdicts) > KEPT:
                     self._verdicts.popitem(last=False)
         if verdict.error:
-            raise GenerationError(f"grammar: {verdict.error}")
+            raise GenerationError("grammar", verdict.error)
         return verdict
 
     def _try(self, grammar: Grammar, give_up: GiveUp) -> TrialVerdict:
@@ -98,9 +98,9 @@ class Trial:
                 return TrialVerdict(self._ask(QUICK_SECONDS, grammar, give_up, quick), slow=False)
             return TrialVerdict(self._ask(SECONDS, grammar, give_up, slow), slow=True)
         except ProcessEndedError as error:  # which says nothing of the grammar
-            raise UnavailableError(f"grammar: {error}") from None
+            raise UnavailableError("grammar", str(error)) from None
         except RefusedError as error:
-            return TrialVerdict(str(error).removeprefix("grammar: "), slow=False)
+            return TrialVerdict(str(error), slow=False)
 
     def _ask(self, seconds: float, grammar: Grammar, give_up: GiveUp, quota: ProcessQuota) -> str:
         return self._processes().ask(seconds, grammar.kind, grammar.text, give_up=give_up, quota=quota)

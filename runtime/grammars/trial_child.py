@@ -44,14 +44,14 @@ def _walk(machine: LLMatcher) -> None:
         machine.compute_ff_tokens()
         if machine.is_error():
             if step == 0:
-                raise GenerationError(f"grammar: {one_line(machine.get_error())}")
+                raise GenerationError("grammar", f"{one_line(machine.get_error())}")
             return  # some texts of it grow too large: those end
         allowed = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
         if machine.is_stopped() or not len(allowed):
             return
         machine.consume_token(int(draws.choice(allowed)))
         if time.process_time() - began > STEP_SECONDS:
-            raise GenerationError(f"grammar: finding the next token took more than {STEP_SECONDS:g} seconds")
+            raise GenerationError("grammar", f"finding the next token took more than {STEP_SECONDS:g} seconds")
 
 
 if __name__ == "__main__":

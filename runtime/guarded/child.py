@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from mxspec.formats.errors import GenerationError
 from mxspec.runtime.guarded.wire import ERROR, LAST, RESULT, read_request, send_answer
 
 LONGEST = 300  # characters of an error
@@ -60,8 +61,9 @@ def too_much_memory(bytes_: int) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error as one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """The message of an error as one line, without the field of a request, which the owner knows."""
+    message = error.problem if isinstance(error, GenerationError) else str(error)
+    text = " ".join(message.split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 

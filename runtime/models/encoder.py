@@ -66,7 +66,7 @@ class Encoder:
         try:
             self.session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime's own errors have no common base
-            raise GenerationError(f"prompt: the encoder cannot read it: {' '.join(str(error).split())}") from None
+            raise GenerationError("prompt", f"the encoder cannot read it: {' '.join(str(error).split())}") from None
         for (slot, _), count in zip(sources, counts, strict=True):
             self._read += 1
             self.lengths[slot], self._readings[slot] = count, self._read

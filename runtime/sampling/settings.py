@@ -28,7 +28,7 @@ class Sampling(SamplingParameters[Never]):
             elif value is None and (parameter.bundled or parameter.default is None):
                 value = parameter.default
             elif not parameter.accepts(value):
-                raise GenerationError(f"{name}: got {value!r}, expected {parameter.expected}")
+                raise GenerationError(name, f"got {value!r}, expected {parameter.expected}")
             else:
                 value = float(value) if parameter.kind == "number" else int(value)
             object.__setattr__(self, name, value)
@@ -57,15 +57,16 @@ class Sampling(SamplingParameters[Never]):
 def _checked_bias(bias: object) -> Mapping[int, float]:
     """An immutable copy, its keys int and its values float."""
     if not isinstance(bias, Mapping):
-        raise GenerationError(f"logit_bias: got {bias!r}, expected token ids with numbers, as in {{5: -1.5}}")
+        raise GenerationError("logit_bias", f"got {bias!r}, expected token ids with numbers, as in {{5: -1.5}}")
     checked = {}
     for token, value in bias.items():
         if not (is_integer(token) and token >= 0):
-            raise GenerationError(f"logit_bias: got the token id {token!r}, expected an integer from 0 on")
+            raise GenerationError("logit_bias", f"got the token id {token!r}, expected an integer from 0 on")
         if not (is_number(value) and (value == -math.inf or abs(value) <= MAX_BIAS)):
             raise GenerationError(
-                f"logit_bias of token {token}: got {value!r}, expected a number from {-MAX_BIAS:g} to {MAX_BIAS:g}, "
-                f"or -inf to forbid it"
+                "logit_bias",
+                f"got {value!r} for token {token}, expected a number from {-MAX_BIAS:g} to {MAX_BIAS:g}, "
+                f"or -inf to forbid it",
             )
         checked[int(token)] = float(value)
     return MappingProxyType(checked)

@@ -30,7 +30,7 @@ def check_peaks(peaks: Logits | np.float32) -> None:
     """`check_logits`, where the largest of each row is known: NaN and inf both win a maximum."""
     if not np.isfinite(peaks).all():
         raise GenerationError(
-            "logits: got NaN or infinity, expected finite numbers: check the checkpoint, or keep more tensors in fp16"
+            "logits", "got NaN or infinity, expected finite numbers: check the checkpoint, or keep more tensors in fp16"
         )
 
 

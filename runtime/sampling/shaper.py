@@ -51,7 +51,7 @@ class Shaper:
         """
         beyond = [token for token in sampling.logit_bias if token >= vocab_size]
         if beyond:
-            raise GenerationError(f"logit_bias: got token {beyond[0]}, expected ids from 0 to {vocab_size - 1}")
+            raise GenerationError("logit_bias", f"got token {beyond[0]}, expected ids from 0 to {vocab_size - 1}")
         self.vocab_size = vocab_size
         self._sampling = sampling
         self._bias_ids = np.array(list(sampling.logit_bias), np.int64)
@@ -229,7 +229,7 @@ class Shaper:
         else:
             name = "grammar"
         raise NoTokenError(
-            f"{name}: leaves no token at position {self._emitted + len(ahead)} of the answer, expected at least one"
+            name, f"leaves no token at position {self._emitted + len(ahead)} of the answer, expected at least one"
         )
 
 

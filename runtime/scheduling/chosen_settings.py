@@ -94,10 +94,11 @@ def _strategy(
     verifier, proposal = _verifier(request, drafter, measured)
     k = _k(request, drafter, k_max, "auto" if verifier.matched or drafter.cheap else DEFAULT_K)
     if request.seed is not None and not verifier.matched and not (k != "auto" and drafter.repeatable):
-        what = "k: got auto" if k == "auto" else f"drafter: got {drafter.name}"
+        field, given = ("k", k) if k == "auto" else ("drafter", drafter.name)
         raise GenerationError(
-            f"{what} with a seed and verifier {verifier.name}, whose text differs from run to run; "
-            "use verifier match, which gives one text for a seed, or leave the seed out"
+            field,
+            f"got {given} with a seed and verifier {verifier.name}, whose text differs from run to run; "
+            "use verifier match, which gives one text for a seed, or leave the seed out",
         )
     return drafter, k, verifier, proposal
 
@@ -113,7 +114,7 @@ def _drafter(request: Request, drafters: Mapping[str, Drafter]) -> Drafter:
     if wanted in NAMES:
         raise why_missing(wanted, has_draft="model" in drafters)
     raise GenerationError(
-        f"drafter: got {wanted!r}, expected one of {', '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}"
+        "drafter", f"got {wanted!r}, expected one of {', '.join(NAMES)}{did_you_mean(str(wanted), NAMES)}"
     )
 
 
@@ -128,7 +129,7 @@ def _strategy_of_beams(request: Request, drafters: Mapping[str, Drafter], k_max:
     else:
         drafter = _drafter(request, drafters)
         if drafter not in (drafters.get("model"), drafters["none"]):
-            raise GenerationError(f"drafter: got {drafter.name} with beams, expected model or none")
+            raise GenerationError("drafter", f"got {drafter.name} with beams, expected model or none")
     _check_greedy(request)
     return drafter, _k(request, drafter, k_max, 0) if asked else 0
 
@@ -137,7 +138,7 @@ def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[V
     """The verifier that the request names; else a repeatable one if wanted, or the one that accepts most."""
     if request.verifier not in (None, "auto", *VERIFIERS):
         *names, last = "auto", *VERIFIERS
-        raise GenerationError(f"verifier: got {request.verifier!r}, expected {', '.join(names)} or {last}")
+        raise GenerationError("verifier", f"got {request.verifier!r}, expected {', '.join(names)} or {last}")
     proposal: ProposalKind = request.proposal or "sampled"
     if request.verifier not in (None, "auto"):
         return VERIFIERS[request.verifier], proposal
@@ -155,32 +156,34 @@ def _verifier(request: Request, drafter: Drafter, measured: Measured) -> tuple[V
 def _k(request: Request, drafter: Drafter, k_max: int, default: K) -> K:
     if drafter.name == "none":
         if request.k not in (None, 0):
-            raise GenerationError(f"k: got {request.k}, but no drafter proposes tokens; leave k out, or name a drafter")
+            raise GenerationError(
+                "k", f"got {request.k}, but no drafter proposes tokens; leave k out, or name a drafter"
+            )
         return 0
     if request.k is None:
         return default if default == "auto" else min(default, k_max)
     if request.k == "auto":
         return "auto"
     if not isinstance(request.k, int) or isinstance(request.k, bool) or not 0 <= request.k <= k_max:
-        raise GenerationError(f"k: got {request.k!r}, expected auto, or 0 to {k_max}, the k_max of the bundle")
+        raise GenerationError("k", f"got {request.k!r}, expected auto, or 0 to {k_max}, the k_max of the bundle")
     return request.k
 
 
 def _check(request: Request) -> None:
     value = request.lenience
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
-        raise GenerationError(f"lenience: got {value!r}, expected a number above 0, up to 1 (off)")
+        raise GenerationError("lenience", f"got {value!r}, expected a number above 0, up to 1 (off)")
     if value < 1 and request.verifier not in (None, "auto", *(v.name for v in VERIFIERS.values() if v.takes_lenience)):
-        raise GenerationError(f"lenience: got {value}, which verifier {request.verifier} does not support; use mrs")
+        raise GenerationError("lenience", f"got {value}, which verifier {request.verifier} does not support; use mrs")
     if request.draft_temperature is not None:
         try:
             Sampling(temperature=request.draft_temperature)
         except GenerationError as error:
-            raise GenerationError(f"draft_{error}") from None
+            raise GenerationError("draft_temperature", error.problem) from None
         if request.draft_temperature == 0:
-            raise GenerationError("draft_temperature: got 0, which draws nothing; take proposal greedy")
+            raise GenerationError("draft_temperature", "got 0, which draws nothing; take proposal greedy")
     if request.proposal is not None and request.proposal not in get_args(ProposalKind):
-        raise GenerationError(f"proposal: got {request.proposal!r}, expected {' or '.join(get_args(ProposalKind))}")
+        raise GenerationError("proposal", f"got {request.proposal!r}, expected {' or '.join(get_args(ProposalKind))}")
 
 
 def _check_greedy(request: Request) -> None:
@@ -190,4 +193,4 @@ def _check_greedy(request: Request) -> None:
         ("draft_temperature", request.draft_temperature is not None),
     ):
         if given:
-            raise GenerationError(f"{name}: given at temperature 0, where draft and target take the likeliest token")
+            raise GenerationError(name, "given at temperature 0, where draft and target take the likeliest token")

@@ -155,8 +155,9 @@ class Scheduler:
         needed = text.slots_needed * self.slots.bytes_of(self.most_tokens(settings), settings.source)
         if limit is not None and needed > limit:
             raise GenerationError(
-                f"cache memory: a prompt of {len(settings.prompt):,} tokens and {settings.max_new_tokens:,} new ones "
-                f"may take {needed // KIB:,} KiB, and the engine has {limit // KIB:,}; ask for fewer max_new_tokens"
+                "cache memory",
+                f"a prompt of {len(settings.prompt):,} tokens and {settings.max_new_tokens:,} new ones "
+                f"may take {needed // KIB:,} KiB, and the engine has {limit // KIB:,}; ask for fewer max_new_tokens",
             )
 
     def beginning(self, tokens: abc.Sequence[int], cache_key: str) -> ReadBeginning | None:

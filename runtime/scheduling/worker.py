@@ -44,7 +44,9 @@ class Worker:
             self._require_open()
             waiting = len(self._inbox) + self._scheduler.waiting
             if waiting + len(requests) > self._queue + self._scheduler.free:
-                raise QueueFullError(f"engine: {waiting} requests are already waiting, expected at most {self._queue}")
+                raise QueueFullError(
+                    "engine", f"{waiting} requests are already waiting, expected at most {self._queue}"
+                )
             self._start()
             self._inbox += requests
             self._changed.notify()
@@ -72,13 +74,13 @@ class Worker:
     def _require_own_process(self) -> None:
         """Called without the lock: another thread may have held it when the process was forked."""
         if os.getpid() != self._pid:
-            raise GenerationError("engine: belongs to the process that made it; make another after the fork")
+            raise GenerationError("engine", "belongs to the process that made it; make another after the fork")
 
     def _require_open(self) -> None:
         if self._error is not None:
             raise self._error
         if self._closing:
-            raise UnavailableError("engine: closed, no text can be begun")
+            raise UnavailableError("engine", "closed, no text can be begun")
 
     @property
     def running(self) -> int:
@@ -106,7 +108,7 @@ class Worker:
             self._run()
         except BaseException as error:  # a panic in a library or a bug here: every reader gets an error
             with self._changed:
-                self._error = UnavailableError(f"engine: failed, make another: {type(error).__name__}: {error}")
+                self._error = UnavailableError("engine", f"failed, make another: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
                 for future, _ in self._calls:
                     future.set_exception(self._error)

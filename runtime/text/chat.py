@@ -66,7 +66,8 @@ class ChatTemplate:
         template = cls.of(bundle)
         if template is None:
             raise GenerationError(
-                f"bundle {bundle.path}: it has no chat template; give a prompt instead of messages (specrun --raw)"
+                "messages",
+                f"bundle {bundle.path} has no chat template; give a prompt instead of messages (specrun --raw)",
             )
         return template
 
@@ -116,12 +117,12 @@ class ChatTemplate:
         }
         given = _plain(variables or {}, "template_variables")
         for known in own.keys() & given.keys():
-            raise GenerationError(f"template_variables: {known} is set by the request or the bundle; leave it out")
+            raise GenerationError("template_variables", f"{known} is set by the request or the bundle; leave it out")
         try:
             text = TEMPLATES.render(self.sources[name], {**self._marked(given), **own}, now)
         except TemplateError as problem:
             why = str(problem) if self.typed is None else self.typed.plain(str(problem))
-            raise GenerationError(f"messages: the chat template fails: {why}") from None
+            raise GenerationError("messages", f"the chat template fails: {why}") from None
         return _up_to_last(checked, text) if continued else text
 
     def _marked(self, typed: Any) -> Any:
@@ -141,40 +142,42 @@ def _up_to_last(messages: Sequence[Message], text: str) -> str:
     """A rendered chat up to the end of what its last message says; raises GenerationError if the chat shows it not."""
     said = messages[-1].get("content")
     if messages[-1]["role"] != "assistant" or not isinstance(said, str) or not said.strip():
-        raise GenerationError("messages: to be continued, the last one must be an assistant's message with text")
+        raise GenerationError("messages", "to be continued, the last one must be an assistant's message with text")
     for ending in (said, said.strip()):
         at = text.rfind(ending)
         if at >= 0:
             return text[: at + len(ending)]
-    raise GenerationError("messages: the last one is to be continued, but the chat template leaves it out")
+    raise GenerationError("messages", "the last one is to be continued, but the chat template leaves it out")
 
 
 def check_messages(messages: object) -> list[dict[str, Any]]:
     """Messages as plain values, without the keys whose value is None; raises GenerationError for invalid ones."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
-        raise GenerationError("messages: expected a list of at least one message such as {role: user, content: hello}")
+        raise GenerationError(
+            "messages", "expected a list of at least one message such as {role: user, content: hello}"
+        )
     checked = []
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise GenerationError(f"messages: number {i} is a {type(message).__name__}, expected role and content")
-        plain = {key: value for key, value in _plain(message, f"messages: number {i}").items() if value is not None}
+            raise GenerationError("messages", f"number {i} is a {type(message).__name__}, expected role and content")
+        plain = {key: value for key, value in _plain(message, "messages", f"number {i} ").items() if value is not None}
         if not isinstance(plain.get("role"), str):
-            raise GenerationError(f"messages: number {i} has role {plain.get('role')!r}, expected a string")
+            raise GenerationError("messages", f"number {i} has role {plain.get('role')!r}, expected a string")
         if not isinstance(plain.get("content", ""), str | list):
-            raise GenerationError(f"messages: number {i} has content {plain['content']!r}, expected a string")
+            raise GenerationError("messages", f"number {i} has content {plain['content']!r}, expected a string")
         checked.append(plain)
     return checked
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: Any, field: str, where: str = "") -> Any:
     """A copy made of JSON's types alone: objects have methods that no sandbox controls."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {_plain(key, where): _plain(item, where) for key, item in value.items()}
+        return {_plain(key, field, where): _plain(item, field, where) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, where) for item in value]
-    raise GenerationError(f"{where} holds a {type(value).__name__}, expected a JSON value")
+        return [_plain(item, field, where) for item in value]
+    raise GenerationError(field, f"{where}holds a {type(value).__name__}, expected a JSON value")
 
 
 def _sources(config: Mapping[str, Any], where: str) -> dict[str, str]:

@@ -35,9 +35,9 @@ class GuardedEncoder:
         try:
             answer = self._forks.ask(seconds, text, special, give_up=lambda: False, quota=self._quota)
         except ProcessEndedError as error:
-            raise UnavailableError(f"prompt: {error}") from None
+            raise UnavailableError("prompt", str(error)) from None
         except RefusedError as error:
-            raise GenerationError(f"prompt: the tokenizer cannot encode this text: {error}") from None
+            raise GenerationError("prompt", f"the tokenizer cannot encode this text: {error}") from None
         return [int(token) for token in answer.split()]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from mxspec.formats.errors import GenerationError
 from mxspec.runtime.guarded.child import Answer
 from mxspec.runtime.guarded.forking import Bounds, fork_for_each
 from mxspec.runtime.text.untrusted_tokenizer import guarded
@@ -14,13 +13,13 @@ BOUNDS = Bounds(memory_bytes=512 << 20, stack_bytes=8 << 20)
 
 def prepare(tokenizer_json: str) -> Answer:
     """A function that encodes a text: token ids with spaces between them."""
-    with guarded("it cannot be read", GenerationError):
+    with guarded("it cannot be read"):
         tokenizer = Tokenizer.from_str(tokenizer_json)
         tokenizer.no_truncation()
         tokenizer.no_padding()
 
     def answer(text: str, special: bool) -> str:
-        with guarded("it fails", GenerationError):
+        with guarded("it fails"):
             return " ".join(map(str, tokenizer.encode(text, add_special_tokens=special).ids))
 
     return answer

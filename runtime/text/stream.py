@@ -54,12 +54,12 @@ def check_stops(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return check_stops((value,))
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview):
-        raise GenerationError(f"stop: got {type(value).__name__}, expected a string or a list of strings")
+        raise GenerationError("stop", f"got {type(value).__name__}, expected a string or a list of strings")
     for stop in value:
         if not isinstance(stop, str):
-            raise GenerationError(f"stop: got {stop!r} in the list, expected strings")
+            raise GenerationError("stop", f"got {stop!r} in the list, expected strings")
         if not stop:
-            raise GenerationError("stop: got an empty string, which would end every text before it begins")
+            raise GenerationError("stop", "got an empty string, which would end every text before it begins")
     return tuple(value)
 
 

@@ -43,7 +43,7 @@ class TemplateProcess:
         try:
             return self._process.ask(SECONDS, *request)
         except ProcessEndedError as error:
-            raise UnavailableError(f"messages: {error}") from None
+            raise UnavailableError("messages", str(error)) from None
         except RefusedError as error:
             raise TemplateError(str(error)) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
     try:
-        with guarded(f"{path}: cannot be used as a tokenizer", GenerationError):
+        with guarded(f"{path}: cannot be used as a tokenizer", partial(GenerationError, "")):
             ids = tokenizer.encode(_PROBE).ids if encoder_of(tokenizer) is None else []  # others are tried already
             tokenizer.decode(ids)
     except GenerationError:  # a file is valid even if it has no token for this text
@@ -97,33 +98,36 @@ def encode_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
     return _encode(tokenizer, text, special=False)
 
 
-def check_ids(value: object, vocab_size: int) -> list[int]:
-    """Token ids as a list; raises GenerationError for anything but whole numbers below `vocab_size`."""
+def check_ids(value: object, vocab_size: int, field: str = "prompt") -> list[int]:
+    """Token ids as a list; raises GenerationError for anything but whole numbers below `vocab_size`.
+
+    `field` is the field of the request that has them.
+    """
     if isinstance(value, np.ndarray) and value.ndim == 1:
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
-        raise GenerationError(f"prompt: got {type(value).__name__}, expected text or a list of token ids")
+        raise GenerationError(field, f"got {type(value).__name__}, expected text or a list of token ids")
     for i, token in enumerate(value):
         if isinstance(token, bool | np.bool_) or not hasattr(token, "__index__"):
-            raise GenerationError(f"prompt: got {token!r} at position {i}, expected token ids, which are whole numbers")
+            raise GenerationError(field, f"got {token!r} at position {i}, expected token ids, which are whole numbers")
         if not 0 <= token < vocab_size:
             known = f"0 to {vocab_size - 1}: use the bundle's tokenizer"
-            raise GenerationError(f"prompt: got token id {token} at position {i}, expected {known}")
+            raise GenerationError(field, f"got token id {token} at position {i}, expected {known}")
     return [operator.index(token) for token in value]
 
 
 def _encode(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
     if not isinstance(text, str):
-        raise GenerationError(f"prompt: got {type(text).__name__}, expected text or a list of token ids")
+        raise GenerationError("prompt", f"got {type(text).__name__}, expected text or a list of token ids")
     try:
         text.encode()
     except UnicodeEncodeError as problem:
         raise GenerationError(
-            f"prompt: got half a surrogate pair at character {problem.start}, expected text"
+            "prompt", f"got half a surrogate pair at character {problem.start}, expected text"
         ) from None
     if (encoder := encoder_of(tokenizer)) is not None:
         return encoder.encode(text, special=special)
-    with guarded("prompt: the tokenizer cannot encode this text", GenerationError):
+    with guarded("the tokenizer cannot encode this text", partial(GenerationError, "prompt")):
         if len(text) > LONG:  # of a batch, other threads run meanwhile
             return list(tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
         return list(tokenizer.encode(text, add_special_tokens=special).ids)

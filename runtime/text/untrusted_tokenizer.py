@@ -13,7 +13,7 @@ decoder); a chain of them multiplies, so a file of a few hundred bytes could ask
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,7 +100,7 @@ def _longest_entry(table: bytes) -> int:
 
 
 @contextmanager
-def guarded(what: str, error: type[MxspecError] = BundleError) -> Iterator[None]:
+def guarded(what: str, error: Callable[[str], MxspecError] = BundleError) -> Iterator[None]:
     """Raise `error` for what the library raises, and BundleError for its panics: only a broken file makes it panic.
 
     It raises plain Exception; its panics are BaseExceptions.

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from mxspec.formats.errors import MxspecError, UnavailableError
+from mxspec.formats.errors import GenerationError, MxspecError, UnavailableError
 from mxspec.serve.access.log import entry_of
 from mxspec.serve.engines.flight import AbortReason, ClientDisconnected, Flight
 from mxspec.serve.engines.service import Prepared, Service
@@ -121,7 +121,7 @@ async def _events(generation: Generation, flight: Flight) -> AsyncIterator[Any]:
         async for found in flight.events():
             yield found
     except MxspecError as error:
-        if isinstance(error, UnavailableError) or str(error).startswith("grammar: "):
+        if isinstance(error, UnavailableError) or (isinstance(error, GenerationError) and error.field == "grammar"):
             raise refused(error, generation.asked.names) from error
         raise ApiError(500, str(error), kind=SERVER) from error
 

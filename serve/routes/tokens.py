@@ -11,7 +11,6 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.text.tokenizer import check_ids
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.body import read_body
-from mxspec.serve.http.errors import ApiError
 from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.chat import ChatRequest
 from mxspec.serve.schema.fields import parse_body, refused
@@ -59,9 +58,9 @@ def detokenize(service: Service, body: bytes) -> dict[str, Any]:
     asked = parse_body(body, DetokenizeRequest, {})
     engine = service.find(asked.model).engine
     try:
-        tokens = check_ids(asked.tokens, engine.bundle.manifest.tokenizer.vocab_size)
+        tokens = check_ids(asked.tokens, engine.bundle.manifest.tokenizer.vocab_size, "tokens")
     except MxspecError as error:
-        raise ApiError(400, str(error).replace("prompt:", "tokens:", 1), param="tokens") from None
+        raise refused(error, {"tokens": "tokens"}) from None
     return {"prompt": engine.tokenizer.decode(tokens, skip_special_tokens=False)}
 
 

@@ -246,5 +246,5 @@ def _arguments(number: int, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise GenerationError(f"messages: number {number} has tool_calls whose arguments are not a JSON object")
+        raise GenerationError("messages", f"number {number} has tool_calls whose arguments are not a JSON object")
     return found

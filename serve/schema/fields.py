@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -198,20 +197,16 @@ _NAMES = {
 
 def refused(error: MxspecError, names: Mapping[str, str] | None = None) -> ApiError:
     """An error of the engine as the server's; `names`: settings that the request has under another name."""
-    message, code = str(error), None
     if isinstance(error, UnavailableError):
-        return ApiError(503, message, kind=SERVER, code="unavailable", retry_after=1)
+        return ApiError(503, str(error), kind=SERVER, code="unavailable", retry_after=1)
+    known = _NAMES | dict(names or {})
+    message, param, code = str(error), None, None
+    if isinstance(error, GenerationError) and error.field in known:
+        param = known[error.field]
+        message = f"{param}: {error.problem}"
     if isinstance(error, ContextLengthError):  # clients look for the code, or for these words
         message, code = f"{message}; it is longer than the model's context length", "context_length_exceeded"
-    found = re.match(r"(\w+)(?= of token \d+: |: )", message)
-    name = found[1] if found else ""
-    known = _NAMES | dict(names or {})
-    if name not in known:
-        return ApiError(400, message, code=code)
-    message = known[name] + message[len(name) :]
-    for inner, outer in (names or {}).items():
-        message = message.replace(f" {inner},", f" {outer},")
-    return ApiError(400, message, param=known[name], code=code)
+    return ApiError(400, message, param=param, code=code)
 
 
 Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # by field: values without effect, and why others are refused
@@ -220,9 +215,9 @@ Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # by field: values without
 def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
     """The request that a body holds; null counts as not given. Raises ApiError 400."""
     try:
-        found = parse_json(body, "body", GenerationError)
-    except GenerationError as error:
-        raise refused(error) from None
+        found = parse_json(body, "body", MxspecError)
+    except MxspecError as error:
+        raise ApiError(400, str(error)) from None
     if not isinstance(found, dict):
         raise ApiError(400, f"body: got {shorten_json(found)}, expected an object")
     _check_depth(found)

@@ -301,7 +301,11 @@ def test_a_score_may_be_taken_while_texts_are_written(near: Engine) -> None:
         ("x", {"stop": "a", "grammar": Grammar.regex("a+")}, "stop: given with a grammar"),
         ("x", {"ignore_eos": True, "grammar": Grammar.regex("a+")}, "ignore_eos: given with a grammar"),
         ("x", {"min_new_tokens": 3, "grammar": Grammar.regex("a+")}, "min_new_tokens: given with a grammar"),
-        ("x", {"min_new_tokens": 300}, "min_new_tokens: got 300, expected at most max_new_tokens, 128"),
+        (
+            "x",
+            {"min_new_tokens": 300},
+            "min_new_tokens: got 300, expected at most 128, the maximum number of new tokens",
+        ),
         ("x", {"logit_bias": {VOCAB: 1.0}}, "logit_bias: got token 259"),
         ("x", {"logprobs": -1}, "logprobs: got -1"),
         ("x", {"k": K_MAX + 1}, f"got {K_MAX + 1}, expected auto, or 0 to {K_MAX}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import pickle
 import re
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import mxspec
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import ContextLengthError, GenerationError, MxspecError, UnavailableError
 from mxspec.runtime.drafters import drafter
 from mxspec.runtime.models import caches, encoder, graph, reader, session
 from mxspec.runtime.sampling import settings
@@ -59,3 +60,15 @@ def test_errors_of_public_functions_are_public() -> None:
 def test_public_errors_are_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "engine.md").read_text()
     assert all(f"`mxspec.{name}`" in page for name in mxspec.__all__ if name.endswith("Error"))
+
+
+def test_an_error_carries_the_field_that_it_is_about_also_to_another_process() -> None:
+    for kind in (GenerationError, ContextLengthError, UnavailableError):
+        error = pickle.loads(pickle.dumps(kind("k", "got 9, expected at most 8")))
+        assert (type(error), error.field, error.problem, str(error)) == (
+            kind,
+            "k",
+            "got 9, expected at most 8",
+            "k: got 9, expected at most 8",
+        )
+    assert str(GenerationError("", "unknown key 'x'")) == "unknown key 'x'"

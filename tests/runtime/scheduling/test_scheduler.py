@@ -266,7 +266,7 @@ def test_the_drafts_of_a_failed_text_are_never_reused(toys: Any, monkeypatch: py
     def fail_at_the_fifth(tokens: Sequence[int]) -> None:
         kept.extend(tokens)
         if len(kept) == 5:
-            raise GenerationError("grammar: grew too large")
+            raise GenerationError("grammar", "grew too large")
         keep(tokens)
 
     monkeypatch.setattr(text.shaper, "keep", fail_at_the_fifth)

@@ -210,7 +210,7 @@ def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any, monkeypatch:
 
     def fails_at_29(sources: Any) -> None:
         if any(29 in tokens for _, tokens in sources):
-            raise GenerationError("prompt: the encoder cannot read it")
+            raise GenerationError("prompt", "the encoder cannot read it")
         encode(sources)
 
     monkeypatch.setattr(target, "encode", fails_at_29)
@@ -236,7 +236,7 @@ def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
 
     def fails_at_29(sources: Any) -> None:
         if any(29 in tokens for _, tokens in sources):
-            raise GenerationError("prompt: the encoder cannot read it")
+            raise GenerationError("prompt", "the encoder cannot read it")
         encode(sources)
 
     monkeypatch.setattr(draft, "encode", fails_at_29)

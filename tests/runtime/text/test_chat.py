@@ -94,7 +94,7 @@ def test_where_the_template_is(tmp_path: Path, theirs: Any) -> None:
 def test_a_bundle_without_a_template_says_so(tmp_path: Path) -> None:
     for config in (None, {}, {"chat_template": None}):
         assert ChatTemplate.of(bundle_of(tmp_path, config)) is None
-        with pytest.raises(GenerationError, match=rf"^bundle {tmp_path}: it has no chat template; give a prompt"):
+        with pytest.raises(GenerationError, match=rf"^messages: bundle {tmp_path} has no chat template; give a prompt"):
             ChatTemplate.required(bundle_of(tmp_path, config))
 
 
