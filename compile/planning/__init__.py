@@ -1,1 +1,1 @@
-"""Plan a compile: contexts, formats, the exported graph, the place of each weight, and a forecast."""
+"""Plan a compile: contexts, formats, the exported graph, the place of each weight, and an outline."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from click.testing import CliRunner
 from onnx.reference import ReferenceEvaluator
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mxspec.compile.check.own_weights import compare_own_weights
 from mxspec.compile.check.readings import random_texts
@@ -22,14 +23,15 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.interchange import standard
-from mxspec.compile.planning.forecast import forecast
 from mxspec.compile.planning.formats import choose_formats, choose_tables
 from mxspec.compile.planning.model import Model, ModelPlan
-from mxspec.compile.planning.plan import plan_model, plan_without_weights
+from mxspec.compile.planning.outline import outline_models
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry, TensorEntry
+from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
@@ -136,10 +138,18 @@ def test_bytes_are_foretold(tied: str, name: str, tiny_checkpoint: Checkpoints) 
     target = TargetRecipe.model_validate({"checkpoint": str(path), "format": "mxint8", "tied": tied})
     recipe = Recipe(name="x", target=target, context_length=CONTEXT)
     config = load_config(path)
-    (foretold,) = forecast(recipe, {"target": config})
-    plan = plan_without_weights("target", config, target, recipe, CONTEXT)
-    assert plan.shares_table == (tied == "once" and name == "qwen2")
-    assert foretold.file_bytes == pytest.approx(plan.layout.file_bytes, rel=0.05)  # of a few kB the header is 3 %
+    (found,) = outline_models(recipe, {"target": config})
+    once = tied == "once" and name == "qwen2"
+    assert found.plan.shares_table == once
+    parameters = AutoModelForCausalLM.from_config(config).state_dict()
+    matrices = {key: value.shape for key, value in parameters.items() if value.ndim == 2 and "embed" not in key}
+    assert len(found.matrices) == len(matrices)
+    embedding = 0 if once else 2 * config.vocab_size * config.hidden_size
+    packed = sum(math.prod(packed_shape("mxint8", *shape)) for shape in matrices.values())
+    others = sum(4 * value.numel() for value in parameters.values() if value.ndim == 1)
+    tables = 4 * CONTEXT * (config.hidden_size // config.num_attention_heads)  # cosines and sines
+    total = packed + embedding + others + tables
+    assert found.file_bytes == pytest.approx(total, rel=0.05)  # of a few kB the header is 3 %
 
 
 def test_codes_of_the_checkpoint_are_stored_once(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ RUN = {
     for name in ("README.md", "docs/commands.md")
     for words in commands_of(ROOT / name)
     if words[0] == "specrun" or words[:2] in (["speccompile", "list"], ["speccompile", "inspect"])
-} | {("speccompile", "explain", "llama3")}
+} | {("speccompile", "explain", "demo")}
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 

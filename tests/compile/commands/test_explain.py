@@ -1,23 +1,23 @@
-"""speccompile list and explain: what recipes say, and what configurations alone foretell."""
+"""speccompile list and explain: what recipes say, and the plans that configurations alone make."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
+from mxspec.compile.commands.explain import experts_line
 from mxspec.compile.commands.speccompile import main
-from mxspec.compile.planning import check_forecast
-from mxspec.compile.planning.forecast import forecast, read_configs
+from mxspec.compile.planning.outline import Outline, count_weights, outline_models, read_configs
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import RecipeError
 from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
-from mxspec.recipes.recipe import Recipe
+from mxspec.recipes.recipe import Recipe, is_mtp
+from tests.conftest import DEMO
 
 # Parameters as their makers' pages count them, in the checkpoints' safetensors files or in papers.
 PUBLISHED = {
@@ -71,70 +71,32 @@ def test_list_describes_each_recipe() -> None:
 def test_configurations_have_as_many_weights_as_the_models() -> None:
     """No recipe but the demo's may need more than what comes with mxspec: nothing is fetched here."""
     found = {
-        model["checkpoint"]: model["weights"]
-        for recipe in report("explain", "--all").values()
-        for model in recipe["models"].values()
+        source.checkpoint: count_weights(read_configs(recipe)[name])[0]
+        for recipe in shipped_recipes().values()
+        for name, source in (("target", recipe.target), ("draft", recipe.draft))
+        if source is not None and not is_mtp(source)
     }
     assert {name: found[name] for name in PUBLISHED} == PUBLISHED
 
 
 @pytest.mark.demo
-def test_the_check_of_the_demo_and_its_bundle(demo_bundles: dict[str, Path]) -> None:
-    """What is predicted without weights is what the compiled files and their caches have."""
-    result = speccompile("explain", "demo", "--check")
-    assert result.exit_code == 0, result.output
-    assert "target as predicted" in result.stderr
-    assert "draft as predicted" in result.stderr
+def test_the_outline_of_the_demo_is_its_bundle(demo_bundles: dict[str, Path]) -> None:
+    """What is planned without weights is what the compiled files and their caches have."""
     manifest = Bundle.open(demo_bundles["real"]).manifest
     recipe = read_recipe("demo").with_changes(context_length=manifest.models["target"].context_length)
     recipe = recipe.with_changes(target={"format": manifest.models["target"].format})
-    for model in forecast(recipe, read_configs(recipe)):
-        entry = manifest.models[model.name]
+    for model in outline_models(recipe, read_configs(recipe)):
+        entry = manifest.models[model.plan.name]
         size = 2 if entry.caches == "float16" else 4
         assert model.cache_bytes == 2 * size * entry.layers * entry.kv_heads * entry.head_size * entry.context_length
         assert model.file_bytes == pytest.approx(manifest.files[entry.weights].bytes, rel=0.01)
         assert model.fetch_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"file_bytes": 1.02}, "file_bytes: predicted"),
-        ({"cache_bytes": 0.98}, "cache_bytes: predicted"),
-        ({"step_bytes": 1.02}, "step_bytes: predicted"),
-        ({"matrices": 1}, "1 matrices are not packed as expected: model.layers.0.mlp.down_proj.weight"),
-    ],
-)
-def test_a_wrong_prediction_is_a_failed_check(
-    changes: dict[str, float], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = read_recipe("demo")
-    configs = read_configs(recipe)
-    draft = forecast(recipe, configs)[1]
-    left_out = "model.layers.0.mlp.down_proj.weight"
-    counted = check_forecast.Counted(24, draft.matrices, draft.file_bytes, draft.cache_bytes, draft.read_bytes(1))
-    wrong = {
-        key: draft.matrices - {left_out} if key == "matrices" else int(getattr(counted, key) * factor)
-        for key, factor in changes.items()
-    }
-    changed = dataclasses.replace(counted, **wrong)
-    monkeypatch.setattr(check_forecast, "count_graph", lambda name, *_: changed if name == "draft" else as_said(name))
-
-    def as_said(name: str) -> check_forecast.Counted:
-        target = forecast(recipe, configs)[0]
-        step = target.read_bytes(1)
-        return check_forecast.Counted(32, target.matrices, target.file_bytes, target.cache_bytes, step)
-
-    result = speccompile("explain", "demo", "--check")
-    assert result.exit_code == 2
-    assert says in result.stderr.splitlines()[-1]
-
-
 def test_a_folder_and_its_draft_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo = Path(__file__).parents[3] / "recipes" / "demo"
     for role in ("target", "draft"):
         (tmp_path / role).mkdir()
-        (tmp_path / role / "config.json").write_bytes((demo / role / "config.json").read_bytes())
+        (tmp_path / role / "config.json").write_bytes((DEMO / role / "config.json").read_bytes())
     monkeypatch.chdir(tmp_path)
     said = report("explain", "target", "--draft", "draft")["target"]
     assert said["verified"] == "nothing yet"
@@ -150,71 +112,71 @@ def test_a_list_of_80_columns_cuts_no_word(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def outline_of(recipe: Recipe, config: PreTrainedConfig) -> Outline:
+    """With two layers, for time."""
+    config.num_hidden_layers = 2
+    if hasattr(config, "layer_types"):
+        config.layer_types = config.layer_types[:2]
+    (found,) = outline_models(recipe.model_copy(update={"draft": None}), {"target": config})
+    return found
+
+
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_trimmed_head_is_forecast(tied: bool) -> None:
-    """The graph with few rows has the predicted matrices and bytes."""
+def test_a_trimmed_head_is_outlined(tied: bool) -> None:
+    """The head has the few rows that are asked for, and its own name even if it is tied."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
     config = AutoConfig.for_model(
         "llama", **sizes, vocab_size=500, max_position_embeddings=64, tie_word_embeddings=tied
     )
     models = {"target": {"checkpoint": "t"}, "draft": {"checkpoint": "d", "vocabulary": 100}}
     recipe = Recipe.model_validate({"name": "x", **models})
-    assert recipe.draft is not None
-    (_, predicted) = forecast(recipe, {"target": config, "draft": config})
-    counted = check_forecast.count_graph("draft", config, recipe.draft, recipe, predicted.context_length)
-    check_forecast.compare(predicted, counted)
-    assert "lm_head.weight" in counted.matrices
+    (_, draft) = outline_models(recipe, {"target": config, "draft": config})
+    (head,) = (spec for spec in draft.plan.exported.weights if spec.sources == ("lm_head.weight",))
+    assert "lm_head.weight" in draft.matrices
+    assert head.shape == (100, 64)
 
 
-def test_the_forecast_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outline_of_a_mixture() -> None:
     """gpt-oss-20b: the published files have 13.76 GB, and a step reads an eighth of the experts."""
-    said = report("explain", "gpt-oss-20b")["gpt-oss-20b"]["models"]["target"]
-    assert said["experts"] == {"count": 32, "chosen": 4}
-    assert said["fetch_bytes"] == pytest.approx(13.76e9, rel=0.002)
+    recipe = read_recipe("gpt-oss-20b")
+    config = read_configs(recipe)["target"]
+    _, fetched = count_weights(config)
+    assert fetched == pytest.approx(13.76e9, rel=0.002)
+    found = outline_of(recipe, config)
+    assert found.experts is not None
+    assert (found.experts.count, found.experts.chosen) == (32, 4)
     expert, attention, head = 3 * 2880 * 2880, 2880 * (2 * 64 + 2 * 8) * 64, 201088 * 2880
-    routers = 24 * 32 * 2880 * 2
-    wanted = (24 * (4 * expert * 17 + attention * 25) + head * 25) // 32 + routers
-    assert said["step_bytes"] == wanted
-    monkeypatch.setenv("COLUMNS", "200")
-    shown = speccompile("explain", "gpt-oss-20b").stderr
-    assert f"4 of 32 experts a token: of 11,106.9 MB of matrices a step reads {wanted / 1e6:,.1f} MB" in shown
+    routers = 2 * 32 * 2880 * 2
+    wanted = (2 * (4 * expert * 17 + attention * 25) + head * 25) // 32 + routers
+    whole = (2 * (32 * expert * 17 + attention * 25) + head * 25) // 32 + routers
+    assert (found.read_bytes(1), found.matrix_bytes) == (wanted, whole)
+    said = f"4 of 32 experts a token: of {whole / 1e6:,.1f} MB of matrices a step reads {wanted / 1e6:,.1f} MB"
+    assert said in experts_line(found)
 
 
 def test_a_budget_is_said(tmp_path: Path) -> None:
-    lines = [
-        "calibrate = 'text.txt'",
-        "[target]",
-        "checkpoint = 'allenai/OLMoE-1B-7B-0924-Instruct'",
-        "budget = '5bpw'",
-    ]
-    (tmp_path / "mixture.toml").write_text("\n".join(["name = 'mixture'", *lines]))
-    result = speccompile("explain", tmp_path / "mixture.toml")
+    lines = ["calibrate = 'text.txt'", "[target]", f"checkpoint = '{DEMO / 'target'}'", "budget = '5bpw'"]
+    (tmp_path / "budget.toml").write_text("\n".join(["name = 'budget'", *lines]))
+    result = speccompile("explain", tmp_path / "budget.toml")
     assert "target: a budget chooses its formats at compile time; the sizes are those of mxfp6_e3m2" in result.stderr
 
 
 def test_codes_of_a_mixture_are_not_rounded_again() -> None:
     """A configuration alone says that gpt-oss's experts are MXFP4; a recipe that names another format is refused."""
     recipe = read_recipe("gpt-oss-20b")
-    assert forecast(recipe, read_configs(recipe))[0].format == "mxfp6_e2m3"
     plain = Recipe.of_checkpoints("openai/gpt-oss-20b")
-    (found,) = forecast(plain, read_configs(plain))
-    assert found.format == "mxfp4_e2m1"
+    formats = [outline_of(one, read_configs(one)["target"]).plan.weight_format for one in (recipe, plain)]
+    assert formats == ["mxfp6_e2m3", "mxfp4_e2m1"]
     wrong = plain.with_changes(target={"format": "mxfp6_e2m3"})
     with pytest.raises(RecipeError, match="mxfp4_e2m1 in the checkpoint, and mxfp6_e2m3 would round it a second time"):
-        forecast(wrong, read_configs(wrong))
+        outline_of(wrong, read_configs(wrong)["target"])
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "olmoe", "qwen3-30b-a3b"])
-def test_forecasts_of_mixtures_are_what_their_graphs_have(name: str) -> None:
-    """With two layers, for time."""
+def test_outlines_of_mixtures_have_their_experts(name: str) -> None:
     recipe = read_recipe(name)
     config = read_configs(recipe)["target"]
-    config.num_hidden_layers = 2
-    if hasattr(config, "layer_types"):
-        config.layer_types = config.layer_types[:2]
-    alone = recipe.model_copy(update={"draft": None})
-    (found,) = forecast(alone, {"target": config})
-    counted = check_forecast.count_graph("target", config, alone.target, alone, found.context_length)
-    check_forecast.compare(found, counted)
+    found = outline_of(recipe, config)
     assert found.experts is not None
     assert len(found.experts.tensors) == 4
+    assert found.cache_bytes <= found.whole_cache_bytes
